@@ -1,0 +1,1 @@
+"""Compression: plans, calibration and algorithms."""

@@ -1,0 +1,86 @@
+"""What a post-training quantization algorithm is to the rest: data in, packed weights out.
+
+An algorithm is one file in `compress/ptq` that exports ALGORITHM; it is found there by name.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel
+from torch import Tensor
+
+from tercet.compress import ptq
+from tercet.errors import PlanError, unknown_name
+from tercet.formats import PackedTensor, Scheme
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics:
+    """What calibration saw of the inputs x [tokens, K] that a set of linears shares.
+
+    Attributes:
+        gram: E[x x^T] [K, K], float32.
+        absmax: max |x| per column [K].
+        absmean: mean |x| per column [K].
+    """
+
+    gram: Tensor
+    absmax: Tensor
+    absmean: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantized:
+    """One quantized weight, and what its layer must do to the input first.
+
+    Attributes:
+        packed: the weight in the transformed basis.
+        input_scale: [K] multiplies the input, or None.
+        hadamard: size of the Hadamard blocks that the input is multiplied by, or None.
+        activation: "int8_token" where the input is quantized at run time, or None.
+    """
+
+    packed: PackedTensor
+    input_scale: Tensor | None = None
+    hadamard: int | None = None
+    activation: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithm:
+    """One algorithm.
+
+    Attributes:
+        name: its name in plans.
+        options: the pydantic model of its options; unknown keys are refused.
+        needs_inputs: whether it needs Statistics; if not, it also takes embeddings.
+        quantize: (weights by name, all [N_i, K] with the same input; Statistics or None; scheme;
+            options) to the quantized weights by name.
+    """
+
+    name: str
+    options: type[BaseModel]
+    needs_inputs: bool
+    quantize: Callable[[dict[str, Tensor], Any, Scheme, Any], dict[str, Quantized]]
+
+
+@cache
+def algorithms() -> dict[str, Algorithm]:
+    """Every algorithm in compress/ptq by name."""
+    found: dict[str, Algorithm] = {}
+    for module in pkgutil.iter_modules(ptq.__path__, ptq.__name__ + "."):
+        algorithm = getattr(importlib.import_module(module.name), "ALGORITHM", None)
+        if isinstance(algorithm, Algorithm):
+            found[algorithm.name] = algorithm
+    return found
+
+
+def algorithm(name: str) -> Algorithm:
+    """The algorithm of that name; PlanError offers the nearest ones."""
+    if name not in algorithms():
+        raise PlanError(unknown_name("algorithm", name, algorithms()))
+    return algorithms()[name]

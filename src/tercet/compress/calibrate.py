@@ -1,0 +1,225 @@
+"""Calibration: what each linear's inputs look like, one layer in memory at a time.
+
+The hidden states of all calibration sequences go through the layers in step with compression, so
+every layer is fitted to the inputs that the compressed layers before it really give. Linears that
+read the same tensor (q, k and v; gate and up) share one set of statistics.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tercet.compress.algorithm import Statistics
+from tercet.compress.skeleton import Skeleton
+
+BATCH = 8
+
+_Hook = Callable[[nn.Module, tuple[Any, ...]], None]
+
+
+class _Stop(Exception):
+    """Ends a forward pass whose remaining layers are of no interest."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What a model passes to a layer besides the hidden state, for a whole batch."""
+
+    positional: tuple[Any, ...]
+    named: dict[str, Any]
+
+    def __call__(self, layer: nn.Module, hidden: Tensor) -> Tensor:
+        """The layer's output [batch, length, width] for a batch of at most the recorded size."""
+        size = hidden.shape[0]
+        named = {name: _cut(value, size) for name, value in self.named.items()}
+        out = layer(hidden, *_cut(self.positional, size), **named)
+        return out[0] if isinstance(out, tuple) else out
+
+
+class _Recorder(nn.Module):
+    """Stands in a layer's place: keeps what the layer is called with, passes the input on."""
+
+    def __init__(self, first: bool, last: bool) -> None:
+        super().__init__()
+        self.first, self.last = first, last
+        self.hidden: list[Tensor] = []
+        self.call: _Call | None = None
+
+    def forward(self, hidden: Tensor, *positional: Any, **named: Any) -> Tensor:
+        if self.first:
+            self.hidden.append(hidden)
+        # the first batch is the largest; later ones cut what was recorded for it
+        self.call = self.call or _Call(positional, named)
+        if self.last:
+            raise _Stop
+        return hidden
+
+
+class _Feeder(nn.Module):
+    """Stands in all layers' place: gives the hidden state that they have left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden: Tensor | None = None
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        return self.hidden
+
+
+@dataclass
+class Accumulator:
+    """Running sums over inputs x [tokens, K] of one shared input."""
+
+    members: tuple[str, ...]
+    gram: Tensor
+    absmax: Tensor
+    abssum: Tensor
+    tokens: int = 0
+
+    @classmethod
+    def empty(cls, members: tuple[str, ...], columns: int) -> "Accumulator":
+        """Sums over nothing, for inputs of `columns` columns."""
+        zeros = torch.zeros(columns)
+        return cls(members, torch.zeros(columns, columns), zeros.clone(), zeros.clone())
+
+    def add(self, x: Tensor) -> None:
+        """Adds x [.., K]."""
+        flat = x.detach().float().reshape(-1, x.shape[-1])
+        self.gram.addmm_(flat.T, flat)
+        magnitude = flat.abs()
+        self.absmax = torch.maximum(self.absmax, magnitude.amax(0))
+        self.abssum += magnitude.sum(0)
+        self.tokens += flat.shape[0]
+
+    def statistics(self) -> Statistics:
+        """Means over all tokens so far."""
+        return Statistics(
+            gram=self.gram / self.tokens,
+            absmax=self.absmax,
+            absmean=self.abssum / self.tokens,
+        )
+
+
+@dataclass
+class Collector:
+    """Groups linears by the tensor they read and accumulates each group's statistics."""
+
+    groups: dict[tuple[str, ...], Accumulator] = field(default_factory=dict[tuple[str, ...], Accumulator])
+
+    @contextmanager
+    def batch(self, targets: dict[str, nn.Module], stop: bool = False) -> Iterator[None]:
+        """Within the block, inputs of the targets are seen; at its end they are added up.
+
+        Args:
+            targets: the linears by name.
+            stop: end the forward pass as soon as every target was seen.
+        """
+        seen: dict[str, Tensor] = {}
+
+        def hook_for(name: str) -> _Hook:
+            def hook(_: nn.Module, arguments: tuple[Any, ...]) -> None:
+                seen[name] = arguments[0]
+                if stop and len(seen) == len(targets):
+                    raise _Stop
+
+            return hook
+
+        with ExitStack() as stack:
+            for name, module in targets.items():
+                stack.callback(module.register_forward_pre_hook(hook_for(name)).remove)
+            yield
+        by_tensor: dict[int, list[str]] = {}
+        for name, x in seen.items():
+            by_tensor.setdefault(id(x), []).append(name)
+        for names in by_tensor.values():
+            members = tuple(names)
+            x = seen[names[0]]
+            if members not in self.groups:
+                self.groups[members] = Accumulator.empty(members, x.shape[-1])
+            self.groups[members].add(x)
+
+
+@dataclass
+class Stream:
+    """The hidden states of all calibration sequences between two layers.
+
+    Attributes:
+        hidden: [sequences, length, width].
+        calls: how the model calls each layer.
+    """
+
+    hidden: Tensor
+    calls: list[_Call]
+
+    @classmethod
+    @torch.no_grad()
+    def start(cls, skeleton: Skeleton, tokens: Tensor) -> "Stream":
+        """The inputs of the first layer for tokens [sequences, length]; embeddings are filled."""
+        count = len(skeleton.layers)
+        recorders = [_Recorder(first=i == 0, last=i == count - 1) for i in range(count)]
+        with _standing_in(skeleton, recorders):
+            for part in tokens.split(BATCH):
+                _run(skeleton.model, part)
+        hidden = torch.cat(recorders[0].hidden)
+        return cls(hidden, [recorder.call for recorder in recorders if recorder.call])
+
+    @torch.no_grad()
+    def collect(self, layer: nn.Module, index: int, targets: dict[str, nn.Module]) -> Collector:
+        """Statistics of the targets' inputs when the layer runs on this stream."""
+        collector = Collector()
+        for part in self.hidden.split(BATCH):
+            with collector.batch(targets):
+                self.calls[index](layer, part)
+        return collector
+
+    @torch.no_grad()
+    def advance(self, layer: nn.Module, index: int) -> None:
+        """Replaces the hidden states by the layer's outputs, in place."""
+        for part in self.hidden.split(BATCH):
+            part.copy_(self.calls[index](layer, part))
+
+    @torch.no_grad()
+    def collect_after(
+        self, skeleton: Skeleton, tokens: Tensor, targets: dict[str, nn.Module]
+    ) -> Collector:
+        """Statistics of linears behind the last layer (a head, a pooler)."""
+        collector, feeder = Collector(), _Feeder()
+        with _standing_in(skeleton, [feeder]):
+            for ids, part in zip(tokens.split(BATCH), self.hidden.split(BATCH), strict=True):
+                feeder.hidden = part
+                with collector.batch(targets, stop=True):
+                    _run(skeleton.model, ids)
+        return collector
+
+
+def _run(model: nn.Module, ids: Tensor) -> None:
+    caching = {"use_cache": False} if getattr(model, "can_generate", bool)() else {}
+    try:
+        model(input_ids=ids, **caching)
+    except _Stop:
+        return
+
+
+def _cut(value: Any, size: int) -> Any:
+    """A recorded argument, cut to a last and shorter batch where it has a batch dimension."""
+    if isinstance(value, tuple):
+        parts: tuple[Any, ...] = value
+        return tuple(_cut(part, size) for part in parts)
+    if isinstance(value, Tensor) and value.ndim and value.shape[0] > size:
+        return value[:size]
+    return value
+
+
+@contextmanager
+def _standing_in(skeleton: Skeleton, replacements: list[Any]) -> Iterator[None]:
+    parent_name, _, list_name = skeleton.layers_name.rpartition(".")
+    parent = skeleton.module(parent_name)
+    setattr(parent, list_name, nn.ModuleList(replacements))
+    try:
+        yield
+    finally:
+        setattr(parent, list_name, skeleton.layers)

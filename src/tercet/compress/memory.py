@@ -1,0 +1,65 @@
+"""Memory of a compression run: the estimate beforehand and the measured peak afterwards."""
+
+import resource
+from dataclasses import dataclass
+
+import psutil
+
+from tercet.compress.calibrate import BATCH
+from tercet.compress.skeleton import Skeleton
+
+_FLOAT_BYTES = 4
+# weight, error, levels, scales and their transposes while one matrix is quantized
+_COPIES_OF_LARGEST = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimate:
+    """Bytes that a run is expected to hold at its peak.
+
+    Attributes:
+        process_bytes: resident already (interpreter, libraries).
+        unit_bytes: the largest layer, or all that lies outside the layers, in float32.
+        activation_bytes: hidden states of all calibration sequences, and one batch inside a layer.
+        statistics_bytes: Gram matrices of one layer and the work on its largest matrix.
+    """
+
+    process_bytes: int
+    unit_bytes: int
+    activation_bytes: int
+    statistics_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """The sum of all parts."""
+        return (
+            self.process_bytes + self.unit_bytes + self.activation_bytes + self.statistics_bytes
+        )
+
+
+def estimate(skeleton: Skeleton, tokens: tuple[int, int] | None) -> Estimate:
+    """The expected peak of compressing this model with calibration tokens [sequences, length]."""
+    layer = max(skeleton.layers, key=lambda one: sum(p.numel() for p in one.parameters()))
+    matrices = [p.shape for p in layer.parameters() if p.ndim == 2]
+    outside = sum(skeleton.model.get_parameter(name).numel() for name in skeleton.outside())
+    layer_size = sum(p.numel() for p in layer.parameters())
+    largest = max((rows * columns for rows, columns in matrices), default=0)
+    grams = sum(columns * columns for columns in {columns for _, columns in matrices})
+    activations = 0
+    if tokens is not None:
+        sequences, length = tokens
+        width = min((min(shape) for shape in matrices), default=0)
+        width = int(getattr(skeleton.model.config, "hidden_size", width))
+        inside = sum(rows for rows, _ in matrices) + 4 * width
+        activations = sequences * length * width + min(BATCH, sequences) * length * inside
+    return Estimate(
+        process_bytes=psutil.Process().memory_info().rss,
+        unit_bytes=_FLOAT_BYTES * max(2 * layer_size, outside + layer_size),
+        activation_bytes=_FLOAT_BYTES * activations,
+        statistics_bytes=_FLOAT_BYTES * (2 * grams + _COPIES_OF_LARGEST * largest),
+    )
+
+
+def peak_bytes() -> int:
+    """The largest resident size of this process so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

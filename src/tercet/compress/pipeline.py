@@ -1,0 +1,402 @@
+"""compress: a source model, a plan, and out comes a packed checkpoint, unit by unit.
+
+Unit 0 holds what lies outside the repeated layers (embeddings, norms), units 1..L the layers, and
+the last unit the linears behind them (an untied head, a pooler), if there are any. Each unit is on
+disk before the next begins; a resumed run replays finished units from disk and so gives the same
+bytes.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from tercet.checkpoints.layout import ModuleInfo, PackedModule, SourceInfo
+from tercet.checkpoints.packed_writer import (
+    PackedWriter,
+    RunIdentity,
+    check_free,
+    library_versions,
+)
+from tercet.checkpoints.source import ModelSource, open_source
+from tercet.compress import memory, text
+from tercet.compress.algorithm import Quantized, Statistics, algorithm
+from tercet.compress.calibrate import Collector, Stream
+from tercet.compress.plan import Plan, Rule, load_plan
+from tercet.compress.skeleton import Skeleton
+from tercet.errors import PlanError
+from tercet.formats import PackedTensor, check_weight, parse_scheme
+from tercet.models.input_transform import InputTransform
+
+
+@dataclass(frozen=True, kw_only=True)
+class Progress:
+    """Told as a run goes on; every part may be left out.
+
+    Attributes:
+        planned: the memory estimate and the modules that no rule matches, before the work begins.
+        unit: (units done, units in all, name of the unit that begins).
+    """
+
+    planned: Callable[[memory.Estimate, list[str]], None] = lambda _, __: None
+    unit: Callable[[int, int, str], None] = lambda _, __, ___: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compressed:
+    """The outcome of a run.
+
+    Attributes:
+        directory: the packed checkpoint.
+        modules: how each packed module came about.
+        unmatched: linears and embeddings that no rule matches, left as they were.
+        estimate: what memory was expected.
+        peak_bytes: the largest resident size of the process, measured.
+    """
+
+    directory: Path
+    modules: dict[str, ModuleInfo]
+    unmatched: list[str]
+    estimate: memory.Estimate
+    peak_bytes: int
+
+
+def compress(
+    model: str | Path | ModelSource,
+    plan: str | Path | Plan,
+    out: str | Path,
+    *,
+    calibration: str | Path | Tensor | None = None,
+    overwrite: bool = False,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Compressed:
+    """Compresses a model into a packed checkpoint.
+
+    Args:
+        model: a directory, a hub name, a GGUF file or a fetched name.
+        plan: a shipped plan ("ternary"), a format ("int3-g128"), a plan file or a Plan.
+        out: the directory to make.
+        calibration: a text file, a safetensors file with input_ids, or token ids
+            [sequences, length]; None for the text that ships with the package.
+        overwrite: replace a checkpoint or an unfinished run at `out`.
+        resume: go on with an unfinished run at `out`.
+        progress: told as the run goes on.
+
+    Raises:
+        CheckpointError, FormatError, PlanError: bad input, found before work begins where it can
+            be; a run that fails later leaves `OUT.partial`, from which `resume` goes on.
+    """
+    plan = plan if isinstance(plan, Plan) else load_plan(plan)
+    check_free(Path(out), overwrite=overwrite, resume=resume)
+    source = model if isinstance(model, ModelSource) else open_source(model)
+    run = _Run(source, plan, Path(out), progress or Progress())
+    run.open(calibration, overwrite=overwrite, resume=resume)
+    return run.all_units()
+
+
+class _Run:
+    def __init__(self, source: ModelSource, plan: Plan, out: Path, progress: Progress) -> None:
+        self.source, self.plan, self.out, self.progress = source, plan, out, progress
+        self.skeleton = Skeleton(source)
+        self.rules: dict[str, Rule] = {}
+        self.unmatched: list[str] = []
+        for name in packable(self.skeleton):
+            rule = plan.rule(name)
+            if rule is None:
+                self.unmatched.append(name)
+            elif not rule.keep:
+                self._check_rule(name, rule)
+                self.rules[name] = rule
+        if not self.rules:
+            raise PlanError(
+                f"plan {plan.name!r} matches no linear or embedding of {source.reference}; "
+                f"the modules are named like {self.unmatched[0]!r}"
+                if self.unmatched
+                else f"plan {plan.name!r} keeps every module of {source.reference}"
+            )
+        outside = self.skeleton.outside()
+        own = {name.rpartition(".")[0] for name in outside}
+        self.behind = [
+            name
+            for name in packable(self.skeleton)
+            if name in own and isinstance(self.skeleton.module(name), nn.Linear)
+        ]
+        behind_parameters = {f"{name}.{part}" for name in self.behind for part in ("weight", "bias")}
+        self.before = [name for name in outside if name not in behind_parameters]
+        self.behind_parameters = [name for name in outside if name in behind_parameters]
+        self.units = 1 + len(self.skeleton.layers) + bool(self.behind)
+
+    def _check_rule(self, name: str, rule: Rule) -> None:
+        module = self.skeleton.module(name)
+        if isinstance(module, nn.Embedding) and algorithm(rule.algorithm).needs_inputs:
+            raise PlanError(
+                f"{name} is an embedding, which has no inputs for algorithm {rule.algorithm!r}: "
+                f"use rtn or hqq"
+            )
+
+    @property
+    def needs_inputs(self) -> bool:
+        """Whether any rule needs calibration."""
+        return any(algorithm(rule.algorithm).needs_inputs for rule in self.rules.values())
+
+    def open(
+        self, calibration: str | Path | Tensor | None, *, overwrite: bool, resume: bool
+    ) -> None:
+        self.tokens: Tensor | None = None
+        if self.needs_inputs:
+            self.tokens = self._tokens(calibration)
+        self.estimate = memory.estimate(
+            self.skeleton,
+            (self.tokens.shape[0], self.tokens.shape[1]) if self.tokens is not None else None,
+        )
+        self.progress.planned(self.estimate, self.unmatched)
+        identity = RunIdentity(
+            source=SourceInfo(
+                reference=self.source.reference,
+                sha256=self.source.sha256(),
+                size_bytes=self.source.size_bytes,
+                parameters=self.source.parameter_count,
+            ),
+            calibration=text.describe(self.tokens) if self.tokens is not None else None,
+            plan=self.plan.model_dump(mode="json"),
+            versions=library_versions(),
+            units=self.units,
+        )
+        self.writer = PackedWriter(self.out, identity, overwrite=overwrite, resume=resume)
+        self.source.save_tokenizer(self.writer.partial)
+
+    def _tokens(self, calibration: str | Path | Tensor | None) -> Tensor:
+        if isinstance(calibration, Tensor):
+            return calibration.long()
+        with TemporaryDirectory() as folder:
+            self.source.save_tokenizer(folder)
+            return text.calibration_tokens(
+                Path(calibration) if calibration is not None else text.default_text(),
+                Path(folder),
+                self.plan.calibration,
+            )
+
+    def all_units(self) -> Compressed:
+        names = ["embeddings", *self.skeleton.layer_names(), "head"][: self.units]
+        self.stream: Stream | None = None
+        with self.skeleton.filled(self.before):
+            self.progress.unit(0, self.units, names[0])
+            self._unit(0, self.before, self._quantize_data_free)
+            if self.tokens is not None:
+                self.stream = Stream.start(self.skeleton, self.tokens)
+        for index, name in enumerate(self.skeleton.layer_names()):
+            self.progress.unit(index + 1, self.units, name)
+            self._layer(index, name)
+        if self.behind:
+            self.progress.unit(self.units - 1, self.units, names[-1])
+            with self.skeleton.filled(self.before + self.behind_parameters):
+                self._unit(self.units - 1, self.behind_parameters, self._quantize_behind)
+        self.progress.unit(self.units, self.units, "")
+        config = {**self.source.config, "architectures": [type(self.skeleton.model).__name__]}
+        manifest = self.writer.finish(config)
+        return Compressed(
+            directory=self.out,
+            modules=manifest.modules,
+            unmatched=self.unmatched,
+            estimate=self.estimate,
+            peak_bytes=memory.peak_bytes(),
+        )
+
+    def _layer(self, index: int, name: str) -> None:
+        layer = self.skeleton.layers[index]
+        parameters = [f"{name}.{part}" for part, _ in layer.named_parameters()]
+        replay = self.writer.note(index + 1) is not None
+        if replay and self.stream is None:
+            return
+        with self.skeleton.filled([name]):
+            transforms = self._unit(
+                index + 1, parameters, lambda names: self._quantize_layer(index, names)
+            )
+            if self.stream is not None:
+                removers = [
+                    self.skeleton.module(module).register_forward_pre_hook(_applying(transform))
+                    for module, transform in transforms.items()
+                ]
+                self.stream.advance(layer, index)
+                for remover in removers:
+                    remover.remove()
+
+    def _unit(
+        self,
+        unit: int,
+        parameters: list[str],
+        quantize: Callable[[list[str]], dict[str, Quantized]],
+    ) -> dict[str, InputTransform]:
+        """Quantizes and writes a unit, or reads it back; leaves its weights as they were stored.
+
+        Returns what must happen to the inputs of its modules for the stored weights to be right.
+        """
+        names = [n for n in self.rules if f"{n}.weight" in set(parameters)]
+        note = self.writer.note(unit)
+        if note is None:
+            self._check_weights(names)
+            quantized = quantize(names)
+            self._write(unit, parameters, quantized)
+        else:
+            quantized = _read_back(self.writer.partial / self.writer.file_name(unit), note.entries)
+        transforms: dict[str, InputTransform] = {}
+        for name, result in quantized.items():
+            self.skeleton.put(f"{name}.weight", result.packed.dequantize())
+            transform = InputTransform(
+                scale=result.input_scale,
+                hadamard=result.hadamard,
+                activation=result.activation,
+            )
+            if not transform.identity:
+                transforms[name] = transform
+        return transforms
+
+    def _check_weights(self, names: list[str]) -> None:
+        for name in names:
+            check_weight(self._weight(name), f"{name}.weight")
+
+    def _weight(self, name: str) -> Tensor:
+        return self.skeleton.model.get_parameter(f"{name}.weight").detach()
+
+    def _quantize_data_free(self, names: list[str]) -> dict[str, Quantized]:
+        results: dict[str, Quantized] = {}
+        for name in names:
+            results.update(self._apply(self.rules[name], {name: self._weight(name)}, None))
+        return results
+
+    def _quantize_layer(self, index: int, names: list[str]) -> dict[str, Quantized]:
+        if self.stream is None:
+            return self._quantize_data_free(names)
+        targets = {name: self.skeleton.module(name) for name in names}
+        collected = self.stream.collect(self.skeleton.layers[index], index, targets)
+        return self._quantize_groups(names, collected)
+
+    def _quantize_behind(self, names: list[str]) -> dict[str, Quantized]:
+        if self.stream is None or self.tokens is None or not names:
+            return self._quantize_data_free(names)
+        targets = {name: self.skeleton.module(name) for name in names}
+        collected = self.stream.collect_after(self.skeleton, self.tokens, targets)
+        return self._quantize_groups(names, collected)
+
+    def _quantize_groups(self, names: list[str], collected: Collector) -> dict[str, Quantized]:
+        results: dict[str, Quantized] = {}
+        for members, group in collected.groups.items():
+            statistics = group.statistics()
+            by_rule: dict[int, list[str]] = {}
+            for name in members:
+                by_rule.setdefault(self.plan.rules.index(self.rules[name]), []).append(name)
+            for rule, sharing in by_rule.items():
+                weights = {name: self._weight(name) for name in sharing}
+                results.update(self._apply(self.plan.rules[rule], weights, statistics))
+        missed = [name for name in names if name not in results]
+        results.update(self._quantize_unseen(missed))
+        return results
+
+    def _quantize_unseen(self, names: list[str]) -> dict[str, Quantized]:
+        """Linears that calibration never reached (an expert without tokens, a side branch)."""
+        results: dict[str, Quantized] = {}
+        for name in names:
+            columns = self._weight(name).shape[1]
+            blind = Statistics(
+                gram=torch.eye(columns), absmax=torch.ones(columns), absmean=torch.ones(columns)
+            )
+            results.update(self._apply(self.rules[name], {name: self._weight(name)}, blind))
+        return results
+
+    def _apply(
+        self, rule: Rule, weights: dict[str, Tensor], statistics: Statistics | None
+    ) -> dict[str, Quantized]:
+        assert rule.format is not None
+        chosen = algorithm(rule.algorithm)
+        return chosen.quantize(
+            weights, statistics, parse_scheme(rule.format), rule.parsed_options()
+        )
+
+    def _write(self, unit: int, parameters: list[str], quantized: dict[str, Quantized]) -> None:
+        tensors: dict[str, Tensor] = {}
+        entries: dict[str, PackedModule] = {}
+        modules: dict[str, ModuleInfo] = {}
+        for name, result in quantized.items():
+            rule = self.rules[name]
+            for part, tensor in result.packed.parts().items():
+                tensors[f"{name}.weight_{part}"] = tensor
+            if result.input_scale is not None:
+                tensors[f"{name}.input_scale"] = result.input_scale.to(torch.float16)
+            entries[name] = PackedModule(
+                format=result.packed.scheme.name,
+                shape=result.packed.shape,
+                activation=result.activation,  # pyright: ignore[reportArgumentType]
+                hadamard=result.hadamard,
+                input_scale=result.input_scale is not None,
+            )
+            modules[name] = ModuleInfo(
+                format=result.packed.scheme.name,
+                algorithm=rule.algorithm,
+                options=rule.parsed_options().model_dump(),
+                relative_error=_relative_error(self._weight(name), result),
+            )
+        for parameter in parameters:
+            module, _, part = parameter.rpartition(".")
+            if part != "weight" or module not in quantized:
+                stored = self.skeleton.stored_name(parameter)
+                assert stored is not None
+                tensors[parameter] = self.source.read(stored)
+        self.writer.write(unit, tensors, entries, modules)
+
+
+def packable(skeleton: Skeleton) -> list[str]:
+    """Every linear and embedding with a weight of its own (a tied head has none)."""
+    own = {id(p): name for name, p in skeleton.model.named_parameters()}
+    return [
+        name
+        for name, module in skeleton.model.named_modules()
+        if isinstance(module, (nn.Linear, nn.Embedding))
+        and own.get(id(module.weight)) == f"{name}.weight"
+    ]
+
+
+def _applying(transform: InputTransform) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]:
+    def hook(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (transform(arguments[0]), *arguments[1:])
+
+    return hook
+
+
+def _relative_error(weight: Tensor, result: Quantized) -> float:
+    """|W - Q|_F / |W|_F, Q taken back to the basis of W."""
+    restored = result.packed.dequantize()
+    if result.hadamard is not None:
+        restored = InputTransform(hadamard=result.hadamard)(restored)
+    if result.input_scale is not None:
+        restored = restored * result.input_scale
+    norm = float(weight.norm())
+    return float((weight - restored).norm()) / norm if norm else 0.0
+
+
+def _read_back(path: Path, entries: dict[str, PackedModule]) -> dict[str, Quantized]:
+    tensors = load_file(path)
+    results: dict[str, Quantized] = {}
+    for name, entry in entries.items():
+        packed = PackedTensor(
+            codes=tensors[f"{name}.weight_packed"],
+            scale=tensors[f"{name}.weight_scale"],
+            zero=tensors.get(f"{name}.weight_zero"),
+            second=tensors.get(f"{name}.weight_second"),
+            scheme=entry.scheme,
+            shape=entry.shape,
+        )
+        packed.validate(name)
+        scale = tensors.get(f"{name}.input_scale")
+        results[name] = Quantized(
+            packed=packed,
+            input_scale=scale.float() if scale is not None else None,
+            hadamard=entry.hadamard,
+            activation=entry.activation,
+        )
+    return results

@@ -1,0 +1,152 @@
+"""Plan: which layer gets which number format, by which algorithm; first match wins.
+
+A plan is a YAML file:
+
+    name: ternary
+    calibration: {sequences: 64, length: 512}
+    rules:
+      - {match: "*embed_tokens", format: int4-g64, algorithm: rtn}
+      - {match: "*.layers.*", format: ternary-g64, algorithm: gptq, options: {refine: 4}}
+      - {match: "*", keep: true}
+
+`match` is a shell pattern (fnmatch) on the module's name. Unknown keys are refused, wherever.
+"""
+
+from fnmatch import fnmatchcase
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tercet.compress.algorithm import algorithm
+from tercet.errors import FormatError, PlanError, unknown_name
+from tercet.formats import parse_scheme
+
+
+class Rule(BaseModel):
+    """One line of a plan: modules that match get this format, or stay as they are."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    match: str
+    keep: bool = False
+    format: str | None = None
+    algorithm: str = "gptq"
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _either_keep_or_format(self) -> "Rule":
+        if self.keep == (self.format is not None):
+            raise ValueError("a rule has either a format or keep: true")
+        return self
+
+    def check(self) -> None:
+        """FormatError or PlanError where the format, the algorithm or an option is unknown."""
+        if self.format is None:
+            return
+        parse_scheme(self.format)
+        self.parsed_options()
+
+    def parsed_options(self) -> BaseModel:
+        """The options as the algorithm's own model, defaults filled in."""
+        model = algorithm(self.algorithm).options
+        try:
+            return model.model_validate(self.options)
+        except ValidationError as error:
+            raise PlanError(
+                f"rule {self.match!r}, algorithm {self.algorithm!r}: "
+                f"{_first(error, list(model.model_fields))}"
+            ) from error
+
+
+class Calibration(BaseModel):
+    """How much text the algorithms see: `sequences` of `length` tokens, evenly spaced."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sequences: int = Field(default=64, ge=1)
+    length: int = Field(default=512, ge=8)
+
+
+class Plan(BaseModel):
+    """A compression plan."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str
+    calibration: Calibration = Calibration()
+    rules: tuple[Rule, ...] = Field(min_length=1)
+
+    def rule(self, module: str) -> Rule | None:
+        """The first rule that matches, or None."""
+        return next((rule for rule in self.rules if fnmatchcase(module, rule.match)), None)
+
+
+def shipped_plans() -> dict[str, Path]:
+    """The plans that come with the package, by short name."""
+    folder = Path(str(files("tercet.compress"))) / "plans"
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def load_plan(reference: str | Path) -> Plan:
+    """A shipped plan's short name, the path of a plan file, or the name of a number format.
+
+    A format name such as "int3-g128" stands for the shipped plan of its element with that format
+    in every decoder layer.
+
+    Raises:
+        PlanError, FormatError: what is unknown or malformed, with the nearest names.
+    """
+    path = Path(reference)
+    if path.suffix in (".yaml", ".yml") or path.is_file():
+        return _read(path)
+    name = str(reference)
+    if name in shipped_plans():
+        return _read(shipped_plans()[name])
+    _check_format(name)
+    base = _read(shipped_plans()[_BASE_OF.get(name.split("-")[0], "int4")])
+    rules = tuple(
+        rule.model_copy(update={"format": name}) if rule.match == "*.layers.*" else rule
+        for rule in base.rules
+    )
+    return base.model_copy(update={"name": name, "rules": rules})
+
+
+_BASE_OF = {"ternary": "ternary", "nonary": "nonary", "int2": "ternary"}
+
+
+def _check_format(name: str) -> None:
+    try:
+        parse_scheme(name)
+    except FormatError as error:
+        plans = sorted(shipped_plans())
+        raise FormatError(f"{error}; shipped plans: {', '.join(plans)}") from error
+
+
+def _read(path: Path) -> Plan:
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PlanError(f"{path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise PlanError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(data, dict):
+        raise PlanError(f"{path}: a plan is a mapping with name and rules")
+    try:
+        plan = Plan.model_validate(data)
+    except ValidationError as error:
+        known = [*Plan.model_fields, *Rule.model_fields, *Calibration.model_fields]
+        raise PlanError(f"{path}: {_first(error, known)}") from error
+    for rule in plan.rules:
+        rule.check()
+    return plan
+
+
+def _first(error: ValidationError, known: list[str]) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"{where}: {unknown_name('key', str(first['loc'][-1]), known)}"
+    return f"{where}: {first['msg']}"

@@ -1,0 +1,1 @@
+"""Post-training quantization: one file an algorithm, each a function of tensors."""

@@ -1,0 +1,61 @@
+"""RTN: every weight to its nearest level, scales from the weights alone.
+
+    Q = (clamp(round(W / s + z)) - z) * s
+
+with s (and z) by absmax, absmean or a search for the least squared error. The baseline that every
+other algorithm has to beat.
+"""
+
+from torch import Tensor
+
+from tercet.errors import FormatError
+from tercet.formats import PackedTensor, Scheme, check_weight, encode
+from tercet.formats import fit as fit_scale
+from tercet.formats.fit import mse
+
+
+def quantize(
+    weight: Tensor,
+    scheme: Scheme,
+    fit: str = "mse",
+    importance: Tensor | None = None,
+    name: str = "tensor",
+) -> PackedTensor:
+    """Round to nearest.
+
+    Args:
+        weight: W [N, K], floating point, finite.
+        scheme: the number format.
+        fit: where scales come from: "mse", "absmax" or "absmean".
+        importance: [K] weights of the squared error per column, for "mse" only (say, the diagonal
+            of the Gram matrix).
+        name: what to call the tensor in an error.
+
+    Raises:
+        FormatError: weights that are no finite matrix, an unknown fit, an importance that the fit
+            does not use, a scale that the scheme cannot hold.
+    """
+    check_weight(weight, name)
+    if importance is None:
+        scale, zero = fit_scale(weight, scheme, fit)
+    elif fit == "mse":
+        check_per_column("importance", importance, weight, name)
+        scale, zero = mse(weight, scheme, importance)
+    else:
+        raise FormatError(
+            f"{name}: importance weighs the search of fit 'mse', got fit {fit!r}: "
+            f"use 'mse' or pass no importance"
+        )
+    return encode(weight, scheme, scale, zero, name)
+
+
+def check_per_column(label: str, values: Tensor, weight: Tensor, name: str) -> None:
+    """FormatError unless values are [K], finite and not negative, for a weight [N, K]."""
+    columns = weight.shape[1]
+    if tuple(values.shape) != (columns,):
+        raise FormatError(
+            f"{name}: {label} has shape {list(values.shape)}, the weight has {columns} columns: "
+            f"give one value per column"
+        )
+    if not bool((values.isfinite() & (values >= 0)).all()):
+        raise FormatError(f"{name}: {label} has values that are negative, NaN or inf")

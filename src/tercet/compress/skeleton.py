@@ -1,0 +1,148 @@
+"""A model without its weights: the transformers module tree, filled and emptied piece by piece.
+
+Parameters live on the meta device until `fill` reads them from the source; `empty` gives them back.
+Buffers that no file holds (rotary frequencies) are real from the start.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tercet.checkpoints.source import ModelSource
+from tercet.errors import CheckpointError, UnsupportedError
+
+
+class Skeleton:
+    """The module tree of a source model.
+
+    Attributes:
+        model: the transformers model, parameters on the meta device.
+        layers_name: the name of the list of repeated layers, as in "model.layers".
+        layers: that list.
+    """
+
+    def __init__(self, source: ModelSource) -> None:
+        self.source = source
+        self.model = _empty_model(source.config)
+        self.layers_name, self.layers = _repeated_layers(self.model)
+        self._check_names()
+
+    def _check_names(self) -> None:
+        """Every parameter must be in the source: a model half random is worth nothing."""
+        stored = set(self.source.names()) | set(self.source.aliases)
+        missing = [name for name, _ in self.model.named_parameters() if name not in stored]
+        missing = [name for name in missing if self.stored_name(name) is None]
+        if missing:
+            raise CheckpointError(
+                f"{self.source.reference}: {len(missing)} weights of "
+                f"{type(self.model).__name__} are not in the files, the first is {missing[0]!r}: "
+                f"check that config.json belongs to these weights"
+            )
+
+    def stored_name(self, parameter: str) -> str | None:
+        """The source's name of a parameter: its own, an alias, or with the base prefix changed."""
+        names, aliases = set(self.source.names()), self.source.aliases
+        prefix = f"{self.model.base_model_prefix}."
+        for candidate in (parameter, prefix + parameter, parameter.removeprefix(prefix)):
+            if candidate in names:
+                return candidate
+            if candidate in aliases:
+                return aliases[candidate]
+        return None
+
+    def read(self, parameter: str) -> Tensor:
+        """One parameter from the source, float32."""
+        stored = self.stored_name(parameter)
+        assert stored is not None
+        return self.source.read(stored).float()
+
+    def layer_names(self) -> list[str]:
+        """The names of the repeated layers, in order."""
+        return [f"{self.layers_name}.{i}" for i in range(len(self.layers))]
+
+    def outside(self) -> list[str]:
+        """Parameters that belong to no repeated layer; tied ones once, under their first name."""
+        return [
+            name
+            for name, _ in self.model.named_parameters()
+            if not name.startswith(self.layers_name + ".")
+        ]
+
+    def module(self, name: str) -> nn.Module:
+        """The module of that name."""
+        return self.model.get_submodule(name)
+
+    @contextmanager
+    def filled(self, prefixes: list[str]) -> Iterator[None]:
+        """Reads all parameters below the given modules or parameters, and drops them afterwards."""
+        names = [
+            name
+            for name, _ in self.model.named_parameters()
+            if any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)
+        ]
+        for name in names:
+            self.put(name, self.read(name))
+        try:
+            yield
+        finally:
+            for name in names:
+                shape = self.model.get_parameter(name).shape
+                self.put(name, torch.empty(shape, device="meta"))
+
+    def put(self, parameter: str, value: Tensor) -> None:
+        """Sets one parameter wherever it is shared (tied embeddings stay tied)."""
+        old = self.model.get_parameter(parameter)
+        if old.shape != value.shape:
+            raise CheckpointError(
+                f"{self.source.reference}: {parameter} has shape {list(value.shape)}, "
+                f"config.json calls for {list(old.shape)}"
+            )
+        new = nn.Parameter(value, requires_grad=False)
+        for module in self.model.modules():
+            for name, found in list(module.named_parameters(recurse=False)):
+                if found is old:
+                    setattr(module, name, new)
+
+
+def _empty_model(config: dict[str, Any]) -> nn.Module:
+    # imported here, since they take seconds and running a packed model needs neither
+    from accelerate import init_empty_weights
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    model_type = str(config.get("model_type"))
+    try:
+        parsed = AutoConfig.for_model(**config)
+    except (ValueError, KeyError) as error:
+        raise UnsupportedError(
+            f"model_type {model_type!r} is not known to transformers: "
+            f"install a newer transformers or convert the model"
+        ) from error
+    names = config.get("architectures") or []
+    causal = any(str(name).endswith("ForCausalLM") for name in names) or (
+        not names and model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    )
+    with init_empty_weights(include_buffers=False):
+        maker = AutoModelForCausalLM if causal else AutoModel
+        model = maker.from_config(parsed, dtype=torch.float32, attn_implementation="sdpa")
+    model.eval()
+    model.tie_weights()
+    return model
+
+
+def _repeated_layers(model: nn.Module) -> tuple[str, nn.ModuleList]:
+    lists = [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList)
+        and len({type(child) for child in module}) == 1
+        and any(isinstance(part, nn.Linear) for part in module.modules())
+    ]
+    if not lists:
+        raise UnsupportedError(
+            f"{type(model).__name__} has no list of repeated layers to go through"
+        )
+    return max(lists, key=lambda found: sum(p.numel() for p in found[1].parameters()))

@@ -1,0 +1,68 @@
+"""Calibration text to token sequences."""
+
+import gzip
+import hashlib
+from importlib.resources import files
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from tercet.checkpoints.layout import CalibrationInfo
+from tercet.compress.plan import Calibration
+from tercet.errors import PlanError
+
+
+def default_text() -> Path:
+    """The text that ships with the package: State of the Union addresses, public domain."""
+    return Path(str(files("tercet.compress"))) / "text" / "state_of_the_union.txt.gz"
+
+
+def read_text(path: Path) -> str:
+    """The content of a UTF-8 text file, gzip-compressed or not."""
+    try:
+        data = path.read_bytes()
+        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path}: cannot be read as UTF-8 text ({error})") from error
+
+
+def calibration_tokens(path: Path, tokenizer_directory: Path, wanted: Calibration) -> Tensor:
+    """Token ids [sequences, length]: the file tokenized once, cut evenly spaced.
+
+    Args:
+        path: a text file (.gz allowed), or a safetensors file with `input_ids` [S, T].
+        tokenizer_directory: where tokenizer.json lies.
+        wanted: how many sequences of which length; a safetensors file is taken as it is.
+    """
+    if path.suffix == ".safetensors":
+        try:
+            return load_file(path)["input_ids"].long()
+        except (OSError, SafetensorError, KeyError) as error:
+            raise PlanError(f"{path}: no safetensors file with input_ids ({error})") from error
+    tokenizer = tokenizer_directory / "tokenizer.json"
+    if not tokenizer.exists():
+        raise PlanError(
+            "the model has no tokenizer.json, so calibration text cannot be tokenized: give "
+            "--calibration a safetensors file with input_ids [sequences, length]"
+        )
+    encoded = Tokenizer.from_file(str(tokenizer)).encode(read_text(path), add_special_tokens=False)
+    ids = torch.tensor(encoded.ids)
+    needed = wanted.sequences * wanted.length
+    if len(ids) < needed:
+        raise PlanError(
+            f"{path}: {len(ids)} tokens, but the plan asks for {wanted.sequences} sequences of "
+            f"{wanted.length}: give more text with --calibration or lower the plan's numbers"
+        )
+    stride = len(ids) // wanted.sequences
+    starts = range(0, stride * wanted.sequences, stride)
+    return torch.stack([ids[start : start + wanted.length] for start in starts])
+
+
+def describe(tokens: Tensor) -> CalibrationInfo:
+    """Shape and hash of token ids [sequences, length]."""
+    digest = hashlib.sha256(tokens.to(torch.int64).numpy().tobytes()).hexdigest()
+    return CalibrationInfo(sha256=digest, sequences=tokens.shape[0], length=tokens.shape[1])

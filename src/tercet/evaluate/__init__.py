@@ -1,0 +1,1 @@
+"""Honest numbers: perplexity, divergence from the teacher, and sizes with everything counted."""

@@ -1,0 +1,1 @@
+"""Other programs' ways to load a packed checkpoint: one file or folder each."""

@@ -1,0 +1,157 @@
+"""PackedTensor: a weight in storage form. Its docstring is its contract."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tercet.errors import FormatError
+from tercet.formats.scheme import Scheme
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedTensor:
+    """A weight W [N, K] as codes, scales and zero points.
+
+    With (br, bk) = scheme.scaling.block((N, K)) and i, j running over rows and columns:
+
+        W[i, j] = (levels[code[i, j]] - zero[i // br, j // bk]) * scale[i // br, j // bk] * second
+
+    Invariants, checked by `validate`:
+
+        code          = scheme.storage.unpack(codes, K), each < len(scheme.element.levels) and
+                        none whose level is NaN
+        codes.dtype   = uint8,           codes.shape = [N, scheme.storage.row_bytes(K)]
+        scale.dtype   = scheme's,        scale.shape = [ceil(N / br), ceil(K / bk)], finite, >= 0
+        zero          = None or scheme's dtype and scale's shape, finite
+        second        = None, or a float32 scalar, finite, >= 0, where the scheme has a second level
+
+    Attributes:
+        codes, scale, zero, second: the tensors above.
+        scheme: the number format.
+        shape: (N, K), the logical shape.
+    """
+
+    codes: Tensor
+    scale: Tensor
+    scheme: Scheme
+    shape: tuple[int, int]
+    zero: Tensor | None = None
+    second: Tensor | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of every tensor this one is made of."""
+        return sum(part.numel() * part.element_size() for part in self.parts().values())
+
+    def parts(self) -> dict[str, Tensor]:
+        """The tensors that are present, by the name they carry in a checkpoint."""
+        named = {
+            "packed": self.codes,
+            "scale": self.scale,
+            "zero": self.zero,
+            "second": self.second,
+        }
+        return {name: part for name, part in named.items() if part is not None}
+
+    def validate(self, name: str = "tensor") -> None:
+        """Raises FormatError, naming the tensor, where an invariant does not hold."""
+        expected = expected_parts(self.scheme, self.shape)
+        found = self.parts()
+        if set(found) != set(expected):
+            raise FormatError(
+                f"{name}: scheme {self.scheme.name!r} has {sorted(expected)}, found {sorted(found)}"
+            )
+        for part, (dtype, shape) in expected.items():
+            tensor = found[part]
+            if tensor.dtype != dtype or tuple(tensor.shape) != shape:
+                raise FormatError(
+                    f"{name}.{part}: expected {dtype} {list(shape)}, "
+                    f"found {tensor.dtype} {list(tensor.shape)}"
+                )
+        for part in sorted(set(found) - {"packed"}):
+            values = found[part].float()
+            low = -torch.inf if part == "zero" else 0.0
+            wrong = ~values.isfinite() | (values < low)
+            if bool(wrong.any()):
+                raise FormatError(
+                    f"{name}.{part}: {int(wrong.sum())} values not finite or negative"
+                )
+        self._validate_codes(name)
+
+    def _validate_codes(self, name: str) -> None:
+        broken = self.scheme.storage.invalid_words(self.codes)
+        if broken:
+            raise FormatError(
+                f"{name}.packed: {broken} words are none of storage {self.scheme.storage.name!r}"
+            )
+        self._validate_numbers(name)
+        levels = len(self.scheme.element.levels)
+        if levels < self.scheme.storage.code_count and self.codes.numel():
+            highest = int(self.unpack().max()) if self.shape[1] else 0
+            if highest >= levels:
+                raise FormatError(
+                    f"{name}.packed: code {highest}, but {self.scheme.element.name!r} "
+                    f"has codes below {levels}"
+                )
+
+    def _validate_numbers(self, name: str) -> None:
+        # only 8-bit elements have patterns that are not numbers, so a code is a byte
+        patterns = self.scheme.element.table().isnan()
+        if not bool(patterns.any()):
+            return
+        wrong = patterns.to(self.codes.device)[self.unpack().long()]
+        if bool(wrong.any()):
+            raise FormatError(
+                f"{name}.packed: {int(wrong.sum())} codes of {self.scheme.element.name!r} are NaN "
+                f"or inf"
+            )
+
+    def unpack(self) -> Tensor:
+        """uint8 codes [N, K]."""
+        return self.scheme.storage.unpack(self.codes, self.shape[1])
+
+    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
+        """W [N, K]; computed in float32 (float64 for dtype float64), then rounded to dtype."""
+        work = torch.float64 if dtype == torch.float64 else torch.float32
+        return apply_scale(
+            self.scheme.element.decode(self.unpack(), work),
+            self.scheme.scaling.block(self.shape),
+            self.scale.to(work)
+            if self.second is None
+            else self.scale.to(work) * self.second.to(work),
+            self.zero.to(work) if self.zero is not None else None,
+        ).to(dtype)
+
+
+def expected_parts(
+    scheme: Scheme, shape: tuple[int, int]
+) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+    """dtype and shape of each tensor that W [N, K] in this scheme is made of."""
+    scales = scheme.scaling.scale_shape(shape)
+    parts: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {
+        "packed": (torch.uint8, (shape[0], scheme.storage.row_bytes(shape[1]))),
+        "scale": (scheme.scaling.torch_dtype, scales),
+    }
+    zero = scheme.scaling.zero_torch_dtype
+    if zero is not None:
+        parts["zero"] = (zero, scales)
+    if scheme.scaling.second_level:
+        parts["second"] = (torch.float32, ())
+    return parts
+
+
+def expand_blocks(blocks: Tensor, block: tuple[int, int], shape: tuple[int, int]) -> Tensor:
+    """Values per block [ceil(N/br), ceil(K/bk)] to values per weight [N, K]."""
+    wide = blocks.repeat_interleave(block[0], dim=0)[: shape[0]]
+    return wide.repeat_interleave(block[1], dim=1)[:, : shape[1]]
+
+
+def apply_scale(
+    levels: Tensor, block: tuple[int, int], scale: Tensor, zero: Tensor | None
+) -> Tensor:
+    """(levels - zero) * scale for levels [N, K] and scale, zero [ceil(N/br), ceil(K/bk)]."""
+    shape = (levels.shape[0], levels.shape[1])
+    if zero is not None:
+        levels = levels - expand_blocks(zero, block, shape)
+    return levels * expand_blocks(scale, block, shape)

@@ -1,0 +1,33 @@
+"""How a kernel is described, built, chosen and launched; knows no particular op."""
+
+from tercet.kernel.contract import (
+    Axis,
+    Case,
+    Context,
+    Cost,
+    Implementation,
+    Op,
+    Requirement,
+    TensorSpec,
+    Tolerance,
+)
+from tercet.kernel.prepared import PreparedWeight, concatenate, prepare
+from tercet.kernel.select import choose, discover, explain
+
+__all__ = [
+    "Axis",
+    "Case",
+    "Context",
+    "Cost",
+    "Implementation",
+    "Op",
+    "PreparedWeight",
+    "Requirement",
+    "TensorSpec",
+    "Tolerance",
+    "choose",
+    "concatenate",
+    "discover",
+    "explain",
+    "prepare",
+]

@@ -1,0 +1,51 @@
+// Sixteen float lanes in plain C++, for any machine. Included inside a namespace.
+struct F {
+  float v[16];
+};
+struct I {
+  uint32_t v[16];
+};
+using Table = const float*;
+
+constexpr int kTileRows = 4;
+constexpr int kTileBlocks = 1;
+
+#define TERCET_LANES(expression)                   \
+  F out;                                           \
+  for (int j = 0; j < 16; ++j) out.v[j] = expression; \
+  return out
+
+TERCET_INLINE F load(const float* from) { TERCET_LANES(from[j]); }
+TERCET_INLINE void store(float* to, F a) {
+  for (int j = 0; j < 16; ++j) to[j] = a.v[j];
+}
+TERCET_INLINE F splat(float a) { TERCET_LANES(a); }
+TERCET_INLINE F add(F a, F b) { TERCET_LANES(a.v[j] + b.v[j]); }
+TERCET_INLINE F mul(F a, F b) { TERCET_LANES(a.v[j] * b.v[j]); }
+TERCET_INLINE F fma(F a, F b, F c) { TERCET_LANES(a.v[j] * b.v[j] + c.v[j]); }
+TERCET_INLINE I load_codes(const uint32_t* from) {
+  I out;
+  for (int j = 0; j < 16; ++j) out.v[j] = from[j];
+  return out;
+}
+TERCET_INLINE Table load_table(const float* levels) { return levels; }
+
+template <int shift>
+TERCET_INLINE F lookup16(Table table, const I& codes) {
+  TERCET_LANES(table[codes.v[j] >> shift & 15]);
+}
+
+template <int byte>
+TERCET_INLINE F signed_byte(const I& codes) {
+  TERCET_LANES(static_cast<int8_t>(codes.v[j] >> 8 * byte));
+}
+
+template <int byte>
+TERCET_INLINE F lookup256(const float* levels, const I& codes) {
+  TERCET_LANES(levels[codes.v[j] >> 8 * byte & 255]);
+}
+
+TERCET_INLINE F load_half(const uint16_t* from) { TERCET_LANES(half_to_float(from[j])); }
+TERCET_INLINE F load_bfloat(const uint16_t* from) { TERCET_LANES(bfloat_to_float(from[j])); }
+
+#undef TERCET_LANES

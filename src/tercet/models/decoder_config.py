@@ -1,0 +1,111 @@
+"""The shape of a decoder, read from config.json and checked."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+from torch.nn import functional
+
+from tercet.errors import CheckpointError, UnsupportedError, unknown_name
+from tercet.models.architecture import Architecture
+
+Activation = Callable[[Tensor], Tensor]
+
+ACTIVATIONS: Mapping[str, Activation] = {
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "gelu_pytorch_tanh": partial(functional.gelu, approximate="tanh"),
+    "relu": functional.relu,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig:
+    """Sizes of a decoder.
+
+    Attributes:
+        vocabulary: V, rows of the embedding.
+        hidden: width of the residual stream.
+        layers: number of layers.
+        heads: query heads H.
+        key_value_heads: key and value heads, a divisor of H.
+        head_dim: D.
+        intermediate: width of the feed-forward network.
+        norm_epsilon: epsilon of every RMSNorm.
+        activation: a key of ACTIVATIONS.
+        tied: whether the head is the embedding.
+        positions: the longest sequence that the model was made for.
+        qkv_bias: see Architecture, here resolved.
+        output_bias: see Architecture, here resolved.
+        mlp_bias: see Architecture, here resolved.
+        windows: positions that each layer sees, None for all.
+    """
+
+    vocabulary: int
+    hidden: int
+    layers: int
+    heads: int
+    key_value_heads: int
+    head_dim: int
+    intermediate: int
+    norm_epsilon: float
+    activation: str
+    tied: bool
+    positions: int
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    windows: tuple[int | None, ...]
+
+    def __post_init__(self) -> None:
+        if self.activation not in ACTIVATIONS:
+            raise UnsupportedError(unknown_name("activation", self.activation, ACTIVATIONS))
+        if self.heads % self.key_value_heads:
+            raise CheckpointError(
+                f"config.json: num_attention_heads {self.heads} is no multiple of "
+                f"num_key_value_heads {self.key_value_heads}"
+            )
+
+
+def read_config(architecture: Architecture, config: Mapping[str, object]) -> DecoderConfig:
+    """config.json as a DecoderConfig; CheckpointError names the key that is missing or wrong."""
+    given = {**architecture.defaults, **config}
+    layers, heads = _size(given, "num_hidden_layers"), _size(given, "num_attention_heads")
+    hidden = _size(given, "hidden_size")
+    return DecoderConfig(
+        vocabulary=_size(given, "vocab_size"),
+        hidden=hidden,
+        layers=layers,
+        heads=heads,
+        key_value_heads=_size(given, "num_key_value_heads", heads),
+        head_dim=_size(given, "head_dim", hidden // heads),
+        intermediate=_size(given, "intermediate_size"),
+        norm_epsilon=_epsilon(given),
+        activation=str(given.get("hidden_act", "silu")),
+        tied=bool(given.get("tie_word_embeddings", False)),
+        positions=_size(given, "max_position_embeddings", 2048),
+        qkv_bias=_flag(given, architecture.qkv_bias),
+        output_bias=_flag(given, architecture.output_bias),
+        mlp_bias=_flag(given, architecture.mlp_bias),
+        windows=tuple(architecture.window(given, layer) for layer in range(layers)),
+    )
+
+
+def _size(config: Mapping[str, object], key: str, default: int | None = None) -> int:
+    value = config.get(key)
+    value = default if value is None else value
+    if not isinstance(value, int) or value < 1:
+        raise CheckpointError(f"config.json: {key} {value!r}: must be a whole number above 0")
+    return value
+
+
+def _epsilon(config: Mapping[str, object]) -> float:
+    value = config.get("rms_norm_eps", 1e-6)
+    if not isinstance(value, int | float) or value < 0:
+        raise CheckpointError(f"config.json: rms_norm_eps {value!r}: must be a number from 0 up")
+    return float(value)
+
+
+def _flag(config: Mapping[str, object], flag: bool | str) -> bool:
+    return bool(config.get(flag, False)) if isinstance(flag, str) else flag

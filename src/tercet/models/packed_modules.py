@@ -1,0 +1,91 @@
+"""Modules whose weights stay packed: a linear layer and an embedding."""
+
+import torch
+from torch import Tensor, nn
+
+from tercet.errors import UnsupportedError
+from tercet.kernel import PreparedWeight, prepare
+from tercet.models.input_transform import InputTransform
+from tercet.models.weight_source import WeightSource
+from tercet.ops.embedding_packed import embedding_packed
+from tercet.ops.linear_packed import linear_packed
+
+
+class PackedLinear(nn.Module):
+    """y [.., N] = transform(x [.., K]) W^T + bias with W packed; differentiable in x.
+
+    Args:
+        weight: W [N, K], prepared.
+        bias: [N], or None.
+        transform: what happens to x first; None for nothing.
+    """
+
+    def __init__(
+        self,
+        weight: PreparedWeight,
+        bias: Tensor | None = None,
+        transform: InputTransform | None = None,
+    ) -> None:
+        super().__init__()
+        self.weight = weight
+        self.transform = None if transform is None or transform.identity else transform
+        # no buffer: looking one up costs as much as a small torch operation
+        self.bias = bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [.., K] to y [.., N] in x's dtype."""
+        if self.transform is not None:
+            x = self.transform(x)
+        return linear_packed(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        """Shape and transform, for print(model)."""
+        rows, columns = self.weight.shape
+        return f"{columns} -> {rows}, bias={self.bias is not None}, transform={self.transform}"
+
+
+class PackedEmbedding(nn.Module):
+    """Rows of a packed W [V, K] by token id.
+
+    Args:
+        weight: W [V, K], prepared.
+        dtype: of the rows that come out.
+    """
+
+    def __init__(self, weight: PreparedWeight, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.weight = weight
+        self.dtype = dtype
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids [..], integers below V, to rows [.., K]."""
+        return embedding_packed(ids, self.weight, self.dtype)
+
+    def extra_repr(self) -> str:
+        """Shape and dtype, for print(model)."""
+        return f"{self.weight.shape[0]}, {self.weight.shape[1]}, dtype={self.dtype}"
+
+
+def load_transform(source: WeightSource, module: str) -> InputTransform:
+    """The input transform of a packed module."""
+    entry = source.modules[module]
+    return InputTransform(
+        scale=source.input_scale(module) if entry.input_scale else None,
+        hadamard=entry.hadamard,
+        activation=entry.activation,
+    )
+
+
+def load_packed_linear(source: WeightSource, module: str, bias: Tensor | None) -> PackedLinear:
+    """A packed module of the source as a linear layer; one packed tensor is read at a time."""
+    return PackedLinear(prepare(source.packed(module)), bias, load_transform(source, module))
+
+
+def load_packed_embedding(source: WeightSource, module: str, dtype: torch.dtype) -> PackedEmbedding:
+    """A packed module of the source as an embedding."""
+    if not load_transform(source, module).identity:
+        raise UnsupportedError(
+            f"{module}: an embedding has no input to transform: compress it without rotation, "
+            f"input scale and activation quantization"
+        )
+    return PackedEmbedding(prepare(source.packed(module)), dtype)

@@ -1,0 +1,93 @@
+"""Rotary position embedding (arXiv:2104.09864): its frequencies and the rotation.
+
+Heads are laid out in halves: element i turns with element i + D/2, as in the checkpoints of the
+Hugging Face hub.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+
+from tercet.errors import CheckpointError, UnsupportedError, unknown_name
+
+Angles = tuple[Tensor, Tensor]
+"""cos [T, 1, D] and sin [T, 1, D], the first half of sin negated."""
+
+
+def frequencies(config: Mapping[str, object], head_dim: int) -> Tensor:
+    """Radians per position of each pair of elements, [D/2] in float32.
+
+    Args:
+        config: config.json, with `rope_parameters`, or `rope_theta` and `rope_scaling`.
+        head_dim: D, even.
+    """
+    parameters = _parameters(config)
+    kind = str(parameters.get("rope_type", parameters.get("type", "default")))
+    if kind not in _SCALINGS:
+        raise UnsupportedError(unknown_name("rope type", kind, _SCALINGS))
+    part = parameters.get("partial_rotary_factor", 1.0)
+    if head_dim % 2 or part != 1.0:
+        raise UnsupportedError(
+            f"a rotation of part of a head (head_dim {head_dim}, partial_rotary_factor "
+            f"{part}): whole heads of even size are supported"
+        )
+    pairs = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    plain = 1.0 / _number(parameters, "rope_theta") ** pairs
+    return _SCALINGS[kind](plain, parameters)
+
+
+def _parameters(config: Mapping[str, object]) -> dict[str, object]:
+    found: dict[str, object] = {"rope_theta": config.get("rope_theta", 10000.0)}
+    for key in ("rope_scaling", "rope_parameters"):
+        section = config.get(key)
+        if isinstance(section, Mapping):
+            found.update(section)  # pyright: ignore[reportUnknownArgumentType]
+    return found
+
+
+def _number(parameters: Mapping[str, object], key: str) -> float:
+    value = parameters.get(key)
+    if not isinstance(value, int | float) or value <= 0:
+        raise CheckpointError(f"config.json: rope {key} {value!r}: must be a number above 0")
+    return float(value)
+
+
+def _default(plain: Tensor, parameters: Mapping[str, object]) -> Tensor:
+    return plain
+
+
+def _linear(plain: Tensor, parameters: Mapping[str, object]) -> Tensor:
+    return plain / _number(parameters, "factor")
+
+
+def _llama3(plain: Tensor, parameters: Mapping[str, object]) -> Tensor:
+    """Slow turns are divided by `factor`, fast ones kept, those between blended (Llama 3.1)."""
+    factor = _number(parameters, "factor")
+    low, high = (_number(parameters, f"{end}_freq_factor") for end in ("low", "high"))
+    turns = _number(parameters, "original_max_position_embeddings") * plain / (2 * math.pi)
+    blend = ((turns - low) / (high - low)).clamp(0.0, 1.0)
+    return (1 - blend) * plain / factor + blend * plain
+
+
+_SCALINGS: dict[str, Callable[[Tensor, Mapping[str, object]], Tensor]] = {
+    "default": _default,
+    "linear": _linear,
+    "llama3": _llama3,
+}
+
+
+def angles(inverse: Tensor, start: int, count: int, dtype: torch.dtype) -> Angles:
+    """What `rotate_` needs for positions [start, start + count)."""
+    positions = torch.arange(start, start + count, dtype=torch.float32, device=inverse.device)
+    turned = torch.outer(positions, inverse).unsqueeze(1)
+    cos, sin = turned.cos(), turned.sin()
+    return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
+
+
+def rotate_(heads: Tensor, by: Angles) -> None:
+    """Rotates heads [.., T, H, D] in place."""
+    cos, sin = by
+    swapped = heads.roll(heads.shape[-1] // 2, -1)
+    heads.mul_(cos).addcmul_(swapped, sin)

@@ -1,0 +1,1 @@
+"""Nothing but operations: one folder each, found by discovery, independent of each other."""

@@ -1,0 +1,1 @@
+"""Whole tasks: compress, evaluate, generate and report, wired from the floors below."""

@@ -1,0 +1,31 @@
+"""The store: one JSON object a line, only ever appended to."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from tercet.errors import CheckpointError
+from tercet.records.record import Record
+
+
+def append(path: Path, records: Iterable[Record]) -> None:
+    """Adds records to the end of the file, in one write, flushed to the disk."""
+    lines = "".join(record.model_dump_json() + "\n" for record in records)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(lines)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def load(path: Path) -> list[Record]:
+    """All records of a file; CheckpointError names the line that is none."""
+    records: list[Record] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            records.append(Record.model_validate_json(line))
+        except ValidationError as error:
+            raise CheckpointError(f"{path}:{number}: not a record: {error}") from error
+    return records

@@ -1,0 +1,60 @@
+"""Continuing a prompt, token by token."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from tercet.errors import UnsupportedError
+from tercet.models import Decoder
+from tercet.runtime.sampler import Sampler
+from tercet.runtime.settings import GenerationSettings
+
+PREFILL_CHUNK = 512
+"""Prompt tokens in one pass; bounds the activations, and costs little speed from here up."""
+
+
+def stream(
+    model: Decoder,
+    prompt: Sequence[int],
+    settings: GenerationSettings,
+    stop: frozenset[int] = frozenset(),
+) -> Iterator[int]:
+    """The tokens after the prompt, each as soon as it is known.
+
+    Ends after `max_new_tokens`, before a token of `stop`, or when the model's positions are full.
+
+    Raises:
+        UnsupportedError: the prompt is empty, does not fit the model, or holds no such ids.
+    """
+    ids = _check(model, prompt)
+    room = model.config.positions - len(ids)
+    sampler, cache = Sampler(settings), model.cache()
+    cache.reserve(len(ids) + min(settings.max_new_tokens, room))
+    scores = torch.empty(0)
+    for start in range(0, len(ids), PREFILL_CHUNK):
+        scores = model.extend(torch.tensor([ids[start : start + PREFILL_CHUNK]]), cache)
+    for left in range(min(settings.max_new_tokens, room), 0, -1):
+        token = sampler.pick(scores[0], ids)
+        if token in stop and not settings.ignore_stop:
+            return
+        ids.append(token)
+        yield token
+        if left > 1:
+            scores = model.extend(torch.tensor([[token]]), cache)
+
+
+def _check(model: Decoder, prompt: Sequence[int]) -> list[int]:
+    ids, config = list(prompt), model.config
+    if not ids:
+        raise UnsupportedError("the prompt is empty: give at least one token")
+    if len(ids) >= config.positions:
+        raise UnsupportedError(
+            f"a prompt of {len(ids)} tokens leaves no room: the model has {config.positions} "
+            f"positions"
+        )
+    wrong = [token for token in ids if not 0 <= token < config.vocabulary]
+    if wrong:
+        raise UnsupportedError(
+            f"token id {wrong[0]}: the model has ids from 0 to {config.vocabulary - 1}"
+        )
+    return ids

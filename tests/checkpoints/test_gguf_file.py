@@ -1,0 +1,440 @@
+import hashlib
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
+from gguf.quants import quantize
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from tercet.checkpoints.fetch import FETCHABLE, is_fetched
+from tercet.checkpoints.gguf_config import llama3_divisors
+from tercet.checkpoints.gguf_file import halves_from_pairs
+from tercet.checkpoints.gguf_header import read_gguf_header
+from tercet.checkpoints.gguf_names import ARCHITECTURES, hugging_face_name
+from tercet.checkpoints.source import open_source
+from tercet.errors import CheckpointError
+
+HEADS, KEY_HEADS, LAYERS, WIDTH, VOCABULARY = 4, 2, 2, 64, 96
+
+# transformers takes qwen3's own size for granted, whatever the file says
+HEAD_SIZE = {"llama": WIDTH // HEADS, "qwen2": WIDTH // HEADS, "qwen3": 128}
+
+Fields = dict[str, Any]
+
+
+def tiny_model(kind: str, tied: bool) -> Any:
+    torch.manual_seed(1)
+    config = AutoConfig.for_model(
+        kind,
+        hidden_size=WIDTH,
+        intermediate_size=96,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=HEADS,
+        num_key_value_heads=KEY_HEADS,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=256,
+        tie_word_embeddings=tied,
+        **({} if kind == "qwen2" else {"head_dim": HEAD_SIZE[kind]}),
+    )
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_()
+    return model
+
+
+def pairs_from_halves(weight: Tensor, heads: int) -> Tensor:
+    """What llama.cpp's converter does to queries and keys, stated row by row."""
+    size = weight.shape[0] // heads
+    rows = [
+        head * size + half * (size // 2) + i
+        for head in range(heads)
+        for i in range(size // 2)
+        for half in (0, 1)
+    ]
+    return weight[rows]
+
+
+def gguf_tensors(kind: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The state dict under GGUF's names, rotated as the converter does."""
+    stored = ["token_embd.weight", "output_norm.weight", "output.weight"]
+    for layer in range(LAYERS):
+        stored += [f"blk.{layer}.{tail}" for tail in ARCHITECTURES[kind].layer]
+    tensors = {}
+    for name in stored:
+        theirs = hugging_face_name(name, ARCHITECTURES[kind])
+        assert theirs is not None
+        if theirs not in state:
+            continue
+        tensor = state[theirs]
+        if kind == "llama" and name.endswith(("attn_q.weight", "attn_k.weight")):
+            tensor = pairs_from_halves(tensor, HEADS if "attn_q" in name else KEY_HEADS)
+        tensors[name] = tensor
+    return tensors
+
+
+def fields(kind: str, **more: Any) -> Fields:
+    return {
+        "block_count": LAYERS,
+        "context_length": 256,
+        "embedding_length": WIDTH,
+        "feed_forward_length": 96,
+        "attention.head_count": HEADS,
+        "attention.head_count_kv": KEY_HEADS,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "rope.freq_base": 5000.0,
+        "attention.key_length": HEAD_SIZE.get(kind, 16),
+        "rope.dimension_count": HEAD_SIZE.get(kind, 16),
+        "vocab_size": VOCABULARY,
+        **more,
+    }
+
+
+def write_gguf(
+    path: Path,
+    kind: str,
+    tensors: dict[str, Tensor],
+    metadata: Fields,
+    prepare: Callable[[GGUFWriter], None] = lambda writer: None,
+    quantized: GGMLQuantizationType | None = None,
+) -> Path:
+    writer = GGUFWriter(path, kind)
+    prepare(writer)
+    for key, value in metadata.items():
+        add = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+        adder: Any = add.get(type(value), writer.add_array)
+        adder(f"{kind}.{key}", value)
+    for name, tensor in tensors.items():
+        data = tensor.detach().float().numpy()
+        if quantized is not None and tensor.ndim == 2:
+            writer.add_tensor(name, quantize(data, quantized), raw_dtype=quantized)
+        else:
+            writer.add_tensor(name, data)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def tiny_gguf(path: Path, kind: str = "llama", tied: bool = True, **more: Any) -> Path:
+    state = tiny_model(kind, tied).state_dict()
+    if tied:
+        del state["lm_head.weight"]
+    return write_gguf(path, kind, gguf_tensors(kind, state), fields(kind, **more))
+
+
+@pytest.mark.parametrize(("kind", "tied"), [("llama", True), ("qwen2", False), ("qwen3", True)])
+def test_reads_what_was_converted(tmp_path: Path, kind: str, tied: bool) -> None:
+    path = tiny_gguf(tmp_path / "a.gguf", kind, tied)
+    state = tiny_model(kind, tied).state_dict()
+    source = open_source(path)
+    assert set(source.names()) | set(source.aliases) == set(state)
+    assert bool(source.aliases) is tied
+    for name in source.names():
+        assert torch.equal(source.read(name), state[name]), name
+        assert source.shape(name) == tuple(state[name].shape)
+        assert source.dtype(name) == torch.float32
+    assert source.sha256() == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert source.size_bytes == path.stat().st_size
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+def test_agrees_with_transformers(tmp_path: Path, kind: str) -> None:
+    tensors = gguf_tensors(kind, tiny_model(kind, False).state_dict())
+    write_gguf(
+        tmp_path / "a.gguf",
+        kind,
+        tensors,
+        fields(kind),
+        prepare=add_token_ids,
+        quantized=GGMLQuantizationType.Q4_1,
+    )
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="a.gguf")
+    source = open_source(tmp_path / "a.gguf")
+    assert set(source.names()) == set(theirs.state_dict())
+    for name, tensor in theirs.state_dict().items():
+        assert torch.equal(source.read(name), tensor.float()), name
+    assert_config_agrees(source.config, theirs.config.to_dict())
+    assert source.config["tie_word_embeddings"] is False
+
+
+def add_token_ids(writer: GGUFWriter) -> None:
+    writer.add_bos_token_id(3)
+    writer.add_eos_token_id(4)
+    writer.add_pad_token_id(5)
+
+
+def assert_config_agrees(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert ours["architectures"] == [ARCHITECTURES[ours["model_type"]].class_name]
+    assert "quantization_config" not in ours
+    for key, value in ours.items():
+        if key != "architectures":
+            assert value == theirs[key], key
+
+
+def test_config_rebuilds_the_same_model(tmp_path: Path) -> None:
+    source = open_source(tiny_gguf(tmp_path / "a.gguf"))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**source.config))
+    assert {n: tuple(p.shape) for n, p in model.named_parameters()} == {
+        name: source.shape(name) for name in source.names()
+    }
+
+
+def test_header_agrees_with_gguf_reader(tmp_path: Path) -> None:
+    path = tiny_gguf(tmp_path / "a.gguf", "qwen2")
+    reader, header = GGUFReader(path), read_gguf_header(path)
+    assert list(header.tensors) == [tensor.name for tensor in reader.tensors]
+    for tensor in reader.tensors:
+        ours = header.tensors[tensor.name]
+        assert ours.shape == tuple(tensor.shape.tolist()[::-1])
+        assert (ours.begin, ours.size_bytes) == (tensor.data_offset, tensor.n_bytes)
+        assert ours.kind == tensor.tensor_type
+    for key, value in header.fields.items():
+        assert value == reader.fields[key].contents()
+
+
+def test_every_kind_of_metadata_is_read(tmp_path: Path) -> None:
+    def prepare(writer: GGUFWriter) -> None:
+        writer.add_int8("a.i8", -3)
+        writer.add_uint16("a.u16", 60_000)
+        writer.add_int64("a.i64", -(2**40))
+        writer.add_uint64("a.u64", 2**60)
+        writer.add_float64("a.f64", 0.1)
+        writer.add_bool("a.yes", True)
+        writer.add_array("a.numbers", [3, 1, 2])
+        writer.add_array("a.words", ["x", "yy"])
+        writer.add_string("a.text", "naïve")
+
+    path = write_gguf(tmp_path / "a.gguf", "llama", {"w": torch.ones(2)}, {}, prepare)
+    found = read_gguf_header(path).fields
+    assert {key: value for key, value in found.items() if key.startswith("a.")} == {
+        "a.i8": -3,
+        "a.u16": 60_000,
+        "a.i64": -(2**40),
+        "a.u64": 2**60,
+        "a.f64": 0.1,
+        "a.yes": True,
+        "a.numbers": (3, 1, 2),
+        "a.words": (),
+        "a.text": "naïve",
+    }
+
+
+def test_rows_in_pairs_become_halves() -> None:
+    rows = torch.arange(12.0)[:, None]
+    assert halves_from_pairs(rows, 2).flatten().tolist() == [0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11]
+    assert torch.equal(halves_from_pairs(pairs_from_halves(rows, 3), 3), rows)
+
+
+def test_missing_key_heads_mean_as_many_as_heads(tmp_path: Path) -> None:
+    model = fields("llama")
+    del model["attention.head_count_kv"]
+    state = tiny_model("llama", True).state_dict()
+    path = write_gguf(tmp_path / "a.gguf", "llama", gguf_tensors("llama", state), model)
+    assert open_source(path).config["num_key_value_heads"] == HEADS
+
+
+def llama31(path: Path, divisors: Tensor) -> Path:
+    tensors = gguf_tensors("llama", tiny_model("llama", False).state_dict())
+    return write_gguf(path, "llama", {**tensors, "rope_freqs.weight": divisors}, fields("llama"))
+
+
+def test_scaled_rotary_positions_of_llama_3_are_recognized(tmp_path: Path) -> None:
+    theirs = AutoConfig.for_model(
+        "llama",
+        hidden_size=WIDTH,
+        num_attention_heads=HEADS,
+        head_dim=WIDTH // HEADS,
+        max_position_embeddings=131_072,
+        rope_parameters={
+            "rope_type": "llama3",
+            "rope_theta": 5000.0,
+            "factor": 32.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+    )
+    frequencies, _ = ROPE_INIT_FUNCTIONS["llama3"](theirs, torch.device("cpu"))
+    plain = 5000.0 ** -(torch.arange(0, 16, 2, dtype=torch.float64) / 16)
+    divisors = (plain / frequencies.double()).float()
+    assert len(divisors.unique()) > 2
+    torch.testing.assert_close(llama3_divisors(5000.0, 16, 32.0).float(), divisors)
+    more = fields("llama", context_length=131_072)
+    tensors = gguf_tensors("llama", tiny_model("llama", False).state_dict())
+    path = write_gguf(
+        tmp_path / "a.gguf", "llama", {**tensors, "rope_freqs.weight": divisors}, more
+    )
+    source = open_source(path)
+    assert "rope_freqs.weight" not in source.names()
+    assert source.config["rope_parameters"] == theirs.rope_parameters
+
+
+def test_other_scalings_of_rotary_positions(tmp_path: Path) -> None:
+    source = open_source(llama31(tmp_path / "a.gguf", torch.linspace(1, 9, 8)))
+    with pytest.raises(CheckpointError, match=r"rope_freqs are not those of Llama 3\.1"):
+        _ = source.config
+    yarn = {"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0}
+    with pytest.raises(CheckpointError, match="rotary positions are scaled by 'yarn'"):
+        _ = open_source(tiny_gguf(tmp_path / "b.gguf", **yarn)).config
+    linear = {"rope.scaling.type": "linear", "rope.scaling.factor": 4.0}
+    rope = open_source(tiny_gguf(tmp_path / "c.gguf", **linear)).config["rope_parameters"]
+    assert rope == {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0}
+
+
+def test_tokenizer_goes_through_transformers(tmp_path: Path) -> None:
+    letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
+    tokens = ["<|end|>", *letters, "ab", "abc"]
+
+    def prepare(writer: GGUFWriter) -> None:
+        writer.add_tokenizer_model("gpt2")
+        writer.add_token_list(tokens)
+        writer.add_token_types([3] + [1] * (len(tokens) - 1))
+        writer.add_token_merges(["a b", "ab c"])
+        writer.add_bos_token_id(0)
+        writer.add_eos_token_id(0)
+        writer.add_chat_template("{{ messages[0]['content'] }}!")
+
+    state = tiny_model("llama", False).state_dict()
+    tensors = gguf_tensors("llama", state)
+    path = write_gguf(tmp_path / "a.gguf", "llama", tensors, fields("llama"), prepare)
+    source = open_source(path)
+    assert (source.config["bos_token_id"], source.config["eos_token_id"]) == (0, 0)
+    source.save_tokenizer(tmp_path / "out")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert tokenizer("abcab")["input_ids"] == [tokens.index("abc"), tokens.index("ab")]
+    chat = [{"role": "user", "content": "hi"}]
+    assert tokenizer.apply_chat_template(chat, tokenize=False) == "hi!"
+
+
+def test_no_tokenizer_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    open_source(tiny_gguf(tmp_path / "a.gguf")).save_tokenizer(tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def refused(path: Path, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        open_source(path)
+
+
+def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
+    tensors = gguf_tensors("llama", tiny_model("llama", False).state_dict())
+    path = tmp_path / "a.gguf"
+    write_gguf(path, "qwen2moe", tensors, fields("qwen2moe"))
+    refused(path, "unknown GGUF architecture 'qwen2moe': did you mean 'qwen2' or 'qwen3'")
+    write_gguf(path, "llama", {**tensors, "blk.0.ffn_gate_exps.weight": torch.ones(2)}, {})
+    refused(path, r"tensor 'blk\.0\.ffn_gate_exps\.weight' is none that Tercet knows")
+    del tensors["blk.1.ffn_up.weight"]
+    write_gguf(path, "llama", tensors, fields("llama"))
+    refused(path, r"tensor 'model\.layers\.1\.mlp\.up_proj\.weight' .* is missing")
+    integers = {**tensors, "blk.1.ffn_up.weight": torch.ones(2)}
+    writer_kind = GGMLQuantizationType.MXFP4
+    write_gguf(path, "llama", integers, fields("llama"), quantized=writer_kind)
+    refused(path, "is in MXFP4; Tercet reads Q4_0, Q4_1")
+
+
+def test_a_part_of_a_split_file_is_refused(tmp_path: Path) -> None:
+    path = write_gguf(
+        tmp_path / "a.gguf",
+        "llama",
+        {"w": torch.ones(2)},
+        {},
+        lambda writer: writer.add_uint16("split.count", 3),
+    )
+    refused(path, "one part of several: merge them")
+
+
+def test_a_number_per_layer_is_refused(tmp_path: Path) -> None:
+    path = tiny_gguf(tmp_path / "a.gguf", **{"attention.head_count_kv": [2, 1]})
+    with pytest.raises(CheckpointError, match=r"head_count_kv is \(2, 1\), one number is needed"):
+        open_source(path).read("model.layers.0.self_attn.k_proj.weight")
+
+
+def test_damage_is_found_at_open(tmp_path: Path) -> None:
+    path = tiny_gguf(tmp_path / "a.gguf")
+    raw = path.read_bytes()
+
+    def with_bytes(content: bytes, message: str) -> None:
+        path.write_bytes(content)
+        refused(path, message)
+
+    with_bytes(b"", "it has 0 bytes, not even a header")
+    with_bytes(b"GGML" + raw[4:], "does not begin with 'GGUF'")
+    with_bytes(raw[:4] + struct.pack(">I", 3) + raw[8:], "its numbers are big-endian")
+    with_bytes(raw[:4] + struct.pack("<I", 9) + raw[8:], "its version is 9")
+    with_bytes(raw[:300], r"a\.gguf is no sound GGUF file: truncated: its header goes on past")
+    with_bytes(
+        raw[:-64], r"truncated: tensor '.*' ends at byte [\d,]+, the file at [\d,]+; download"
+    )
+    at = raw.index(b"blk.0.ffn_up.weight")
+    with_bytes(raw[:at] + b"blk.0.ffn_uq" + raw[at + 12 :], "'blk.0.ffn_uq.weight' is none")
+    with_bytes(raw[:at] + b"blk.1" + raw[at + 5 :], r"'blk\.1\.ffn_up\.weight' is listed twice")
+    kind = at + len("blk.0.ffn_up.weight") + 4 + 16
+    with_bytes(raw[:kind] + b"\xc8" + raw[kind + 1 :], "has the unknown type 200")
+
+
+def test_a_damaged_array_length_ends_quickly(tmp_path: Path) -> None:
+    path = write_gguf(
+        tmp_path / "a.gguf",
+        "llama",
+        {"w": torch.ones(2)},
+        {},
+        lambda writer: writer.add_array("a.numbers", [1, 2, 3]),
+    )
+    raw = path.read_bytes()
+    length = raw.index(b"a.numbers") + len("a.numbers") + 8
+    path.write_bytes(raw[:length] + struct.pack("<Q", 2**62) + raw[length + 8 :])
+    refused(path, "truncated: its header goes on")
+
+
+def test_a_file_that_shrinks_after_opening_is_told(tmp_path: Path) -> None:
+    path = tiny_gguf(tmp_path / "a.gguf")
+    source = open_source(path)
+    os.truncate(path, path.stat().st_size // 2)
+    last = max(source.names(), key=lambda name: source._stored(name).begin)
+    with pytest.raises(CheckpointError, match="became shorter while it was read"):
+        source.read(last)
+
+
+# over name and float32 bytes of each tensor, sorted by name, of what transformers 5.23 gives by
+# AutoModelForCausalLM.from_pretrained(gguf_file=..., dtype=float32); loading it here takes 20 s
+SMOLLM2_AS_TRANSFORMERS_READS_IT = (
+    "785e20b3e653276b0579b744214a1186d730ba80af04f397f642d6432e5e0154"
+)
+
+
+@pytest.mark.skipif(
+    not is_fetched("smollm2-135m"), reason="needs the real model: `tercet fetch smollm2-135m`"
+)
+def test_the_real_smollm2_reads_as_transformers_reads_it() -> None:
+    source = open_source("smollm2-135m")
+    assert len(source.names()) == 272
+    assert source.parameter_count == 134_515_008
+    assert source.sha256() == FETCHABLE["smollm2-135m"].members[0].sha256
+    digest = hashlib.sha256()
+    for name in sorted(source.names()):
+        digest.update(name.encode())
+        digest.update(source.read(name).float().numpy().tobytes())
+    assert digest.hexdigest() == SMOLLM2_AS_TRANSFORMERS_READS_IT
+    wanted = {
+        "architectures": ["LlamaForCausalLM"],
+        "num_hidden_layers": 30,
+        "num_key_value_heads": 3,
+        "head_dim": 64,
+        "vocab_size": 49152,
+        "max_position_embeddings": 8192,
+        "tie_word_embeddings": True,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+        "rope_parameters": {"rope_theta": 100_000.0, "rope_type": "default"},
+    }
+    assert {key: source.config[key] for key in wanted} == wanted

@@ -1,0 +1,168 @@
+"""The lean decoder against transformers' own implementation of the same weights."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tercet.errors import CheckpointError, UnsupportedError
+from tercet.models import Decoder
+
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+Make = Callable[..., Any]
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama tied": ("llama", {"tie_word_embeddings": True}),
+    "llama biases": ("llama", {"attention_bias": True, "mlp_bias": True}),
+    "llama no grouping": ("llama", {"num_key_value_heads": 4}),
+    "llama wide heads": ("llama", {"head_dim": 32}),
+    "llama gelu": ("llama", {"hidden_act": "gelu_pytorch_tanh"}),
+    "llama3 rope": ("llama", {"rope_parameters": LLAMA3_ROPE}),
+    "linear rope": (
+        "llama",
+        {"rope_parameters": {"rope_type": "linear", "factor": 4.0, "rope_theta": 5000.0}},
+    ),
+    "mistral": ("mistral", {"sliding_window": None}),
+    "mistral window": ("mistral", {"sliding_window": 5}),
+    "qwen2 tied": ("qwen2", {"tie_word_embeddings": True}),
+    "qwen2 window": (
+        "qwen2",
+        {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
+    ),
+    "qwen3": ("qwen3", {"head_dim": 16}),
+    "qwen3 biases": ("qwen3", {"head_dim": 32, "attention_bias": True}),
+}
+
+
+@pytest.fixture(params=VARIANTS.values(), ids=VARIANTS.keys())
+def pair(
+    request: pytest.FixtureRequest, ids: Tensor, build: Make, source_of: Make
+) -> tuple[Decoder, Tensor]:
+    kind, options = request.param
+    model = build(kind, **options)
+    with torch.no_grad():
+        expected = model(ids).logits
+    return Decoder.from_checkpoint(source_of(model)), expected
+
+
+def test_prefill_matches_transformers(pair: tuple[Decoder, Tensor], ids: Tensor) -> None:
+    decoder, expected = pair
+    torch.testing.assert_close(decoder.logits(ids), expected, atol=2e-5, rtol=2e-5)
+    torch.testing.assert_close(
+        decoder.logits(ids, last_only=True), expected[:, -1:], atol=2e-5, rtol=2e-5
+    )
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("cuts", [[1] * 19, [7, 1, 1, 6, 4], [18, 1]], ids=str)
+def test_cached_steps_match_transformers(
+    pair: tuple[Decoder, Tensor],
+    ids: Tensor,
+    cuts: list[int],
+    compiled: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not compiled:
+        monkeypatch.setattr("tercet.models.decoder.native", lambda: None)
+    decoder, expected = pair
+    cache, end = decoder.cache(batch=2), 0
+    for part in ids.split(cuts, dim=1):
+        end += part.shape[1]
+        scores = decoder.extend(part, cache)
+        torch.testing.assert_close(scores, expected[:, end - 1], atol=2e-5, rtol=2e-5)
+    assert cache.length == 19
+
+
+def test_cache_growth_keeps_what_it_holds(build: Make, source_of: Make) -> None:
+    decoder = Decoder.from_checkpoint(source_of(build("llama")))
+    ids = torch.randint(3, 96, (1, 400), generator=torch.Generator().manual_seed(0))
+    cache = decoder.cache()
+    decoder.extend(ids[:, :250], cache)
+    before = cache.capacity
+    for position in range(250, 400):
+        scores = decoder.extend(ids[:, position : position + 1], cache)
+    assert (before, cache.capacity) == (256, 512)
+    torch.testing.assert_close(scores, decoder.logits(ids)[:, -1], atol=5e-5, rtol=5e-5)
+
+
+def test_hub_style_rope_keys(build: Make, source_of: Make) -> None:
+    model = build("llama", rope_parameters=LLAMA3_ROPE)
+    config = model.config.to_dict()
+    del config["rope_parameters"]
+    config["rope_theta"] = LLAMA3_ROPE["rope_theta"]
+    config["rope_scaling"] = {k: v for k, v in LLAMA3_ROPE.items() if k != "rope_theta"}
+    ids = torch.arange(3, 90).unsqueeze(0)
+    with torch.no_grad():
+        expected = model(ids).logits
+    found = Decoder.from_checkpoint(source_of(model, config)).logits(ids)
+    torch.testing.assert_close(found, expected, atol=5e-5, rtol=5e-5)
+
+
+def test_bfloat16_is_close(build: Make, source_of: Make) -> None:
+    model = build("qwen3", head_dim=16)
+    ids = torch.arange(3, 30).unsqueeze(0)
+    exact = Decoder.from_checkpoint(source_of(model)).logits(ids)
+    found = Decoder.from_checkpoint(source_of(model), torch.bfloat16).logits(ids)
+    assert found.dtype == torch.bfloat16
+    assert float((found.float() - exact).norm() / exact.norm()) < 0.03
+
+
+def test_unknown_architecture_names_the_known_ones(build: Make, source_of: Make) -> None:
+    config = {"model_type": "gpt_neox"}
+    with pytest.raises(
+        UnsupportedError, match=r"known: llama, mistral, qwen2, qwen3; .*transformers"
+    ):
+        Decoder.from_checkpoint(source_of(build("llama"), config))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"rope_parameters": {"rope_type": "yarn"}}, UnsupportedError, "unknown rope type 'yarn'"),
+        (
+            {"rope_parameters": {"rope_type": "linear"}},
+            CheckpointError,
+            "rope factor None: must be a number",
+        ),
+        (
+            {"rope_parameters": {"partial_rotary_factor": 0.5}},
+            UnsupportedError,
+            "rotation of part of a head",
+        ),
+        ({"hidden_act": "relu6"}, UnsupportedError, "unknown activation 'relu6'"),
+        ({"hidden_size": "64"}, CheckpointError, "hidden_size '64': must be a whole number"),
+        ({"num_hidden_layers": None}, CheckpointError, "num_hidden_layers None"),
+        ({"num_key_value_heads": 3}, CheckpointError, "no multiple of num_key_value_heads 3"),
+        (
+            {"vocab_size": 95},
+            CheckpointError,
+            r"embed_tokens.weight: shape \[96, 64\], but config.json calls for \[95, 64\]",
+        ),
+        ({"attention_bias": True}, CheckpointError, "no tensor 'model.layers.0.self_attn.*bias'"),
+        ({"num_hidden_layers": 1}, CheckpointError, "holds 9 tensors .*'model.layers.1"),
+    ],
+)
+def test_wrong_config_is_refused(
+    changes: dict[str, object], error: type[Exception], message: str, build: Make, source_of: Make
+) -> None:
+    model = build("llama")
+    config = {**model.config.to_dict(), **changes}
+    with pytest.raises(error, match=message):
+        Decoder.from_checkpoint(source_of(model, config))
+
+
+@pytest.mark.parametrize("ids", [torch.zeros(1, 0).long(), torch.zeros(3).long(), torch.ones(1, 2)])
+def test_ids_of_the_wrong_kind_are_refused(ids: Tensor, build: Make, source_of: Make) -> None:
+    decoder = Decoder.from_checkpoint(source_of(build("llama")))
+    with pytest.raises(UnsupportedError, match=r"must be whole numbers \[B, T\]"):
+        decoder.logits(ids)

@@ -1,0 +1,84 @@
+"""The C++ step against the same formulas in float64 torch."""
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
+
+from tercet.models.one_token import Heads, Native, native
+from tercet.models.rope import angles, rotate_
+
+
+@pytest.fixture
+def functions() -> Native:
+    found = native()
+    assert found is not None
+    return found
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found.double(), expected, atol=2e-6, rtol=2e-6)
+
+
+@pytest.mark.parametrize("count", [1, 15, 16, 33, 576])
+def test_add_norm(functions: Native, count: int) -> None:
+    hidden, update, weight = torch.randn(3, count), torch.randn(3, count), torch.rand(count)
+    total = hidden.double() + update.double()
+    found = functions.add_norm_(hidden, update, weight, 1e-5)
+    close(hidden, total)
+    close(found, rms_norm(total, (count,), weight.double(), 1e-5))
+    before = hidden.clone()
+    again = functions.add_norm_(hidden, None, weight, 1e-5)
+    assert torch.equal(hidden, before)
+    torch.testing.assert_close(again, found)
+
+
+def test_silu_gate_over_the_whole_range(functions: Native) -> None:
+    gate = torch.cat((torch.linspace(-120, 120, 9001), torch.tensor([0.0, 1e-30, -3e4, 3e4])))
+    up = torch.rand_like(gate) + 0.5
+    found = functions.silu_gate(torch.cat((gate, up)).expand(2, -1).contiguous())
+    close(found, (silu(gate.double()) * up.double()).expand(2, -1))
+
+
+@pytest.mark.parametrize("dim", [2, 6, 16, 64, 80])
+@pytest.mark.parametrize(("heads", "key_value"), [(1, 1), (6, 2)])
+@pytest.mark.parametrize(("length", "window"), [(1, None), (37, None), (37, 5), (4000, None)])
+def test_attend(
+    functions: Native, dim: int, heads: int, key_value: int, length: int, window: int | None
+) -> None:
+    torch.manual_seed(1)
+    # room behind the last position, and other heads between: strides as in the cache
+    cache = torch.randn(2, 2 * key_value, length + 3, dim)
+    keys, values = cache[:, :key_value, :length], cache[:, key_value:, :length]
+    qkv = torch.randn(2, heads + 2 * key_value, dim)
+    norms = torch.rand(2, dim) + 0.5
+    by = angles(torch.rand(dim // 2), length - 1, 1, torch.float32)
+
+    query, key, value = qkv.double().split([heads, key_value, key_value], 1)
+    rotated = [
+        rms_norm(x, (dim,), norm.double(), 1e-5).contiguous()
+        for x, norm in zip((query, key), norms, strict=True)
+    ]
+    for x in rotated:
+        rotate_(x, (by[0][0].double(), by[1][0].double()))
+    all_keys = torch.cat((keys[:, :, :-1].double(), rotated[1].unsqueeze(2)), 2)
+    all_values = torch.cat((values[:, :, :-1].double(), value.unsqueeze(2)), 2)
+    first = 0 if window is None else length - window
+    expected = scaled_dot_product_attention(
+        rotated[0].unsqueeze(2), all_keys[:, :, first:], all_values[:, :, first:], enable_gqa=True
+    )
+    shape = Heads(
+        count=heads,
+        key_value=key_value,
+        dim=dim,
+        window=window,
+        query_norm=norms[0],
+        key_norm=norms[1],
+        epsilon=1e-5,
+    )
+    rest = cache[:, :, length:].clone()
+    found = functions.attend(qkv.flatten(1), shape, by, keys, values)
+    close(found, expected.flatten(1))
+    close(keys, all_keys)
+    close(values, all_values)
+    assert torch.equal(cache[:, :, length:], rest)

@@ -1,0 +1,97 @@
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from tercet.errors import CheckpointError, UnsupportedError
+from tercet.runtime import Generator, Message, load
+
+PROMPT = [256, 20, 40, 60]
+
+
+def test_greedy_matches_transformers(session: Generator, teacher: LlamaForCausalLM) -> None:
+    expected = teacher.generate(torch.tensor([PROMPT]), max_new_tokens=40, do_sample=False)
+    result = session.generate(PROMPT, max_new_tokens=40, ignore_stop=True)
+    count = expected.shape[1] - len(PROMPT)
+    assert list(result.ids[:count]) == expected[0, len(PROMPT) :].tolist()
+    assert (result.prompt_tokens, len(result.ids), result.reason) == (4, 40, "length")
+    assert result.decode_tokens_per_s > 0
+    assert result.prefill_tokens_per_s > 0
+
+
+def test_prefill_in_chunks_changes_nothing(
+    session: Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = session.generate(PROMPT * 5, max_new_tokens=20)
+    monkeypatch.setattr("tercet.runtime.generate.PREFILL_CHUNK", 3)
+    assert session.generate(PROMPT * 5, max_new_tokens=20).ids == whole.ids
+
+
+def test_stops_before_an_end_of_text_token(session: Generator) -> None:
+    free = session.generate(PROMPT, max_new_tokens=10, ignore_stop=True)
+    third = free.ids[2]
+    session.stop = frozenset({third})
+    stopped = session.generate(PROMPT, max_new_tokens=10)
+    assert stopped.ids == free.ids[: free.ids.index(third)]
+    assert stopped.reason == "stop"
+
+
+def test_stop_ids_come_from_all_files(session: Generator) -> None:
+    assert session.stop == {257}
+    del session.stop
+    (session.directory / "generation_config.json").write_text('{"eos_token_id": [5, 6]}')
+    assert session.stop == {5, 6, 257}
+
+
+def test_stops_when_the_positions_are_full(session: Generator) -> None:
+    result = session.generate(PROMPT * 19, max_new_tokens=100, ignore_stop=True)
+    assert (len(result.ids), result.reason) == (4, "length")
+    with pytest.raises(UnsupportedError, match="80 tokens leaves no room: the model has 80"):
+        session.generate(PROMPT * 20)
+
+
+def test_stream_is_the_text(session: Generator) -> None:
+    pieces = session.stream("ab", chat=False, max_new_tokens=30, temperature=1.0, seed=3)
+    with pytest.raises(UnsupportedError, match="stream is not finished"):
+        _ = pieces.result
+    text = "".join(pieces)
+    assert text == pieces.result.text
+    again = session.generate("ab", chat=False, max_new_tokens=30, temperature=1.0, seed=3)
+    assert again.ids == pieces.result.ids
+
+
+def test_prompts_of_each_kind(session: Generator) -> None:
+    chat = session.encode("hi")
+    assert session.tokenizer.decode(chat) == "u:hi>"
+    assert session.encode([Message(role="user", content="hi")]) == chat
+    assert session.tokenizer.decode(session.encode("hi", chat=False)) == "hi"
+    assert session.encode(PROMPT) == PROMPT
+    with pytest.raises(UnsupportedError, match="ids and messages mixed"):
+        session.encode([1, Message(role="user", content="hi")])  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [
+        ([], "prompt is empty"),
+        ([3, 258], "token id 258: the model has ids from 0 to 257"),
+        ([-1], "-1"),
+    ],
+)
+def test_prompts_that_cannot_be_run(session: Generator, prompt: list[int], message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        session.generate(prompt)
+
+
+def test_logits_match_transformers(session: Generator, teacher: LlamaForCausalLM) -> None:
+    ids = torch.tensor([PROMPT, PROMPT[::-1]])
+    with torch.no_grad():
+        expected = teacher(ids).logits
+    torch.testing.assert_close(session.logits(ids), expected, atol=2e-5, rtol=2e-5)
+    torch.testing.assert_close(session.logits(PROMPT), expected[:1], atol=2e-5, rtol=2e-5)
+
+
+def test_load_refuses_what_is_no_packed_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no such directory"):
+        load(tmp_path / "nowhere")

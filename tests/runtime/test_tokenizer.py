@@ -1,0 +1,96 @@
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tercet.errors import CheckpointError
+from tercet.runtime import Generator, Message, load_tokenizer
+from tercet.runtime.chat_template import render
+from tercet.runtime.detokenizer import Detokenizer
+
+TEXT = "héllo 😀 你好, wörld!"
+
+
+def test_text_survives(session: Generator) -> None:
+    ids = session.tokenizer.encode(TEXT)
+    assert len(ids) == len(TEXT.encode())
+    assert session.tokenizer.decode(ids) == TEXT
+    assert session.tokenizer.decode([256, *ids, 257]) == TEXT
+
+
+def test_pieces_are_whole_characters(session: Generator) -> None:
+    stream = session.tokenizer.detokenizer()
+    pieces = [stream.push(token) for token in session.tokenizer.encode(TEXT)]
+    assert [piece for piece in pieces if piece] == list(TEXT)
+    assert stream.flush() == ""
+
+
+def test_unfinished_character_is_dropped(session: Generator) -> None:
+    stream = session.tokenizer.detokenizer()
+    ids = session.tokenizer.encode("a😀")[:-1]
+    assert [stream.push(token) for token in ids] == ["a", "", "", ""]
+    assert stream.flush() == ""
+
+
+LETTERS = st.characters(exclude_categories=["Cs"], exclude_characters="\ufffd")
+
+
+@given(st.text(LETTERS), st.data())
+def test_any_cut_of_the_bytes_gives_the_same_text(text: str, data: st.DataObject) -> None:
+    raw = text.encode()
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(raw)))) | {0, len(raw)})
+    tokens = [raw[a:b] for a, b in pairwise(cuts)]
+    stream = Detokenizer(lambda ids: b"".join(tokens[i] for i in ids).decode(errors="replace"))
+    pieces = [stream.push(index) for index in range(len(tokens))]
+    assert "".join([*pieces, stream.flush()]) == text
+
+
+def test_broken_bytes_do_not_stop_the_stream() -> None:
+    tokens = [b"\xf0", b"\xf0", b"\xf0", b"\xf0", b"a", b"b"]
+    stream = Detokenizer(lambda ids: b"".join(tokens[i] for i in ids).decode(errors="replace"))
+    pieces = [stream.push(index) for index in range(len(tokens))]
+    assert pieces == ["", "", "", "\ufffd" * 4, "a", "b"]
+
+
+def test_chat_template_renders_with_special_tokens(session: Generator) -> None:
+    messages = [Message(role="system", content="be"), Message(role="user", content="hi")]
+    ids = session.tokenizer.encode_chat(messages)
+    assert ids[0] == 256
+    assert session.tokenizer.decode(ids) == "s:be|u:hi>"
+
+
+def test_template_file_wins_over_the_config(session: Generator) -> None:
+    (session.directory / "chat_template.jinja").write_text("[{{ messages[0].content }}]")
+    tokenizer = load_tokenizer(session.directory)
+    assert tokenizer.decode(tokenizer.encode_chat([Message(role="user", content="x")])) == "[x]"
+
+
+def test_template_that_refuses_or_reaches_out() -> None:
+    hi = [Message(role="user", content="hi")]
+    with pytest.raises(CheckpointError, match="template of the checkpoint failed: no users"):
+        render("{{ raise_exception('no users') }}", hi, {})
+    with pytest.raises(CheckpointError, match="failed: access to attribute '__class__'"):
+        render("{{ ''.__class__.__mro__ }}", hi, {})
+    assert render("{{ messages | tojson }}", hi, {}) == '[{"role": "user", "content": "hi"}]'
+
+
+def test_missing_or_broken_files_are_named(tmp_path: Path, session: Generator) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(CheckpointError, match=r"no tokenizer\.json, .* copy the tokenizer files"):
+        load_tokenizer(empty)
+    (empty / "tokenizer.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: not a tokenizer"):
+        load_tokenizer(empty)
+    (session.directory / "tokenizer_config.json").write_text("{")
+    with pytest.raises(CheckpointError, match=r"tokenizer_config\.json: cannot be read as JSON"):
+        load_tokenizer(session.directory)
+
+
+def test_chat_without_a_template_is_refused(session: Generator) -> None:
+    (session.directory / "tokenizer_config.json").write_text(json.dumps({"eos_token": "</s>"}))
+    with pytest.raises(CheckpointError, match=r"has no chat template .* \(chat=False\)"):
+        load_tokenizer(session.directory).encode_chat([Message(role="user", content="x")])
