@@ -71,14 +71,21 @@ def _rotating(run: Callable[[int], object], copies: int) -> Callable[[], object]
 
 
 def medians(runs: list[Callable[[], object]], seconds: float) -> list[float]:
-    """Median seconds of each, interleaved until the time is up."""
+    """Median seconds of each; they take turns until the time is up.
+
+    Before each turn comes a pause: OpenMP's threads spin for a while after torch's own products and
+    would hold the core that the next variant needs.
+    """
     times: list[list[float]] = [[] for _ in runs]
-    for run in runs:
-        run()
     end = time.perf_counter() + seconds * len(runs)
-    while time.perf_counter() < end or len(times[0]) < 5:
+    while time.perf_counter() < end or len(times[0]) < 6:
         for run, found in zip(runs, times, strict=True):
-            found.append(_time(run))
+            time.sleep(0.005)
+            run()
+            limit = time.perf_counter() + 0.01
+            found += [_time(run), _time(run)]
+            while time.perf_counter() < limit:
+                found.append(_time(run))
     return [median(found) for found in times]
 
 

@@ -119,7 +119,9 @@ def test_fp4_levels_ties_and_saturation() -> None:
         ("fp4_e2m1", -6, 6, 4, 0),
     ],
 )
-def test_ranges_by_hand(name: str, lowest: float, highest: float, bits: int, zero_code: int) -> None:
+def test_ranges_by_hand(
+    name: str, lowest: float, highest: float, bits: int, zero_code: int
+) -> None:
     found = element(name)
     assert (found.lowest, found.highest) == (lowest, highest)
     assert (found.bits, found.zero_code) == (bits, zero_code)

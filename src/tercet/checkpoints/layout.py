@@ -93,7 +93,7 @@ class CalibrationInfo(BaseModel):
 
 
 class ModuleInfo(BaseModel):
-    """How one module came about. relative_error = |W - Q|_F / |W|_F in the rotated, scaled basis."""
+    """How one module came about; relative_error = |W - Q|_F / |W|_F in the basis of W."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

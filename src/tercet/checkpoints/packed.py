@@ -122,11 +122,13 @@ class PackedCheckpoint:
         """The vector [K] that multiplies the module's input."""
         scale = self.tensor(f"{module}.input_scale").float()
         if not bool(scale.isfinite().all()):
-            raise CheckpointError(f"{self.directory}: {module}.input_scale is not finite: {_REFETCH}")
+            raise CheckpointError(
+                f"{self.directory}: {module}.input_scale is not finite: {_REFETCH}"
+            )
         return scale
 
     def verify(self) -> None:
-        """Reads every byte: each file against its hash, each packed weight against its invariants."""
+        """Reads every byte: files against their hashes, packed weights against their invariants."""
         for name, info in (self.manifest.files if self.manifest else {}).items():
             with (self.directory / name).open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()

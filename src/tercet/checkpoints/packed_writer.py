@@ -133,7 +133,9 @@ class PackedWriter:
         notes = [self._written(unit) for unit in range(self.identity.units)]
         files = {self.file_name(unit): note.file for unit, note in enumerate(notes)}
         weight_map = {
-            name: file for file, info in files.items() for name in read_header(self.partial / file, info)
+            name: file
+            for file, info in files.items()
+            for name in read_header(self.partial / file, info)
         }
         entries = {name: entry for note in notes for name, entry in note.entries.items()}
         total = sum(info.size_bytes for info in files.values())

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import torch
 from pydantic import BaseModel
 from torch import Tensor
 
@@ -48,6 +49,15 @@ class Quantized:
     input_scale: Tensor | None = None
     hadamard: int | None = None
     activation: str | None = None
+
+
+def stored_input_scale(divisor: Tensor) -> tuple[Tensor, Tensor]:
+    """(divisor, 1 / divisor) of a layer's input [K], consistent once the latter is in float16.
+
+    The weights are multiplied by the first and the input by the second, as stored.
+    """
+    stored = (1.0 / divisor.float()).clamp(2.0**-14, 65504.0).to(torch.float16).float()
+    return 1.0 / stored, stored
 
 
 @dataclass(frozen=True, kw_only=True)

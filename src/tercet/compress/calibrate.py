@@ -108,7 +108,9 @@ class Accumulator:
 class Collector:
     """Groups linears by the tensor they read and accumulates each group's statistics."""
 
-    groups: dict[tuple[str, ...], Accumulator] = field(default_factory=dict[tuple[str, ...], Accumulator])
+    groups: dict[tuple[str, ...], Accumulator] = field(
+        default_factory=dict[tuple[str, ...], Accumulator]
+    )
 
     @contextmanager
     def batch(self, targets: dict[str, nn.Module], stop: bool = False) -> Iterator[None]:

@@ -1,6 +1,5 @@
 """Memory of a compression run: the estimate beforehand and the measured peak afterwards."""
 
-import resource
 from dataclasses import dataclass
 
 import psutil
@@ -32,9 +31,7 @@ class Estimate:
     @property
     def total_bytes(self) -> int:
         """The sum of all parts."""
-        return (
-            self.process_bytes + self.unit_bytes + self.activation_bytes + self.statistics_bytes
-        )
+        return self.process_bytes + self.unit_bytes + self.activation_bytes + self.statistics_bytes
 
 
 def estimate(skeleton: Skeleton, tokens: tuple[int, int] | None) -> Estimate:
@@ -58,8 +55,3 @@ def estimate(skeleton: Skeleton, tokens: tuple[int, int] | None) -> Estimate:
         activation_bytes=_FLOAT_BYTES * activations,
         statistics_bytes=_FLOAT_BYTES * (2 * grams + _COPIES_OF_LARGEST * largest),
     )
-
-
-def peak_bytes() -> int:
-    """The largest resident size of this process so far."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

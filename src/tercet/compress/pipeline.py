@@ -32,6 +32,7 @@ from tercet.compress.skeleton import Skeleton
 from tercet.errors import PlanError
 from tercet.formats import PackedTensor, check_weight, parse_scheme
 from tercet.models.input_transform import InputTransform
+from tercet.records import peak_resident_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +128,9 @@ class _Run:
             for name in packable(self.skeleton)
             if name in own and isinstance(self.skeleton.module(name), nn.Linear)
         ]
-        behind_parameters = {f"{name}.{part}" for name in self.behind for part in ("weight", "bias")}
+        behind_parameters = {
+            f"{name}.{part}" for name in self.behind for part in ("weight", "bias")
+        }
         self.before = [name for name in outside if name not in behind_parameters]
         self.behind_parameters = [name for name in outside if name in behind_parameters]
         self.units = 1 + len(self.skeleton.layers) + bool(self.behind)
@@ -205,7 +208,7 @@ class _Run:
             modules=manifest.modules,
             unmatched=self.unmatched,
             estimate=self.estimate,
-            peak_bytes=memory.peak_bytes(),
+            peak_bytes=peak_resident_bytes(),
         )
 
     def _layer(self, index: int, name: str) -> None:

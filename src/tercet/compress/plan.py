@@ -6,7 +6,7 @@ A plan is a YAML file:
     calibration: {sequences: 64, length: 512}
     rules:
       - {match: "*embed_tokens", format: int4-g64, algorithm: rtn}
-      - {match: "*.layers.*", format: ternary-g64, algorithm: gptq, options: {refine: 4}}
+      - {match: "*.layer*.*", format: ternary-g64, algorithm: gptq, options: {refine: 4}}
       - {match: "*", keep: true}
 
 `match` is a shell pattern (fnmatch) on the module's name. Unknown keys are refused, wherever.
@@ -108,7 +108,7 @@ def load_plan(reference: str | Path) -> Plan:
     _check_format(name)
     base = _read(shipped_plans()[_BASE_OF.get(name.split("-")[0], "int4")])
     rules = tuple(
-        rule.model_copy(update={"format": name}) if rule.match == "*.layers.*" else rule
+        rule.model_copy(update={"format": name}) if rule.match == "*.layer*.*" else rule
         for rule in base.rules
     )
     return base.model_copy(update={"name": name, "rules": rules})

@@ -95,7 +95,7 @@ def compare(
 
 
 def _add(sums: _Sums, logits: Tensor, targets: Tensor, reference: Tensor | None) -> None:
-    """Adds one window, a few rows at a time, so that no second [length, vocabulary] array exists."""
+    """Adds one window, a few rows at a time: no second [length, vocabulary] array exists."""
     for start in range(0, len(targets), _ROWS):
         rows = slice(start, start + _ROWS)
         own = logits[rows].float()

@@ -8,11 +8,10 @@ packed buffers are filled from there.
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
 from transformers.quantizers.auto import (
     AUTO_QUANTIZATION_CONFIG_MAPPING,
     register_quantization_config,
@@ -29,6 +28,10 @@ from tercet.kernel import PreparedWeight
 from tercet.models.input_transform import InputTransform
 from tercet.ops.embedding_packed import embedding_packed
 from tercet.ops.linear_packed import linear_packed, prepare
+
+if TYPE_CHECKING:
+    # transformers registers quantizers while this very class is being defined
+    from transformers import PreTrainedModel
 
 
 class TercetConfig(QuantizationConfigMixin):
@@ -154,7 +157,7 @@ class TercetQuantizer(HfQuantizer):
     quantization_config: TercetConfig
 
     def _process_model_before_weight_loading(
-        self, model: PreTrainedModel, checkpoint_files: list[str] | None = None, **_: Any
+        self, model: "PreTrainedModel", checkpoint_files: list[str] | None = None, **_: Any
     ) -> None:
         if not checkpoint_files:
             raise CheckpointError("a packed checkpoint is loaded from files: give its directory")
@@ -165,8 +168,8 @@ class TercetQuantizer(HfQuantizer):
         _check_plain(model, self._checkpoint)
 
     def _process_model_after_weight_loading(
-        self, model: PreTrainedModel, **_: Any
-    ) -> PreTrainedModel:
+        self, model: "PreTrainedModel", **_: Any
+    ) -> "PreTrainedModel":
         for name in self._checkpoint.modules:
             cast(_PackedBuffers, model.get_submodule(name)).fill(name, self._checkpoint)
         return model
@@ -181,7 +184,7 @@ class TercetQuantizer(HfQuantizer):
         return False
 
 
-def _swap(model: PreTrainedModel, name: str, entry: PackedModule) -> None:
+def _swap(model: "PreTrainedModel", name: str, entry: PackedModule) -> None:
     try:
         old = model.get_submodule(name)
     except AttributeError as error:
@@ -203,7 +206,7 @@ def _swap(model: PreTrainedModel, name: str, entry: PackedModule) -> None:
         raise UnsupportedError(f"{name} is a {type(old).__name__}, neither linear nor embedding")
 
 
-def _tie(model: PreTrainedModel, checkpoint: PackedCheckpoint) -> None:
+def _tie(model: "PreTrainedModel", checkpoint: PackedCheckpoint) -> None:
     """A head tied to an embedding that is packed now multiplies by the packed embedding."""
     tied = cast("dict[str, str]", getattr(model, "all_tied_weights_keys", None) or {})
     left = dict(tied)
@@ -217,7 +220,7 @@ def _tie(model: PreTrainedModel, checkpoint: PackedCheckpoint) -> None:
     model._tied_weights_keys = left  # pyright: ignore[reportPrivateUsage]
 
 
-def _check_plain(model: PreTrainedModel, checkpoint: PackedCheckpoint) -> None:
+def _check_plain(model: "PreTrainedModel", checkpoint: PackedCheckpoint) -> None:
     """Every other parameter of the model must be in the files, with its shape."""
     stored = set(checkpoint.names())
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})

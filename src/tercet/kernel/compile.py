@@ -7,7 +7,7 @@ import platform
 import shlex
 import shutil
 import subprocess
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
@@ -40,14 +40,19 @@ def build(source: Path) -> ctypes.CDLL:
             f"no C++ compiler for {source.name}: tried {', '.join(_candidates())} on PATH; "
             "run `apt install g++`, or name one in CXX"
         )
-    folder = environment.cache_dir() / "build"
-    library = folder / f"{source.stem}-{_key(source, compiler)}.so"
+    library = library_path(source, compiler)
     if not library.exists():
         _compile(source, compiler, library)
     try:
         return ctypes.CDLL(str(library))
     except OSError as error:
         raise BuildError(f"{library} does not load: {error}; delete it to compile anew") from error
+
+
+def library_path(source: Path, compiler: str) -> Path:
+    """Where the library of these very sources, built by this compiler, lies in the cache."""
+    folder = environment.cache_dir() / "build"
+    return folder / f"{source.stem}-{_key(source, compiler)}.so"
 
 
 def _candidates() -> tuple[str, ...]:
@@ -64,7 +69,7 @@ def _key(source: Path, compiler: str) -> str:
     return digest.hexdigest()[:32]
 
 
-@lru_cache(maxsize=None)
+@cache
 def _version(compiler: str) -> str:
     return _run([compiler, "--version"]).stdout
 

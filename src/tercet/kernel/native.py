@@ -1,7 +1,7 @@
 """Native: how Python hands tensors to the C++ kernels of kernel/cpu/rows16.hpp."""
 
 import ctypes
-from functools import lru_cache
+from functools import cache
 
 import torch
 
@@ -26,7 +26,7 @@ class NativeLayout(ctypes.Structure):
     )
 
 
-@lru_cache(maxsize=None)
+@cache
 def native_layout(scheme: str, rows: int, columns: int) -> tuple[int, NativeLayout]:
     """The address of the layout, and the layout itself, which the cache keeps alive."""
     layout = layout_of(scheme, rows, columns)

@@ -14,7 +14,7 @@ the two's complement byte of their level; all others as they are in `formats`.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -85,12 +85,14 @@ class Layout:
         return padded[codes % 2**self.bits]
 
 
-@lru_cache(maxsize=None)
+@cache
 def layout_of(scheme: str, rows: int, columns: int) -> Layout:
     """The layout of W [rows, columns] in the scheme of that name."""
     parsed = parse_scheme(scheme)
     _, group = parsed.scaling.block((rows, columns))
-    return Layout(element=parsed.element, rows=rows, columns=columns, group=min(group, max(columns, 1)))
+    return Layout(
+        element=parsed.element, rows=rows, columns=columns, group=min(group, max(columns, 1))
+    )
 
 
 def pack_codes(codes: Tensor, layout: Layout) -> Tensor:

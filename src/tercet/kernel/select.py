@@ -100,12 +100,16 @@ def _first_that_runs(op: Op, context: Context) -> Run:
                 stacklevel=4,
             )
         return implementation.load()
-    raise UnsupportedError(f"op {op.name!r} has no implementation that may run: {'; '.join(misses)}")
+    raise UnsupportedError(
+        f"op {op.name!r} has no implementation that may run: {'; '.join(misses)}"
+    )
 
 
 @lru_cache(maxsize=1)
 def discover() -> dict[str, Op]:
     """Every op by name: each folder of `tercet.ops` has an op.py that exports OP."""
     folder = import_module("tercet.ops")
-    modules = (import_module(f"tercet.ops.{m.name}.op") for m in pkgutil.iter_modules(folder.__path__))
+    modules = (
+        import_module(f"tercet.ops.{m.name}.op") for m in pkgutil.iter_modules(folder.__path__)
+    )
     return {module.OP.name: module.OP for module in modules}

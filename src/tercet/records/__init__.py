@@ -1,7 +1,8 @@
 """What was measured: records with their environment, in an append-only store. No torch here."""
 
 from tercet.records.environment import Environment
+from tercet.records.process import peak_resident_bytes
 from tercet.records.record import Outcome, Record
 from tercet.records.store import append, load
 
-__all__ = ["Environment", "Outcome", "Record", "append", "load"]
+__all__ = ["Environment", "Outcome", "Record", "append", "load", "peak_resident_bytes"]

@@ -123,6 +123,4 @@ def _quantize_group(
     }
 
 
-ALGORITHM = Algorithm(
-    name="gptq", options=Options, needs_inputs=True, quantize=_quantize_group
-)
+ALGORITHM = Algorithm(name="gptq", options=Options, needs_inputs=True, quantize=_quantize_group)

@@ -13,9 +13,13 @@ arXiv:2404.00456). The Gram matrix of rotated inputs is R H R.
 from math import sqrt
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from tercet.compress.algorithm import Algorithm, Quantized, Statistics
+from tercet.compress.ptq import gptq
 from tercet.errors import UnsupportedError
+from tercet.formats import Scheme
 
 
 def block_size(columns: int, largest: int = 1024) -> int:
@@ -59,3 +63,35 @@ def rotate_gram(gram: Tensor, size: int) -> Tensor:
     """R H R: the Gram matrix [K, K] of the rotated inputs x R, of H = E[x x^T]."""
     rotated = rotate(rotate(gram, size).T, size)
     return (rotated + rotated.T) / 2
+
+
+class Options(gptq.Options):
+    """Options of GPTQ in the rotated basis.
+
+    Attributes:
+        largest: the largest block of columns that is rotated together.
+    """
+
+    largest: int = Field(default=1024, ge=2)
+
+
+def _quantize_group(
+    weights: dict[str, Tensor], statistics: Statistics, scheme: Scheme, options: Options
+) -> dict[str, Quantized]:
+    size = block_size(statistics.gram.shape[0], options.largest)
+    if size == 1:
+        columns = statistics.gram.shape[0]
+        raise UnsupportedError(
+            f"{next(iter(weights))}: a Hadamard rotation needs an even number of columns, "
+            f"got {columns}: use gptq for this layer"
+        )
+    gram = rotate_gram(statistics.gram, size)
+    return {
+        name: Quantized(
+            packed=gptq.quantize(rotate(weight, size), gram, scheme, options, name), hadamard=size
+        )
+        for name, weight in weights.items()
+    }
+
+
+ALGORITHM = Algorithm(name="hadamard", options=Options, needs_inputs=True, quantize=_quantize_group)

@@ -76,9 +76,7 @@ def sweep(weight: Tensor, levels: Tensor, grid: Grid, gram: Tensor) -> Tensor:
             column = start + i
             wish = torch.add(quantized[column], local_pull[i], alpha=steps[column])
             level = round_levels(wish.mul_(inverse[column]).add_(zero[column]), element)
-            torch.sub(
-                (level - zero[column]).mul_(scale[column]), quantized[column], out=change[i]
-            )
+            torch.sub((level - zero[column]).mul_(scale[column]), quantized[column], out=change[i])
             levels[column] = level
             local_pull[i + 1 :].addr_(local_gram[i, i + 1 :], change[i], alpha=-1)
         pull[end:].addmm_(gram[end:, start:end], change, alpha=-1)

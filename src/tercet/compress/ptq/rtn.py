@@ -6,8 +6,12 @@ with s (and z) by absmax, absmean or a search for the least squared error. The b
 other algorithm has to beat.
 """
 
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
+from tercet.compress.algorithm import Algorithm, Quantized, Statistics
 from tercet.errors import FormatError
 from tercet.formats import PackedTensor, Scheme, check_weight, encode
 from tercet.formats import fit as fit_scale
@@ -59,3 +63,27 @@ def check_per_column(label: str, values: Tensor, weight: Tensor, name: str) -> N
         )
     if not bool((values.isfinite() & (values >= 0)).all()):
         raise FormatError(f"{name}: {label} has values that are negative, NaN or inf")
+
+
+class Options(BaseModel):
+    """Options of round-to-nearest.
+
+    Attributes:
+        fit: where scales come from.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    fit: Literal["mse", "absmax", "absmean"] = "mse"
+
+
+def _quantize_group(
+    weights: dict[str, Tensor], _: Statistics | None, scheme: Scheme, options: Options
+) -> dict[str, Quantized]:
+    return {
+        name: Quantized(packed=quantize(weight, scheme, options.fit, name=name))
+        for name, weight in weights.items()
+    }
+
+
+ALGORITHM = Algorithm(name="rtn", options=Options, needs_inputs=False, quantize=_quantize_group)

@@ -8,9 +8,13 @@ so that both x / s and W * s quantize well to int8: weights with one scale per o
 activations with one scale per token, found at run time.
 """
 
+from typing import Literal
+
 import torch
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from tercet.compress.algorithm import Algorithm, Quantized, Statistics, stored_input_scale
 from tercet.compress.ptq import rtn
 from tercet.errors import FormatError
 from tercet.formats import PackedTensor, Scheme, check_weight
@@ -82,3 +86,37 @@ def quantize_activation(x: Tensor) -> tuple[Tensor, Tensor]:
     scale = values.abs().amax(dim=-1, keepdim=True) / 127
     codes = (values / torch.where(scale > 0, scale, torch.inf)).round().clamp(-127, 127)
     return codes.to(torch.int8), scale
+
+
+class Options(BaseModel):
+    """Options of SmoothQuant.
+
+    Attributes:
+        alpha: share of the range that moves into the weights.
+        fit: where the scales of the weights come from.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    alpha: float = Field(default=0.5, ge=0, le=1)
+    fit: Literal["mse", "absmax"] = "absmax"
+
+
+def _quantize_group(
+    weights: dict[str, Tensor], statistics: Statistics, scheme: Scheme, options: Options
+) -> dict[str, Quantized]:
+    scale = smoothing_scale(list(weights.values()), statistics.absmax, options.alpha)
+    divisor, stored = stored_input_scale(scale)
+    return {
+        name: Quantized(
+            packed=quantize(weight, scheme, divisor, options.fit, name),
+            input_scale=stored,
+            activation="int8_token",
+        )
+        for name, weight in weights.items()
+    }
+
+
+ALGORITHM = Algorithm(
+    name="smoothquant", options=Options, needs_inputs=True, quantize=_quantize_group
+)

@@ -1,6 +1,7 @@
 """What every storage has in common: whole units of codes become whole units of bytes."""
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from math import ceil
 
 import torch
@@ -8,6 +9,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tercet.errors import FormatError
+
+_CODES_AT_ONCE = 1 << 19
 
 
 class Storage(ABC):
@@ -57,12 +60,33 @@ class Storage(ABC):
                 f"storage {self.name!r}: {columns} codes take {units * self.unit_bytes} bytes a "
                 f"row, got {packed.shape[1]}"
             )
-        codes = self.unpack_units(packed.reshape(rows * units, self.unit_bytes))
-        return codes.reshape(rows, units * self.unit_codes)[:, :columns].contiguous()
+        codes = torch.empty(rows, columns, dtype=torch.uint8, device=packed.device)
+        for part in _row_slices(rows, units * self.unit_codes):
+            words = self._units(packed[part].reshape(-1, self.unit_bytes))
+            codes[part] = words.reshape(len(codes[part]), units * self.unit_codes)[:, :columns]
+        return codes
 
     def invalid_words(self, packed: Tensor) -> int:
         """How many units of the bytes [N, B] are no word of this storage."""
-        return int((~self.valid_units(packed.reshape(-1, self.unit_bytes))).sum())
+        units = packed.shape[1] // self.unit_bytes
+        return sum(
+            int((~self.valid_units(packed[part].reshape(-1, self.unit_bytes))).count_nonzero())
+            for part in _row_slices(packed.shape[0], units * self.unit_codes)
+        )
+
+    def _units(self, units: Tensor) -> Tensor:
+        """unpack_units, by a table of all words where they have at most 16 bits."""
+        if self.unit_bytes > 2:
+            return self.unpack_units(units)
+        numbers = units[:, 0].to(torch.int32)
+        if self.unit_bytes == 2:
+            numbers |= units[:, 1].to(torch.int32) << 8
+        return self._table.to(units.device).index_select(0, numbers)
+
+    @cached_property
+    def _table(self) -> Tensor:
+        words = torch.arange(256**self.unit_bytes)
+        return self.unpack_units(number_to_digits(words, 256, self.unit_bytes))
 
     def valid_units(self, units: Tensor) -> Tensor:
         """Which of the units [U, unit_bytes] some codes pack to; all of them unless overridden."""
@@ -75,6 +99,12 @@ class Storage(ABC):
     @abstractmethod
     def unpack_units(self, units: Tensor) -> Tensor:
         """Bytes [U, unit_bytes] to uint8 codes [U, unit_codes]."""
+
+
+def _row_slices(rows: int, row_codes: int) -> list[slice]:
+    """Rows cut so that a piece has about _CODES_AT_ONCE codes, to bound temporary memory."""
+    step = max(_CODES_AT_ONCE // max(row_codes, 1), 1)
+    return [slice(start, start + step) for start in range(0, rows, step)]
 
 
 def digits_to_number(digits: Tensor, base: int) -> Tensor:

@@ -36,7 +36,9 @@ SCHEMES = (
 _SHAPES = ((1, 1, 4), (1, 33, 100), (1, 80, 256), (3, 17, 68), (14, 70, 260), (27, 40, 128))
 
 
-def random_weight(scheme: str, n: int, k: int, seed: int, zero_groups: bool = False) -> PackedTensor:
+def random_weight(
+    scheme: str, n: int, k: int, seed: int, zero_groups: bool = False
+) -> PackedTensor:
     """A random W [N, K] in the scheme; with zero_groups, rows of zeros and zero columns."""
     parsed = parse_scheme(scheme)
     weight = torch.randn(n, k, generator=torch.Generator().manual_seed(seed))

@@ -1,7 +1,7 @@
 """linear_packed in C++: rows16 codes, AVX-512, AVX2 or portable, with threads."""
 
 import ctypes
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 import torch
@@ -41,7 +41,7 @@ def isas() -> tuple[str, ...]:
     return environment.CPU_ISAS[: library().tercet_best_isa() + 1]
 
 
-@lru_cache(maxsize=None)
+@cache
 def for_isa(isa: str | None) -> Run:
     """linear_packed for one instruction set; None is the best one.
 

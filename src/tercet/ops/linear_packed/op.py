@@ -7,7 +7,15 @@ import torch
 from torch import Tensor
 
 from tercet.errors import UnsupportedError
-from tercet.kernel.contract import Axis, Cost, Implementation, Op, Requirement, TensorSpec, Tolerance
+from tercet.kernel.contract import (
+    Axis,
+    Cost,
+    Implementation,
+    Op,
+    Requirement,
+    TensorSpec,
+    Tolerance,
+)
 from tercet.kernel.prepared import PreparedWeight, prepare
 from tercet.kernel.select import choose
 from tercet.ops.linear_packed import torch_path
@@ -36,18 +44,7 @@ def linear_packed(x: Tensor, weight: PreparedWeight, bias: Tensor | None = None)
         UnsupportedError: for a wrong last axis, dtype, bias shape or device.
     """
     rows, columns = weight.shape
-    if torch.is_inference_mode_enabled() and type(x) is Tensor and not _is_watched():
-        return _run(x, weight.codes, weight.scale, weight.zero, bias, weight.scheme, rows, columns)
     return _forward(x, weight.codes, weight.scale, weight.zero, bias, weight.scheme, rows, columns)
-
-
-def _is_watched() -> bool:
-    """Whether anything but the kernel has to see the call: a compiler or a dispatch mode.
-
-    Otherwise, in inference mode, the dispatcher may be left out: it takes longer than the kernel
-    does at the smallest shapes.
-    """
-    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0  # pyright: ignore
 
 
 def _check(x: Tensor, codes: Tensor, bias: Tensor | None, rows: int, columns: int) -> None:
@@ -73,7 +70,8 @@ def _check(x: Tensor, codes: Tensor, bias: Tensor | None, rows: int, columns: in
         )
     if bias.device != codes.device:
         raise UnsupportedError(
-            f"linear_packed: bias is on {bias.device}, the weight on {codes.device}: move one of them"
+            f"linear_packed: bias is on {bias.device}, the weight on {codes.device}: "
+            "move one of them"
         )
 
 
@@ -166,7 +164,7 @@ def _prepare(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def cost(arguments: Mapping[str, Any]) -> Cost:
     """2 M N K operations; x, codes, scales, zero points and bias read once, y written once."""
     x, rows, columns = arguments["x"], arguments["rows"], arguments["columns"]
-    m = x.numel() // max(columns, 1)
+    m = x.shape[:-1].numel()
     read = [x, *(arguments[name] for name in ("codes", "scale", "zero", "bias"))]
     return Cost(
         flops=2 * m * rows * columns,

@@ -56,7 +56,9 @@ inline void make_pairs(const Layout& layout, const float* x, int64_t columns, fl
 // out[16 * blocks] = W x for `blocks` blocks of rows
 template <int bits, bool is_signed, int blocks>
 void multiply_vector(const Weight& w, const Vector& x, int64_t block, float* out) {
-  constexpr int per_run = 32 / bits, chains = blocks >= 4 ? 2 : 4;
+  constexpr int per_run = 32 / bits;
+  // the same for any number of blocks: a row's sum must not depend on the rows beside it
+  constexpr int chains = 2;
   const Layout& layout = *w.layout;
   const Decoder<bits, is_signed> decoder(layout);
   const int64_t stride = w.runs() * 16, scale_stride = layout.groups * 16;
@@ -85,11 +87,8 @@ void multiply_vector(const Weight& w, const Vector& x, int64_t block, float* out
             add_products<0, per_run, chains>(decoder, word[b], x.values + run * per_run, part[b]);
         }
       }
-      for (int b = 0; b < blocks; ++b) {
-        F sum = add(part[b][0], part[b][1]);
-        if constexpr (chains == 4) sum = add(sum, add(part[b][2], part[b][3]));
-        total[b] = fma(scale[b], sum, total[b]);
-      }
+      for (int b = 0; b < blocks; ++b)
+        total[b] = fma(scale[b], add(part[b][0], part[b][1]), total[b]);
     }
     if (w.zero) {
       const F minus_sum = splat(-x.sums[group]);

@@ -1,0 +1,31 @@
+# Two commands do everything: `make demo` runs the main job, `make test` passes the tests.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+READY = $(VENV)/.ready
+
+.PHONY: demo test lint clean
+
+demo: $(READY)
+	$(BIN)/tercet fetch smollm2-135m
+	$(BIN)/python -m tercet.recipes.demo demo
+
+test: $(READY)
+	$(BIN)/tercet fetch smollm2-135m
+	$(BIN)/tercet fetch minilm-l6
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13) and "Python 3.11 or 3.12 is needed: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV) || (echo "no venv module: apt install python3-venv" && false)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) demo build

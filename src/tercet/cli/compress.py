@@ -1,0 +1,81 @@
+"""tercet compress MODEL --to FORMAT --out DIR."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tercet.cli.show import Json, bar, console, mebibytes, print_json, say
+from tercet.compress.memory import Estimate
+from tercet.compress.pipeline import Progress, compress
+from tercet.errors import PlanError
+from tercet.recipes.inspection import inspect
+
+
+def compress_command(
+    model: Annotated[str, typer.Argument(help="Directory, hub name, GGUF file or fetched name.")],
+    to: Annotated[
+        str | None, typer.Option("--to", help="A shipped plan or a format: ternary, int3-g128 ...")
+    ] = None,
+    plan: Annotated[Path | None, typer.Option("--plan", help="A plan file (YAML).")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Directory to write; default: MODEL-FORMAT.")
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Text, or safetensors with input_ids; default: shipped.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace what lies at the output.")] = False,
+    resume: Annotated[bool, typer.Option(help="Go on with an unfinished run.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Compress a model into a packed checkpoint."""
+    if (to is None) == (plan is None):
+        raise PlanError("give either --to FORMAT or --plan FILE")
+    target = out or Path(f"{Path(model).stem}-{to or Path(str(plan)).stem}")
+    with bar(as_json) as progress:
+        task = progress.add_task("reading", total=None)
+
+        def unit(done: int, total: int, name: str) -> None:
+            progress.update(task, total=total, completed=done, description=name)
+
+        result = compress(
+            model,
+            plan if plan is not None else str(to),
+            target,
+            calibration=calibration,
+            overwrite=overwrite,
+            resume=resume,
+            progress=Progress(planned=_announce, unit=unit),
+        )
+    size = inspect(result.directory)["size"]
+    if as_json:
+        print_json(
+            {
+                "directory": str(result.directory),
+                "size": size,
+                "unmatched": result.unmatched,
+                "estimate_bytes": result.estimate.total_bytes,
+                "peak_bytes": result.peak_bytes,
+            }
+        )
+        return
+    console.print(
+        f"{result.directory}: {mebibytes(size['disk_bytes'])}, {size['bits_per_weight']:.2f} bits "
+        f"a weight with everything counted, {size['ratio_to_bf16']:.1f} times smaller than bf16",
+        soft_wrap=True,
+    )
+    console.print(
+        f"peak memory {mebibytes(result.peak_bytes)} "
+        f"(estimated {mebibytes(result.estimate.total_bytes)})"
+    )
+
+
+def _announce(estimate: Estimate, unmatched: list[str]) -> None:
+    say(
+        f"memory estimate {mebibytes(estimate.total_bytes)}: process "
+        f"{mebibytes(estimate.process_bytes)}, largest layer {mebibytes(estimate.unit_bytes)}, "
+        f"activations {mebibytes(estimate.activation_bytes)}, "
+        f"statistics {mebibytes(estimate.statistics_bytes)}"
+    )
+    if unmatched:
+        say(f"no rule matches, kept as they are: {', '.join(unmatched)}")

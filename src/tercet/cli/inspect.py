@@ -1,0 +1,46 @@
+"""tercet inspect DIR."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from tercet.cli.show import Json, console, mebibytes, print_json
+from tercet.recipes.inspection import inspect
+
+
+def inspect_command(
+    directory: Annotated[Path, typer.Argument(help="A packed checkpoint.")],
+    verify: Annotated[bool, typer.Option(help="Read and check every byte.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what is in a packed checkpoint and where it came from."""
+    found = inspect(directory, verify=verify)
+    if as_json:
+        print_json(found)
+        return
+    size, source = found["size"], found["source"]
+    table = Table(title=f"{found['directory']}: {found['architecture']}")
+    for column in ("module", "format", "shape", "bits", "algorithm", "relative error"):
+        table.add_column(column)
+    for name, module in found["modules"].items():
+        error = module["relative_error"]
+        table.add_row(
+            name,
+            module["format"],
+            "x".join(map(str, module["shape"])),
+            f"{module['bits_per_weight']:.3f}",
+            module["algorithm"] or "-",
+            f"{error:.4f}" if error is not None else "-",
+        )
+    console.print(table)
+    console.print(
+        f"{mebibytes(size['disk_bytes'])} for {size['parameters'] / 1e6:.1f}M parameters: "
+        f"{size['bits_per_weight']:.3f} bits a weight, {size['ratio_to_bf16']:.2f} times smaller "
+        f"than bf16, {size['ratio_to_fp32']:.2f} than fp32; {found['kept']['tensors']} tensors kept"
+    )
+    if source is not None:
+        console.print(f"made from {source['reference']}, sha256 {source['sha256']}")
+    if verify:
+        console.print("every byte checked: whole")

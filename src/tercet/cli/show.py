@@ -1,0 +1,52 @@
+"""How results reach the terminal: JSON for machines, tables and progress bars for people."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
+
+console = Console()
+_status = Console(stderr=True)
+
+
+def mebibytes(size_bytes: float) -> str:
+    """A size for people."""
+    return f"{size_bytes / 2**20:,.0f} MiB"
+
+
+def print_json(content: Any) -> None:
+    """One JSON object on standard output."""
+    typer.echo(json.dumps(content, indent=1))
+
+
+def say(line: str) -> None:
+    """A line about the progress, on standard error."""
+    _status.print(line, highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def bar(quiet: bool = False) -> Iterator[Progress]:
+    """A progress bar on standard error, with the time left."""
+    columns = (
+        TextColumn("{task.description:24}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=_status, disable=quiet, transient=True) as progress:
+        yield progress

@@ -1,0 +1,171 @@
+"""embedding_packed: y[.., K] = W[ids, :], W [N, K] packed; only the chosen rows are decoded."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tercet.errors import UnsupportedError
+from tercet.kernel.contract import (
+    Axis,
+    Cost,
+    Implementation,
+    Op,
+    Requirement,
+    TensorSpec,
+    Tolerance,
+)
+from tercet.kernel.prepared import PreparedWeight, prepare
+from tercet.kernel.select import choose
+from tercet.ops.embedding_packed.cases import CASES
+from tercet.ops.embedding_packed.reference import magnitude, reference
+
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_IDS = (torch.int64, torch.int32)
+
+
+def embedding_packed(
+    ids: Tensor, weight: PreparedWeight, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """The rows of W that ids name, decoded in float32 and rounded to dtype.
+
+    Args:
+        ids: [...], int64 or int32, each in [0, N); on the weight's device.
+        weight: W [N, K] from `prepare`.
+        dtype: float32, float16 or bfloat16.
+
+    Returns:
+        [..., K] in dtype. Not differentiable.
+
+    Raises:
+        UnsupportedError: for an id out of range, a wrong dtype or device.
+    """
+    return _forward(
+        ids, weight.codes, weight.scale, weight.zero, weight.scheme, *weight.shape, dtype
+    )
+
+
+def _check(ids: Tensor, codes: Tensor, dtype: torch.dtype) -> None:
+    if ids.dtype not in _IDS:
+        raise UnsupportedError(
+            f"embedding_packed: ids are {ids.dtype}: allowed are int64 and int32"
+        )
+    if dtype not in _DTYPES:
+        raise UnsupportedError(
+            f"embedding_packed: dtype {dtype}: allowed are float32, float16 and bfloat16"
+        )
+    if ids.device != codes.device:
+        raise UnsupportedError(
+            f"embedding_packed: ids are on {ids.device}, the weight on {codes.device}: "
+            "move one of them"
+        )
+
+
+def _run(
+    ids: Tensor,
+    codes: Tensor,
+    scale: Tensor,
+    zero: Tensor | None,
+    scheme: str,
+    rows: int,
+    columns: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    _check(ids, codes, dtype)
+    run = choose(OP, ids.device.type, dtype)
+    return run(ids, codes, scale, zero, scheme, rows, columns, dtype)
+
+
+def _fake(
+    ids: Tensor,
+    codes: Tensor,
+    scale: Tensor,
+    zero: Tensor | None,
+    scheme: str,
+    rows: int,
+    columns: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    _check(ids, codes, dtype)
+    return ids.new_empty((*ids.shape, columns), dtype=dtype)
+
+
+_library = torch.library.Library("tercet", "FRAGMENT")
+_library.define(
+    "embedding_packed(Tensor ids, Tensor codes, Tensor scale, Tensor? zero, str scheme, "
+    "SymInt rows, SymInt columns, ScalarType dtype) -> Tensor"
+)
+_library.impl("embedding_packed", _run, "CompositeExplicitAutograd")
+torch.library.register_fake("tercet::embedding_packed", _fake, lib=_library)
+_forward = torch.ops.tercet.embedding_packed.default
+
+
+def _prepare(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    weight = prepare(arguments["weight"])
+    return {
+        "ids": arguments["ids"],
+        "codes": weight.codes,
+        "scale": weight.scale,
+        "zero": weight.zero,
+        "scheme": weight.scheme,
+        "rows": weight.shape[0],
+        "columns": weight.shape[1],
+        "dtype": arguments["dtype"],
+    }
+
+
+def cost(arguments: Mapping[str, Any]) -> Cost:
+    """Each chosen row's codes, scales and zero points read once, the row written once."""
+    ids, rows = arguments["ids"], max(arguments["rows"], 1)
+    tables = [arguments[name] for name in ("codes", "scale", "zero")]
+    table = sum(part.numel() * part.element_size() for part in tables if part is not None)
+    values = ids.numel() * arguments["columns"]
+    return Cost(
+        flops=values,
+        bytes_read=ids.numel() * ids.element_size() + ids.numel() * table // rows,
+        bytes_written=values * arguments["dtype"].itemsize,
+    )
+
+
+OP = Op(
+    name="embedding_packed",
+    axes=(
+        Axis(name="T", meaning="tokens"),
+        Axis(name="N", meaning="rows of the table: vocabulary"),
+        Axis(name="K", meaning="columns of the table: hidden size"),
+    ),
+    tensors=(
+        TensorSpec(name="ids", axes=("T",), dtypes=_IDS),
+        TensorSpec(name="y", axes=("T", "K"), dtypes=_DTYPES),
+    ),
+    run=_forward,
+    reference=reference,
+    magnitude=magnitude,
+    prepare=_prepare,
+    cost=cost,
+    cases=CASES,
+    tolerances=(
+        Tolerance(
+            dtype=torch.float32,
+            relative=2e-7,
+            reason="roundings of the second level and of a product",
+        ),
+        Tolerance(dtype=torch.float16, relative=2**-11 + 2e-7, reason="one rounding to 11 bits"),
+        Tolerance(dtype=torch.bfloat16, relative=2**-8 + 2e-7, reason="one rounding to 8 bits"),
+    ),
+    differentiable=(),
+    implementations=(
+        Implementation(
+            name="cpu",
+            requirement=Requirement(devices=("cpu",), dtypes=_DTYPES, compiler=True),
+            path="tercet.ops.embedding_packed.cpu:load",
+        ),
+        Implementation(
+            name="torch",
+            requirement=Requirement(dtypes=_DTYPES),
+            path="tercet.ops.embedding_packed.torch_path:load",
+            slow=True,
+        ),
+    ),
+)

@@ -1,0 +1,56 @@
+"""embedding_packed: exactness, rounding, bad ids."""
+
+import pytest
+import torch
+
+from tercet.errors import UnsupportedError
+from tercet.formats import encode, fit, parse_scheme
+from tercet.kernel.prepared import prepare
+from tercet.kernel.select import load
+from tercet.ops.embedding_packed import embedding_packed
+from tercet.ops.embedding_packed.op import OP
+
+
+def packed(scheme: str, n: int, k: int):
+    parsed = parse_scheme(scheme)
+    dense = torch.randn(n, k, generator=torch.Generator().manual_seed(1))
+    return encode(dense, parsed, *fit(dense, parsed, "absmax"))
+
+
+@pytest.mark.parametrize("scheme", ["ternary", "nonary", "int4-asym", "int8", "mxfp4", "nvfp4"])
+def test_float32_rows_are_the_dequantized_ones_to_the_bit(scheme: str) -> None:
+    weight = packed(scheme, 37, 100)
+    ids = torch.tensor([[36, 0, 5], [5, 16, 31]])
+    assert torch.equal(embedding_packed(ids, prepare(weight)), weight.dequantize()[ids])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_rounds_as_torch_does(dtype: torch.dtype) -> None:
+    scale = 10.0 ** torch.linspace(-12, 6, 600)[:, None]
+    weight = encode(scale * torch.randn(600, 40), parse_scheme("int8-float32"), scale / 100)
+    ids = torch.arange(600)
+    expected = weight.dequantize().to(dtype)
+    assert expected.isinf().any() == (dtype == torch.float16)
+    for name in ("cpu", "torch"):
+        arguments = OP.prepare({"ids": ids, "weight": weight, "dtype": dtype})
+        assert torch.equal(load(OP, name)(*arguments.values()), expected), name
+
+
+@pytest.mark.parametrize("name", ["cpu", "torch"])
+@pytest.mark.parametrize(("ids", "message"), [([3, 20], "id 20 at position 1"), ([-1], "id -1")])
+def test_an_id_out_of_range_is_named(name: str, ids: list[int], message: str) -> None:
+    arguments = OP.prepare(
+        {"ids": torch.tensor(ids), "weight": packed("int4", 20, 64), "dtype": torch.float32}
+    )
+    with pytest.raises(UnsupportedError, match=rf"{message}.*ids must be from 0 to 19"):
+        load(OP, name)(*arguments.values())
+
+
+def test_bad_input_is_named() -> None:
+    weight = prepare(packed("int4", 20, 64))
+    with pytest.raises(
+        UnsupportedError, match=r"ids are torch.float32: allowed are int64 and int32"
+    ):
+        embedding_packed(torch.ones(2), weight)
+    with pytest.raises(UnsupportedError, match=r"dtype torch.float64: allowed are float32"):
+        embedding_packed(torch.ones(2).long(), weight, torch.float64)

@@ -1,0 +1,154 @@
+"""linear_packed: each instruction set, threads, fusing, bad input."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from tercet.errors import UnsupportedError
+from tercet.kernel.contract import Case
+from tercet.ops.linear_packed import concatenate, cpu, linear_packed, prepare
+from tercet.ops.linear_packed.cases import random_weight
+from tercet.ops.linear_packed.op import OP
+
+
+@pytest.fixture
+def threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("isa", cpu.isas())
+@pytest.mark.parametrize("case", OP.cases[::2], ids=lambda case: case.name)
+def test_each_instruction_set_matches_the_reference(isa: str, case: Case) -> None:
+    arguments = case.make()
+    expected, magnitude = OP.reference(**arguments), OP.magnitude(**arguments)
+    found = cpu.for_isa(isa)(*OP.prepare(arguments).values())
+    limit = OP.tolerance(found.dtype).relative * magnitude
+    limit = limit + torch.finfo(found.dtype).smallest_normal
+    assert ((found.double() - expected).abs() <= limit).all()
+
+
+def test_golden_values() -> None:
+    weight = random_weight("ternary-channel", 3, 4, seed=5)
+    dense = weight.dequantize()
+    assert set(dense.div(weight.scale.float()).unique().tolist()) == {-1.0, 0.0, 1.0}
+    x = torch.eye(4)
+    assert torch.equal(linear_packed(x, prepare(weight)), dense.T)
+    assert torch.equal(linear_packed(x[2], prepare(weight)), dense[:, 2])
+
+
+@pytest.mark.usefixtures("threads")
+@pytest.mark.parametrize("scheme", ["ternary", "int4-asym", "int8-channel"])
+@pytest.mark.parametrize("m", [1, 3, 50])
+def test_result_does_not_depend_on_the_number_of_threads(scheme: str, m: int) -> None:
+    weight = prepare(random_weight(scheme, 1003, 640, seed=1))
+    x = torch.randn(m, 640, generator=torch.Generator().manual_seed(2))
+    results = list[torch.Tensor]()
+    for count in (1, 2, 5):
+        torch.set_num_threads(count)
+        results += [linear_packed(x, weight) for _ in range(3)]
+    assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+@pytest.mark.usefixtures("threads")
+def test_python_threads_may_call_it_at_once() -> None:
+    torch.set_num_threads(2)
+    weight = prepare(random_weight("nonary", 512, 640, seed=1))
+    inputs = [torch.randn(1 + i % 3, 640) for i in range(40)]
+    expected = [linear_packed(x, weight) for x in inputs]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda x: linear_packed(x, weight), inputs))
+    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+
+
+def test_a_forked_child_gets_threads_of_its_own() -> None:
+    script = """
+import os, torch
+from tercet.ops.linear_packed import linear_packed, prepare
+from tercet.ops.linear_packed.cases import random_weight
+torch.set_num_threads(2)
+weight = prepare(random_weight("int4", 1024, 640, seed=1))
+x = torch.ones(1, 640)
+expected = linear_packed(x, weight)
+child = os.fork()
+if child == 0:
+    same = all(torch.equal(expected, linear_packed(x, weight)) for _ in range(20))
+    os._exit(17 if same else 18)
+raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    command = [sys.executable, "-W", "ignore", "-c", script]
+    paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run(command, env={**os.environ, **paths}, timeout=60).returncode == 17
+
+
+@pytest.mark.parametrize("scheme", ["ternary", "int4-hqq", "int8-channel", "nvfp4"])
+def test_fused_rows_are_the_rows_apart(scheme: str) -> None:
+    parts = [prepare(random_weight(scheme, n, 192, seed=n)) for n in (48, 16, 80)]
+    fused = concatenate(parts)
+    assert fused.shape == (144, 192)
+    assert fused.size_bytes == sum(part.size_bytes for part in parts)
+    for m in (1, 5):
+        x = torch.randn(m, 192)
+        apart = torch.cat([linear_packed(x, part) for part in parts], dim=1)
+        assert torch.equal(linear_packed(x, fused), apart)
+
+
+def test_refuses_to_fuse_what_does_not_fit() -> None:
+    def weight(scheme: str, n: int, k: int):
+        return prepare(random_weight(scheme, n, k, seed=1))
+
+    with pytest.raises(UnsupportedError, match="20 rows: row counts must be multiples of 16"):
+        concatenate([weight("int4", 16, 64), weight("int4", 20, 64)])
+    with pytest.raises(UnsupportedError, match="scheme and K must agree; keep the weights apart"):
+        concatenate([weight("int4", 16, 64), weight("nonary", 16, 64)])
+    with pytest.raises(UnsupportedError, match="scheme and K must agree"):
+        concatenate([weight("int4", 16, 64), weight("int4", 16, 128)])
+    with pytest.raises(UnsupportedError, match="at least one weight, got none"):
+        concatenate([])
+
+
+def test_bad_input_is_named() -> None:
+    weight = prepare(random_weight("int4", 20, 64, seed=1))
+    with pytest.raises(UnsupportedError, match=r"x has shape \[2, 63\].*last axis of x must be 64"):
+        linear_packed(torch.ones(2, 63), weight)
+    with pytest.raises(UnsupportedError, match=r"x is torch.float64: allowed are float32"):
+        linear_packed(torch.ones(2, 64).double(), weight)
+    with pytest.raises(
+        UnsupportedError, match=r"bias is torch.float32 \[19\]: it must be .* \[20\]"
+    ):
+        linear_packed(torch.ones(2, 64), weight, torch.ones(19))
+    with pytest.raises(UnsupportedError, match="x is on meta, the weight on cpu"):
+        linear_packed(torch.ones(2, 64, device="meta"), weight)
+    with pytest.raises(UnsupportedError, match="this CPU has no avx9: it runs portable"):
+        cpu.for_isa("avx9")
+
+
+def test_nan_and_inf_in_x_come_out() -> None:
+    weight = prepare(random_weight("ternary-channel", 40, 64, seed=1))
+    for m in (1, 2):
+        x = torch.ones(m, 64)
+        x[0, 5] = torch.nan
+        assert linear_packed(x, weight)[0].isnan().all()
+        assert m == 1 or linear_packed(x, weight)[1].isfinite().all()
+
+
+def test_compiles_whole() -> None:
+    weight = prepare(random_weight("nonary", 20, 64, seed=1))
+    compiled = torch.compile(
+        lambda x: linear_packed(x, weight).relu(), backend="aot_eager", fullgraph=True
+    )
+    x = torch.randn(3, 64)
+    assert torch.equal(compiled(x), linear_packed(x, weight).relu())
+
+
+def test_packed_size_is_close_to_its_bits() -> None:
+    shape = (256, 1024)
+    for scheme, bits in (("ternary", 2.25), ("nonary", 4.25), ("int4-asym", 4.5), ("nvfp4", 6.0)):
+        weight = prepare(random_weight(scheme, *shape, seed=1))
+        assert weight.size_bytes * 8 == bits * shape[0] * shape[1]
