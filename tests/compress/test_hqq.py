@@ -130,3 +130,10 @@ def test_refusals() -> None:
         hqq.quantize(torch.ones(1, 64), scheme, p=2)
     with pytest.raises(FormatError, match="does not fit float16"):
         hqq.quantize(torch.linspace(-1e9, 1e9, 64)[None], scheme)
+
+
+def test_the_shrinking_steps_end_lower_than_least_squares_alone() -> None:
+    weight, scheme = heavy_tailed(96, 256), parse_scheme("int4-hqq")
+    shrinking = norm(hqq.quantize(weight, scheme).dequantize() - weight, 2)
+    plain = norm(hqq.quantize(weight, scheme, beta=1e9).dequantize() - weight, 2)
+    assert shrinking < 0.995 * plain

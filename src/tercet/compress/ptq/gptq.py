@@ -36,7 +36,7 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     activation_order: bool = True
-    damping: float = Field(default=0.01, gt=0)
+    damping: float = Field(default=0.05, gt=0)
     search_scale: bool = True
     refine: int = Field(default=3, ge=0)
 

@@ -33,7 +33,7 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    damping: float = Field(default=0.01, gt=0)
+    damping: float = Field(default=0.05, gt=0)
     rounds: int = Field(default=8, ge=1)
 
 

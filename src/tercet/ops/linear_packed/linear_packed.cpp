@@ -14,6 +14,7 @@
 #include <immintrin.h>
 #endif
 
+// lanes are structs of registers: a call left standing would pass them through memory
 #define TERCET_INLINE inline __attribute__((always_inline))
 
 using namespace tercet;
