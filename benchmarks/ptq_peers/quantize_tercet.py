@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--format", required=True)
     parser.add_argument("--algorithm", default="gptq")
     parser.add_argument("--option", action="append", default=[])
+    parser.add_argument("--match-teacher", type=float, default=0.5)
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
@@ -47,7 +48,8 @@ def main() -> None:
         "algorithm": arguments.algorithm,
         "options": options,
     }
-    plan = Plan.model_validate({"name": "comparison", "rules": [rule]})
+    calibration = {"match_teacher": arguments.match_teacher}
+    plan = Plan.model_validate({"name": "comparison", "rules": [rule], "calibration": calibration})
     ids = load_calibration(arguments.ids)
     with TemporaryDirectory() as folder:
         start = time.perf_counter()
@@ -58,7 +60,7 @@ def main() -> None:
         bits = measure_size(checkpoint).body_bits_per_weight
     quantization = Quantization(
         method=f"tercet_{arguments.algorithm}_{arguments.format}",
-        options=options,
+        options={**plan.rules[0].parsed_options().model_dump(), **calibration},
         bits_per_weight=bits,
         quantize_seconds=round(seconds, 1),
         threads=arguments.threads,

@@ -13,7 +13,7 @@ other tensor keeps its own name and dtype.
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from tercet.formats import Scheme, expected_parts, parse_scheme
 
@@ -39,6 +39,13 @@ class PackedModule(BaseModel):
     activation: Literal["int8_token"] | None = None
     hadamard: int | None = None
     input_scale: bool = False
+
+    @model_validator(mode="after")
+    def _hadamard_fits(self) -> "PackedModule":
+        size = self.hadamard
+        if size is not None and (size < 1 or size & (size - 1) or self.shape[1] % size):
+            raise ValueError(f"hadamard {size} is no power of two that divides {self.shape[1]}")
+        return self
 
     @property
     def scheme(self) -> Scheme:

@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from pydantic import BaseModel, ValidationError
@@ -150,7 +150,8 @@ def is_packed(directory: Path) -> bool:
         config = json.loads((directory / "config.json").read_text())
     except (OSError, ValueError):
         return False
-    return config.get("quantization_config", {}).get("quant_method") == QUANT_METHOD
+    section = config.get("quantization_config") if isinstance(config, dict) else None
+    return isinstance(section, dict) and section.get("quant_method") == QUANT_METHOD
 
 
 def open_packed(directory: str | Path) -> PackedCheckpoint:
@@ -180,6 +181,8 @@ def open_packed(directory: str | Path) -> PackedCheckpoint:
     if index.exists() and _read_json(index).get("weight_map") != file_of:
         raise CheckpointError(f"{index}: does not match the files: {_REFETCH}")
     _compare(directory, quantization, layout)
+    if manifest is not None:
+        _compare_manifest(directory, quantization, manifest)
     return PackedCheckpoint(
         directory=directory,
         config=config,
@@ -234,7 +237,11 @@ def read_header(path: Path, info: FileInfo | None = None) -> Layout:
 
 
 def _compare(directory: Path, quantization: QuantizationConfig, layout: Layout) -> None:
-    for name, (dtype, shape) in quantization.layout().items():
+    try:
+        expected = quantization.layout()
+    except FormatError as error:
+        raise CheckpointError(f"{directory}: config.json: {error}: {_REFETCH}") from error
+    for name, (dtype, shape) in expected.items():
         if name not in layout:
             raise CheckpointError(f"{directory}: tensor {name!r} is missing: {_REFETCH}")
         if layout[name] != (dtype, shape):
@@ -245,13 +252,30 @@ def _compare(directory: Path, quantization: QuantizationConfig, layout: Layout) 
             )
 
 
+def _compare_manifest(
+    directory: Path, quantization: QuantizationConfig, manifest: Manifest
+) -> None:
+    # formats may share a layout (int4 and uint4), so the shapes alone do not tell them apart
+    told = {name: info.format for name, info in manifest.modules.items()}
+    found = {name: module.format for name, module in quantization.modules.items()}
+    for name in sorted({*told, *found}):
+        if told.get(name) != found.get(name):
+            raise CheckpointError(
+                f"{directory}: {name}: config.json says format {found.get(name)}, the manifest "
+                f"{told.get(name)}: {_REFETCH}"
+            )
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text())
+        content = json.loads(path.read_text())
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: missing; {_REFETCH}") from error
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: cannot be read as JSON ({error}): {_REFETCH}") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path}: not a JSON object: {_REFETCH}")
+    return cast(dict[str, Any], content)
 
 
 def _parse(model: type[_Model], data: dict[str, Any], path: Path) -> _Model:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from safetensors.torch import save
 from torch import Tensor
 
-from tercet.checkpoints.atomic import write_atomic
+from tercet.checkpoints.atomic import disk_errors, write_atomic
 from tercet.checkpoints.layout import (
     INDEX_NAME,
     MANIFEST_NAME,
@@ -97,8 +97,13 @@ class PackedWriter:
                         f"start anew with --overwrite"
                     )
             return
-        self.state.mkdir(parents=True, exist_ok=True)
-        write_atomic(note, self.identity.model_dump_json(indent=1).encode())
+        with disk_errors(self.partial, None):
+            self.state.mkdir(parents=True, exist_ok=True)
+        try:
+            write_atomic(note, self.identity.model_dump_json(indent=1).encode())
+        except CheckpointError:
+            shutil.rmtree(self.partial)
+            raise
 
     def file_name(self, unit: int) -> str:
         """The safetensors file of a unit, counted from 0."""

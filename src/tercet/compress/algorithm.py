@@ -27,11 +27,13 @@ class Statistics:
         gram: E[x x^T] [K, K], float32.
         absmax: max |x| per column [K].
         absmean: mean |x| per column [K].
+        cross: E[t x^T] [K, K] with t the uncompressed model's input in the place of x, or None.
     """
 
     gram: Tensor
     absmax: Tensor
     absmean: Tensor
+    cross: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

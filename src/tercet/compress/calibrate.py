@@ -5,7 +5,7 @@ every layer is fitted to the inputs that the compressed layers before it really 
 read the same tensor (q, k and v; gate and up) share one set of statistics.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -78,6 +78,7 @@ class Accumulator:
     gram: Tensor
     absmax: Tensor
     abssum: Tensor
+    cross: Tensor | None = None
     tokens: int = 0
 
     @classmethod
@@ -86,10 +87,14 @@ class Accumulator:
         zeros = torch.zeros(columns)
         return cls(members, torch.zeros(columns, columns), zeros.clone(), zeros.clone())
 
-    def add(self, x: Tensor) -> None:
-        """Adds x [.., K]."""
+    def add(self, x: Tensor, teacher: Tensor | None = None) -> None:
+        """Adds x [.., K], and what the uncompressed model has in its place, if that is followed."""
         flat = x.detach().float().reshape(-1, x.shape[-1])
         self.gram.addmm_(flat.T, flat)
+        if teacher is not None:
+            if self.cross is None:
+                self.cross = torch.zeros_like(self.gram)
+            self.cross.addmm_(teacher.detach().float().reshape(flat.shape).T, flat)
         magnitude = flat.abs()
         self.absmax = torch.maximum(self.absmax, magnitude.amax(0))
         self.abssum += magnitude.sum(0)
@@ -101,6 +106,7 @@ class Accumulator:
             gram=self.gram / self.tokens,
             absmax=self.absmax,
             absmean=self.abssum / self.tokens,
+            cross=self.cross / self.tokens if self.cross is not None else None,
         )
 
 
@@ -112,28 +118,8 @@ class Collector:
         default_factory=dict[tuple[str, ...], Accumulator]
     )
 
-    @contextmanager
-    def batch(self, targets: dict[str, nn.Module], stop: bool = False) -> Iterator[None]:
-        """Within the block, inputs of the targets are seen; at its end they are added up.
-
-        Args:
-            targets: the linears by name.
-            stop: end the forward pass as soon as every target was seen.
-        """
-        seen: dict[str, Tensor] = {}
-
-        def hook_for(name: str) -> _Hook:
-            def hook(_: nn.Module, arguments: tuple[Any, ...]) -> None:
-                seen[name] = arguments[0]
-                if stop and len(seen) == len(targets):
-                    raise _Stop
-
-            return hook
-
-        with ExitStack() as stack:
-            for name, module in targets.items():
-                stack.callback(module.register_forward_pre_hook(hook_for(name)).remove)
-            yield
+    def add(self, seen: dict[str, Tensor], teacher: dict[str, Tensor]) -> None:
+        """Adds the inputs of one batch by linear, and those of the uncompressed model, if any."""
         by_tensor: dict[int, list[str]] = {}
         for name, x in seen.items():
             by_tensor.setdefault(id(x), []).append(name)
@@ -142,7 +128,33 @@ class Collector:
             x = seen[names[0]]
             if members not in self.groups:
                 self.groups[members] = Accumulator.empty(members, x.shape[-1])
-            self.groups[members].add(x)
+            self.groups[members].add(x, teacher.get(names[0]))
+
+
+@contextmanager
+def inputs_of(
+    targets: dict[str, nn.Module], stop: bool = False
+) -> Generator[dict[str, Tensor], None, None]:
+    """Within the block, the targets' inputs in the latest forward pass, by name.
+
+    Args:
+        targets: the linears by name.
+        stop: end the forward pass as soon as every target was seen.
+    """
+    seen: dict[str, Tensor] = {}
+
+    def hook_for(name: str) -> _Hook:
+        def hook(_: nn.Module, arguments: tuple[Any, ...]) -> None:
+            seen[name] = arguments[0]
+            if stop and len(seen) == len(targets):
+                raise _Stop
+
+        return hook
+
+    with ExitStack() as stack:
+        for name, module in targets.items():
+            stack.callback(module.register_forward_pre_hook(hook_for(name)).remove)
+        yield seen
 
 
 @dataclass
@@ -150,12 +162,14 @@ class Stream:
     """The hidden states of all calibration sequences between two layers.
 
     Attributes:
-        hidden: [sequences, length, width].
+        hidden: [sequences, length, width], as the layers compressed so far leave them.
         calls: how the model calls each layer.
+        teacher: the same in the uncompressed model; None where it is not followed.
     """
 
     hidden: Tensor
     calls: list[_Call]
+    teacher: Tensor | None = None
 
     @classmethod
     @torch.no_grad()
@@ -171,12 +185,34 @@ class Stream:
 
     @torch.no_grad()
     def collect(self, layer: nn.Module, index: int, targets: dict[str, nn.Module]) -> Collector:
-        """Statistics of the targets' inputs when the layer runs on this stream."""
+        """Statistics of the targets' inputs when the layer, still uncompressed, runs on this stream.
+
+        The uncompressed model's hidden states, where they are followed, pass the layer on the way.
+        """
         collector = Collector()
-        for part in self.hidden.split(BATCH):
-            with collector.batch(targets):
+        for part, teacher in self._batches():
+            with inputs_of(targets) as wanted:
+                self._advance_teacher(layer, index, teacher)
+            with inputs_of(targets) as seen:
                 self.calls[index](layer, part)
+            collector.add(seen, wanted)
         return collector
+
+    @torch.no_grad()
+    def advance_teacher(self, layer: nn.Module, index: int) -> None:
+        """Takes the uncompressed model's hidden states through the layer, still uncompressed."""
+        for _, teacher in self._batches():
+            self._advance_teacher(layer, index, teacher)
+
+    def _advance_teacher(self, layer: nn.Module, index: int, part: Tensor | None) -> None:
+        if part is not None:
+            part.copy_(self.calls[index](layer, part))
+
+    def _batches(self) -> list[tuple[Tensor, Tensor | None]]:
+        parts = list(self.hidden.split(BATCH))
+        if self.teacher is None:
+            return [(part, None) for part in parts]
+        return list(zip(parts, self.teacher.split(BATCH), strict=True))
 
     @torch.no_grad()
     def advance(self, layer: nn.Module, index: int) -> None:
@@ -191,10 +227,14 @@ class Stream:
         """Statistics of linears behind the last layer (a head, a pooler)."""
         collector, feeder = Collector(), _Feeder()
         with _standing_in(skeleton, [feeder]):
-            for ids, part in zip(tokens.split(BATCH), self.hidden.split(BATCH), strict=True):
-                feeder.hidden = part
-                with collector.batch(targets, stop=True):
-                    _run(skeleton.model, ids)
+            for ids, (part, teacher) in zip(tokens.split(BATCH), self._batches(), strict=True):
+                inputs: list[dict[str, Tensor]] = []
+                for feeder.hidden in (part, teacher):
+                    with inputs_of(targets, stop=True) as seen:
+                        if feeder.hidden is not None:
+                            _run(skeleton.model, ids)
+                    inputs.append(seen)
+                collector.add(*inputs)
         return collector
 
 

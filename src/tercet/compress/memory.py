@@ -34,8 +34,14 @@ class Estimate:
         return self.process_bytes + self.unit_bytes + self.activation_bytes + self.statistics_bytes
 
 
-def estimate(skeleton: Skeleton, tokens: tuple[int, int] | None) -> Estimate:
-    """The expected peak of compressing this model with calibration tokens [sequences, length]."""
+def estimate(skeleton: Skeleton, tokens: tuple[int, int] | None, streams: int) -> Estimate:
+    """The expected peak of compressing this model.
+
+    Args:
+        skeleton: the model.
+        tokens: [sequences, length] of the calibration, or None without one.
+        streams: 2 where the uncompressed model's hidden states are followed too, else 1.
+    """
     layer = max(skeleton.layers, key=lambda one: sum(p.numel() for p in one.parameters()))
     matrices = [p.shape for p in layer.parameters() if p.ndim == 2]
     outside = sum(skeleton.model.get_parameter(name).numel() for name in skeleton.outside())
@@ -48,10 +54,12 @@ def estimate(skeleton: Skeleton, tokens: tuple[int, int] | None) -> Estimate:
         width = min((min(shape) for shape in matrices), default=0)
         width = int(getattr(skeleton.model.config, "hidden_size", width))
         inside = sum(rows for rows, _ in matrices) + 4 * width
-        activations = sequences * length * width + min(BATCH, sequences) * length * inside
+        activations = (
+            streams * sequences * length * width + streams * min(BATCH, sequences) * length * inside
+        )
     return Estimate(
         process_bytes=psutil.Process().memory_info().rss,
         unit_bytes=_FLOAT_BYTES * max(2 * layer_size, outside + layer_size),
         activation_bytes=_FLOAT_BYTES * activations,
-        statistics_bytes=_FLOAT_BYTES * (2 * grams + _COPIES_OF_LARGEST * largest),
+        statistics_bytes=_FLOAT_BYTES * ((1 + streams) * grams + _COPIES_OF_LARGEST * largest),
     )

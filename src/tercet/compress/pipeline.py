@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from tercet.checkpoints.atomic import disk_errors
 from tercet.checkpoints.layout import ModuleInfo, PackedModule, SourceInfo
 from tercet.checkpoints.packed_writer import (
     PackedWriter,
@@ -29,6 +30,8 @@ from tercet.compress.algorithm import Quantized, Statistics, algorithm
 from tercet.compress.calibrate import Collector, Stream
 from tercet.compress.plan import Plan, Rule, load_plan
 from tercet.compress.skeleton import Skeleton
+from tercet.compress.soundness import check_source
+from tercet.compress.target import target_weight
 from tercet.errors import PlanError
 from tercet.formats import PackedTensor, check_weight, parse_scheme
 from tercet.models.input_transform import InputTransform
@@ -154,11 +157,16 @@ class _Run:
         self.tokens: Tensor | None = None
         if self.needs_inputs:
             self.tokens = self._tokens(calibration)
+            text.check_tokens(
+                self.tokens, int(getattr(self.skeleton.model.config, "vocab_size", 2**31))
+            )
         self.estimate = memory.estimate(
             self.skeleton,
             (self.tokens.shape[0], self.tokens.shape[1]) if self.tokens is not None else None,
+            streams=2 if self.plan.calibration.match_teacher else 1,
         )
         self.progress.planned(self.estimate, self.unmatched)
+        check_source(self.skeleton)
         identity = RunIdentity(
             source=SourceInfo(
                 reference=self.source.reference,
@@ -172,7 +180,8 @@ class _Run:
             units=self.units,
         )
         self.writer = PackedWriter(self.out, identity, overwrite=overwrite, resume=resume)
-        self.source.save_tokenizer(self.writer.partial)
+        with disk_errors(self.writer.partial, None):
+            self.source.save_tokenizer(self.writer.partial)
 
     def _tokens(self, calibration: str | Path | Tensor | None) -> Tensor:
         if isinstance(calibration, Tensor):
@@ -190,9 +199,13 @@ class _Run:
         self.stream: Stream | None = None
         with self.skeleton.filled(self.before):
             self.progress.unit(0, self.units, names[0])
+            teacher = None
+            if self.tokens is not None and self.plan.calibration.match_teacher:
+                teacher = Stream.start(self.skeleton, self.tokens).hidden
             self._unit(0, self.before, self._quantize_data_free)
             if self.tokens is not None:
                 self.stream = Stream.start(self.skeleton, self.tokens)
+                self.stream.teacher = teacher
         for index, name in enumerate(self.skeleton.layer_names()):
             self.progress.unit(index + 1, self.units, name)
             self._layer(index, name)
@@ -218,6 +231,8 @@ class _Run:
         if replay and self.stream is None:
             return
         with self.skeleton.filled([name]):
+            if replay and self.stream is not None:
+                self.stream.advance_teacher(layer, index)
             transforms = self._unit(
                 index + 1, parameters, lambda names: self._quantize_layer(index, names)
             )
@@ -295,7 +310,10 @@ class _Run:
             for name in members:
                 by_rule.setdefault(self.plan.rules.index(self.rules[name]), []).append(name)
             for rule, sharing in by_rule.items():
-                weights = {name: self._weight(name) for name in sharing}
+                share = self.plan.calibration.match_teacher
+                weights = {
+                    name: target_weight(self._weight(name), statistics, share) for name in sharing
+                }
                 results.update(self._apply(self.plan.rules[rule], weights, statistics))
         missed = [name for name in names if name not in results]
         results.update(self._quantize_unseen(missed))

@@ -62,12 +62,20 @@ class Rule(BaseModel):
 
 
 class Calibration(BaseModel):
-    """How much text the algorithms see: `sequences` of `length` tokens, evenly spaced."""
+    """How much text the algorithms see: `sequences` of `length` tokens, evenly spaced.
+
+    Attributes:
+        sequences, length: how many, of how many tokens.
+        match_teacher: from 0 to 1, how far each layer makes up for the errors of those before it
+            by aiming at the uncompressed model's outputs; above 0 that model's hidden states are
+            followed too.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     sequences: int = Field(default=64, ge=1)
     length: int = Field(default=512, ge=8)
+    match_teacher: float = Field(default=0.5, ge=0, le=1)
 
 
 class Plan(BaseModel):
@@ -130,7 +138,7 @@ def _read(path: Path) -> Plan:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise PlanError(f"{path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise PlanError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(data, dict):
         raise PlanError(f"{path}: a plan is a mapping with name and rules")

@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import zlib
 from importlib.resources import files
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def read_text(path: Path) -> str:
     try:
         data = path.read_bytes()
         return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise PlanError(f"{path}: cannot be read as UTF-8 text ({error})") from error
 
 
@@ -60,6 +61,20 @@ def calibration_tokens(path: Path, tokenizer_directory: Path, wanted: Calibratio
     stride = len(ids) // wanted.sequences
     starts = range(0, stride * wanted.sequences, stride)
     return torch.stack([ids[start : start + wanted.length] for start in starts])
+
+
+def check_tokens(tokens: Tensor, vocabulary: int) -> None:
+    """PlanError unless tokens are ids [sequences, length], not empty, below `vocabulary`."""
+    if tokens.ndim != 2 or not tokens.numel():
+        raise PlanError(
+            f"calibration ids have shape {list(tokens.shape)}: give [sequences, length], not empty"
+        )
+    low, high = int(tokens.min()), int(tokens.max())
+    if low < 0 or high >= vocabulary:
+        raise PlanError(
+            f"calibration ids run from {low} to {high}, the model's vocabulary from 0 to "
+            f"{vocabulary - 1}: tokenize the text with this model's tokenizer"
+        )
 
 
 def describe(tokens: Tensor) -> CalibrationInfo:

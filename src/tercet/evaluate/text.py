@@ -35,9 +35,11 @@ def windows(path: Path, tokenizer: Path, length: int, count: int | None) -> Tens
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
     except (OSError, EOFError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{path}: cannot be read as UTF-8 text ({error})") from error
-    ids = torch.tensor(
-        Tokenizer.from_file(str(tokenizer)).encode(text, add_special_tokens=False).ids
-    )
+    encoder = Tokenizer.from_file(str(tokenizer))
+    # a file may ask for the truncation and padding that its model was once served with
+    encoder.no_truncation()
+    encoder.no_padding()
+    ids = torch.tensor(encoder.encode(text, add_special_tokens=False).ids)
     found = len(ids) // length
     if found == 0:
         raise CheckpointError(f"{path}: {len(ids)} tokens are less than one window of {length}")

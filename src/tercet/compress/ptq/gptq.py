@@ -6,8 +6,9 @@ in the order of processing, column i is rounded and the rest moves by
     W[:, j] -= (W[:, i] - Q[:, i]) / U[i, i] * U[i, j],   j > i
 
 Beyond the paper: columns in order of falling H[i, i] (activation order) with groups fixed in the
-original order, so that scales stay plain; scales searched under the weights 1 / U[i, i]^2 with
-which rounding errors enter the loss; then rounds of exact scale fitting and coordinate descent.
+original order, so that scales stay plain; scales searched under the weights H[i, i] (the weights
+1 / U[i, i]^2, with which rounding errors enter the loss, gave perplexity 26.69 against 26.18 at 4
+bits on SmolLM2-135M); then rounds of exact scale fitting and coordinate descent.
 """
 
 import torch
@@ -60,9 +61,8 @@ def quantize(
     if options.activation_order:
         order = torch.argsort(gram.diagonal(), descending=True, stable=True)
     factor = inverse_factor(gram[order][:, order])
-    importance = torch.empty_like(gram.diagonal())
-    importance[order] = factor.diagonal().square().reciprocal()
-    fitted = mse(weight, scheme, importance) if options.search_scale else absmax(weight, scheme)
+    searched = mse(weight, scheme, gram.diagonal()) if options.search_scale else None
+    fitted = searched or absmax(weight, scheme)
     grid = Grid.of(scheme, shape, *fitted, name)
     levels = spread(weight, grid, factor, order)
     levels, grid = quadratic.refine(weight, levels, grid, gram, options.refine, name)

@@ -17,9 +17,9 @@ E = 0 (plain least squares) end the search.
 Which iterate is best is judged by squared error, not by the p-norm that shapes the steps. On
 SmolLM2-135M at 3 bits, group 64, a converged minimum of the norm with p = 0.7 has perplexity 7000,
 with p = 1 773, with p = 2 131; the official solver, which stops early, 204 (3072 tokens). At 4
-bits (14336 tokens) the divergence from the teacher is 0.209 with norm 2, 0.200 with norm 3, official
-0.220, but perplexity 29.5, 29.0 and 28.3. The steps of p = 0.7 still pay: at 4 and 2 bits they end
-1 to 3 % lower in squared error than least squares alone.
+bits (14336 tokens) the divergence from the teacher is 0.209 with norm 2, 0.200 with norm 3, 0.220
+by the official solver, but perplexity 29.5, 29.0 and 28.3. The steps of p = 0.7 still pay: at 4
+and 2 bits they end 1 to 3 % lower in squared error than least squares alone.
 """
 
 from dataclasses import dataclass

@@ -1,0 +1,231 @@
+"""transformers loads what compress wrote: right numbers, whole round trips, or a refusal."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import AutoModelForCausalLM, LlamaModel, PreTrainedModel
+
+import tercet
+from tercet.errors import CheckpointError
+from tercet.export.huggingface import register
+
+ALGORITHMS = {
+    "rtn": "int4-g32-asym",
+    "gptq": "int3-g32",
+    "awq": "int4-g32",
+    "hadamard": "nonary-g32",
+    "smoothquant": "int8-channel",
+    "trit_planes": "ternary-g32",
+    "hqq": "int4-g32-hqq",
+}
+EMBEDDING = {"match": "model.embed_tokens", "format": "int8", "algorithm": "rtn"}
+HEAD = {"match": "lm_head", "format": "int4-g32", "algorithm": "gptq"}
+
+
+@torch.no_grad()
+def logits_of(model: Any, ids: Tensor) -> Tensor:
+    return model(input_ids=ids, use_cache=False).logits
+
+
+def load(directory: Path, **options: Any) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(directory, **options)
+
+
+def agree(case: Any, ids: Tensor) -> None:
+    expected = logits_of(case.effective(), ids)
+    assert (expected - logits_of(case.model, ids)).abs().max() > 1e-2
+    torch.testing.assert_close(logits_of(load(case.packed), ids), expected, atol=1e-4, rtol=1e-4)
+    own = tercet.load(case.packed).logits(ids)
+    torch.testing.assert_close(own, expected, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_means_its_dequantized_weights(
+    algorithm: str, make_case: Callable[..., Any], ids: Tensor
+) -> None:
+    rule = {"match": "*.layers.*", "format": ALGORITHMS[algorithm], "algorithm": algorithm}
+    agree(make_case("llama", True, rule), ids)
+
+
+def test_mixed_plan(mixed: Any, ids: Tensor) -> None:
+    agree(mixed, ids)
+    packed = tercet.open_packed(mixed.packed)
+    assert "model.layers.0.self_attn.o_proj.weight" in packed.names()
+    assert len(packed.modules) == 1 + 2 * 6
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_qwen2_with_biases(tied: bool, make_case: Callable[..., Any], ids: Tensor) -> None:
+    layers = {"match": "*.layers.*", "format": "nonary-g32", "algorithm": "gptq"}
+    case = make_case("qwen2", tied, {**EMBEDDING, "format": "int4-g32"}, HEAD, layers)
+    assert ("lm_head" in tercet.open_packed(case.packed).modules) is not tied
+    agree(case, ids)
+    assert load(case.packed).model.layers[0].self_attn.q_proj.bias.abs().min() >= 0.5
+
+
+@pytest.mark.parametrize("pack", ["embedding", "head"])
+def test_an_untied_model_packs_either_end_alone(
+    pack: str, make_case: Callable[..., Any], ids: Tensor
+) -> None:
+    case = make_case("qwen2", False, EMBEDDING if pack == "embedding" else HEAD)
+    agree(case, ids)
+
+
+def test_generation_is_that_of_the_effective_model(mixed: Any, ids: Tensor) -> None:
+    options = {"max_new_tokens": 8, "do_sample": False, "attention_mask": torch.ones_like(ids)}
+    found = load(mixed.packed).generate(ids, **options)
+    assert torch.equal(found, mixed.effective().generate(ids, **options))
+
+
+def test_save_pretrained_round_trip(mixed: Any, ids: Tensor, tmp_path: Path) -> None:
+    first = load(mixed.packed)
+    first.save_pretrained(tmp_path / "again")
+    again = tercet.open_packed(tmp_path / "again")
+    again.verify()
+    before = tercet.open_packed(mixed.packed)
+    assert again.modules == before.modules
+    assert again.layout == before.layout
+    for name in before.layout:
+        assert torch.equal(again.tensor(name), before.tensor(name)), name
+    assert torch.equal(logits_of(load(tmp_path / "again"), ids), logits_of(first, ids))
+    assert torch.equal(
+        tercet.load(tmp_path / "again").logits(ids), tercet.load(mixed.packed).logits(ids)
+    )
+
+
+def test_bfloat16_keeps_the_scales_exact(mixed: Any, ids: Tensor) -> None:
+    model = load(mixed.packed, dtype=torch.bfloat16)
+    assert model.model.norm.weight.dtype == torch.bfloat16
+    checkpoint = tercet.open_packed(mixed.packed)
+    held = dict(model.named_buffers())
+    stored = checkpoint.quantization.layout()
+    assert stored
+    for name in stored:
+        assert held[name].dtype == checkpoint.tensor(name).dtype, name
+        assert torch.equal(held[name], checkpoint.tensor(name)), name
+    expected = logits_of(mixed.effective(), ids)
+    found = logits_of(model, ids)
+    assert found.dtype == torch.bfloat16
+    error = (found.float() - expected).norm() / expected.norm()
+    assert 0 < error < 0.05
+    torch.nn.Module.float(model)
+    assert model.model.norm.weight.dtype == torch.float32
+    for name in stored:
+        assert dict(model.named_buffers())[name].dtype == checkpoint.tensor(name).dtype, name
+
+
+@pytest.fixture
+def damaged(mixed: Any, tmp_path: Path) -> Callable[[Callable[[dict[str, Tensor]], None]], Path]:
+    """The checkpoint as one file without manifest, after its tensors were changed."""
+
+    def change(edit: Callable[[dict[str, Tensor]], None]) -> Path:
+        target = copytree(mixed.packed, tmp_path / "damaged")
+        tensors: dict[str, Tensor] = {}
+        for path in target.glob("*.safetensors"):
+            tensors.update(load_file(path))
+            path.unlink()
+        (target / "model.safetensors.index.json").unlink(missing_ok=True)
+        (target / "tercet_manifest.json").unlink()
+        edit(tensors)
+        save_file(tensors, target / "model.safetensors", {"format": "pt"})
+        return target
+
+    return change
+
+
+def test_an_untouched_copy_loads(damaged: Any, mixed: Any, ids: Tensor) -> None:
+    target = damaged(lambda tensors: None)
+    assert torch.equal(logits_of(load(target), ids), logits_of(load(mixed.packed), ids))
+
+
+@pytest.mark.parametrize(
+    ("name", "fragment"),
+    [
+        ("model.layers.1.mlp.up_proj.weight_packed", "weight_packed' is missing"),
+        ("model.layers.0.self_attn.q_proj.input_scale", "input_scale' is missing"),
+        ("model.layers.0.self_attn.o_proj.weight", "fill it at random"),
+        ("model.norm.weight", "fill it at random"),
+    ],
+)
+def test_a_removed_tensor_is_refused(name: str, fragment: str, damaged: Any) -> None:
+    with pytest.raises(CheckpointError, match=fragment):
+        load(damaged(lambda tensors: tensors.pop(name)))
+
+
+@pytest.mark.parametrize(
+    ("name", "fragment"),
+    [
+        ("model.layers.1.mlp.up_proj.weight_packed", "the file has torch.uint8"),
+        ("model.layers.1.mlp.up_proj.weight_scale", "the file has torch.float16"),
+        ("model.layers.0.self_attn.o_proj.weight", r"has shape \[63, 64\]"),
+    ],
+)
+def test_a_wrong_shape_is_refused(name: str, fragment: str, damaged: Any) -> None:
+    with pytest.raises(CheckpointError, match=fragment):
+        load(damaged(lambda tensors: tensors.update({name: tensors[name][:-1].clone()})))
+
+
+def test_a_scale_that_is_no_number_is_refused(damaged: Any) -> None:
+    name = "model.layers.1.mlp.up_proj.weight_scale"
+    with pytest.raises(CheckpointError, match="up_proj.scale: 1 values not finite or negative"):
+        load(damaged(lambda tensors: tensors[name][0, 0].fill_(torch.nan)))
+
+
+def test_the_wrong_class_is_refused(mixed: Any) -> None:
+    with pytest.raises(CheckpointError, match=r"LlamaModel.*class that config.json names"):
+        LlamaModel.from_pretrained(mixed.packed)
+
+
+def test_a_config_of_another_size_is_refused(mixed: Any, tmp_path: Path) -> None:
+    target = copytree(mixed.packed, tmp_path / "changed")
+    config = json.loads((target / "config.json").read_text())
+    (target / "config.json").write_text(json.dumps({**config, "intermediate_size": 128}))
+    with pytest.raises(CheckpointError, match=r"packed with shape \[\d+, \d+\], config.json makes"):
+        load(target)
+
+
+LOADING = """
+import sys, warnings
+{imports}
+from transformers import AutoModelForCausalLM
+model = AutoModelForCausalLM.from_pretrained(sys.argv[1])
+print(type(model.model.layers[0].mlp.up_proj).__name__)
+"""
+
+
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import tercet; import transformers",
+        "import transformers; import tercet",
+        "from transformers import AutoModelForCausalLM; import tercet",
+    ],
+)
+def test_either_order_of_imports_registers(imports: str, mixed: Any) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LOADING.format(imports=imports), str(mixed.packed)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == "PackedLinearForTransformers", done.stderr
+
+
+def test_import_alone_does_not_load_transformers() -> None:
+    code = "import sys, tercet; print('transformers' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_registering_twice_is_harmless() -> None:
+    register()
+    register()
