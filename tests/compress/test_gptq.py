@@ -115,7 +115,9 @@ def test_it_comes_near_the_exhaustive_optimum(columns: int, seed: int) -> None:
         assert best - 1e-6 <= own <= 2 * best + 0.25 * zero
 
 
-@pytest.mark.parametrize("name", ["ternary-g32", "nonary-g32", "int4-g32", "int3-g32-asym", "mxfp4"])
+@pytest.mark.parametrize(
+    "name", ["ternary-g32", "nonary-g32", "int4-g32", "int3-g32-asym", "mxfp4"]
+)
 def test_it_beats_rtn_and_refining_beats_it(name: str) -> None:
     weight, gram = problem(32, 128)
     plain = rtn.quantize(weight, parse_scheme(name)).dequantize()
@@ -167,6 +169,4 @@ def test_a_broken_weight_is_named() -> None:
     weight[1, 2] = torch.inf
     statistics = Statistics(gram=torch.eye(4), absmax=torch.ones(4), absmean=torch.ones(4))
     with pytest.raises(FormatError, match=r"blk\.1: 1 of 8 values are NaN or inf.*\[1, 2\]"):
-        gptq.ALGORITHM.quantize(
-            {"blk.1": weight}, statistics, parse_scheme("int4"), gptq.Options()
-        )
+        gptq.ALGORITHM.quantize({"blk.1": weight}, statistics, parse_scheme("int4"), gptq.Options())

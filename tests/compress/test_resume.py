@@ -26,7 +26,17 @@ RULES = [
     {"match": "*.down_proj", "format": "int4-g64", "algorithm": "hadamard"},
     {"match": "*", "format": "nonary-g64", "algorithm": "gptq"},
 ]
-KILLED = "import sys; from tercet.cli.main import main; main()"
+COMMAND = "from tercet.cli.main import main; main()"
+HANGS_BEFORE_NOTE_3 = """
+import time
+from tercet.checkpoints import packed_writer
+write = packed_writer.write_atomic
+def hang(path, content):
+    if path.name == "unit-00003.json":
+        time.sleep(600)
+    write(path, content)
+packed_writer.write_atomic = hang
+"""
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +98,7 @@ def test_two_unbroken_runs_are_equal(model: Path, unbroken: Path, tmp_path: Path
     assert contents(tmp_path / "again") == contents(unbroken)
 
 
-@pytest.mark.parametrize("unit", range(LAYERS + 3))
+@pytest.mark.parametrize("unit", [0, 1, 4, LAYERS + 1, LAYERS + 2])
 def test_stopped_before_any_unit(model: Path, unbroken: Path, tmp_path: Path, unit: int) -> None:
     out = tmp_path / "out"
     with pytest.raises(Stopped):
@@ -129,36 +139,38 @@ def test_resumed_run_does_not_write_finished_units_again(model: Path, tmp_path: 
 
 
 def test_kill_in_the_middle_then_resume(model: Path, tmp_path: Path) -> None:
-    """SIGKILL to the real command, at a moment when some units are written and others are not."""
+    """SIGKILL to the real command between the tensors of a unit and the note that counts it."""
     save_file({"input_ids": tokens()}, tmp_path / "ids.safetensors")
     (tmp_path / "gptq.yaml").write_text(
         "name: gptq\nrules:\n"
         "  - {match: '*embed_tokens', format: int4-g64, algorithm: rtn}\n"
         "  - {match: '*', format: ternary-g64, algorithm: gptq}\n"
     )
-    units = tmp_path / "out.partial" / "unfinished"
-    killed = subprocess.Popen(
-        _command(model, tmp_path, "out"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    partial = tmp_path / "out.partial"
+    command = _command(model, tmp_path, "out")
+    command[2] = HANGS_BEFORE_NOTE_3 + COMMAND
+    killed = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
-    while not (units / "unit-00002.json").exists():
+    while not (partial / f"model-00004-of-{LAYERS + 2:05d}.safetensors").exists():
         assert killed.poll() is None, "the run ended before it could be killed"
         assert time.monotonic() < deadline
-        time.sleep(0.001)
+        time.sleep(0.01)
     os.kill(killed.pid, signal.SIGKILL)
     assert killed.wait() == -signal.SIGKILL
     assert not (tmp_path / "out").exists()
-    assert 3 <= len(list(units.glob("unit-*.json"))) < LAYERS + 2
+    notes = sorted(path.name for path in (partial / "unfinished").glob("unit-*.json"))
+    assert notes == [f"unit-0000{unit}.json" for unit in range(3)]
 
     subprocess.run([*_command(model, tmp_path, "out"), "--resume"], check=True, capture_output=True)
-    subprocess.run(_command(model, tmp_path, "unbroken"), check=True, capture_output=True)
-    assert contents(tmp_path / "out") == contents(tmp_path / "unbroken")
+    whole = tmp_path / "unbroken"
+    compress(model, tmp_path / "gptq.yaml", whole, calibration=tmp_path / "ids.safetensors")
+    assert contents(tmp_path / "out") == contents(whole)
     open_packed(tmp_path / "out").verify()
 
 
 def _command(model: Path, folder: Path, out: str) -> list[str]:
     return [
-        *(sys.executable, "-c", KILLED, "compress", str(model), "--out", str(folder / out)),
+        *(sys.executable, "-c", COMMAND, "compress", str(model), "--out", str(folder / out)),
         *("--plan", str(folder / "gptq.yaml")),
         *("--calibration", str(folder / "ids.safetensors")),
     ]

@@ -48,9 +48,7 @@ def test_it_beats_rtn_and_unrefined_gptq(name: str) -> None:
     def loss(quantized: Tensor) -> float:
         return quadratic.loss(weight, quantized, damped)
 
-    fitted = loss(
-        trit_planes.quantize(weight, gram, scheme, trit_planes.Options()).dequantize()
-    )
+    fitted = loss(trit_planes.quantize(weight, gram, scheme, trit_planes.Options()).dequantize())
     once = trit_planes.Options(rounds=1)
     assert fitted <= loss(trit_planes.quantize(weight, gram, scheme, once).dequantize())
     unrefined = gptq.quantize(weight, gram, scheme, gptq.Options(refine=0))

@@ -176,7 +176,7 @@ def test_a_wrong_shape_is_refused(name: str, fragment: str, damaged: Any) -> Non
 
 def test_a_scale_that_is_no_number_is_refused(damaged: Any) -> None:
     name = "model.layers.1.mlp.up_proj.weight_scale"
-    with pytest.raises(CheckpointError, match="up_proj.scale: 1 values not finite or negative"):
+    with pytest.raises(CheckpointError, match=r"up_proj\.scale: 1 values not finite or negative"):
         load(damaged(lambda tensors: tensors[name][0, 0].fill_(torch.nan)))
 
 

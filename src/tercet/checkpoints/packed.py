@@ -93,7 +93,7 @@ class PackedCheckpoint:
         """One stored tensor, as a copy of its own."""
         if name not in self.file_of:
             raise CheckpointError(f"{self.directory}: holds no tensor {name!r}")
-        with safe_open(str(self.directory / self.file_of[name]), framework="pt") as file:
+        with cast(Any, safe_open)(str(self.directory / self.file_of[name]), "pt") as file:
             return file.get_tensor(name).clone()
 
     def packed(self, module: str) -> PackedTensor:
@@ -147,11 +147,10 @@ _REFETCH = "the checkpoint is damaged; copy it again or compress again with --ov
 def is_packed(directory: Path) -> bool:
     """Whether the directory claims to be a packed checkpoint of this library."""
     try:
-        config = json.loads((directory / "config.json").read_text())
-    except (OSError, ValueError):
+        config: Any = json.loads((directory / "config.json").read_text())
+        return config["quantization_config"]["quant_method"] == QUANT_METHOD
+    except (OSError, ValueError, KeyError, TypeError):
         return False
-    section = config.get("quantization_config") if isinstance(config, dict) else None
-    return isinstance(section, dict) and section.get("quant_method") == QUANT_METHOD
 
 
 def open_packed(directory: str | Path) -> PackedCheckpoint:
@@ -164,7 +163,7 @@ def open_packed(directory: str | Path) -> PackedCheckpoint:
     if not directory.is_dir():
         raise CheckpointError(f"{directory}: no such directory; give one that compress wrote")
     config = _read_json(directory / "config.json")
-    section = config.get("quantization_config")
+    section: dict[str, Any] | None = config.get("quantization_config")
     if not isinstance(section, dict) or section.get("quant_method") != QUANT_METHOD:
         raise CheckpointError(
             f"{directory}: config.json has no quantization_config of method {QUANT_METHOD!r}: "
@@ -225,8 +224,8 @@ def read_header(path: Path, info: FileInfo | None = None) -> Layout:
         if hashlib.sha256(raw).hexdigest() != info.header_sha256 or len(raw) != length:
             raise CheckpointError(f"{path}: the header does not match its hash: {_REFETCH}")
     try:
-        with safe_open(str(path), framework="pt") as file:
-            names = set(file.keys())
+        with cast(Any, safe_open)(str(path), "pt") as file:
+            names: set[str] = set(file.keys())
         entries = {name: entry for name, entry in json.loads(raw).items() if name in names}
         return {
             name: (_DTYPES[entry["dtype"]], tuple(entry["shape"]))
@@ -255,7 +254,7 @@ def _compare(directory: Path, quantization: QuantizationConfig, layout: Layout) 
 def _compare_manifest(
     directory: Path, quantization: QuantizationConfig, manifest: Manifest
 ) -> None:
-    # formats may share a layout (int4 and uint4), so the shapes alone do not tell them apart
+    # formats may share a layout (int4 and fp4_e2m1), so the shapes alone do not tell them apart
     told = {name: info.format for name, info in manifest.modules.items()}
     found = {name: module.format for name, module in quantization.modules.items()}
     for name in sorted({*told, *found}):

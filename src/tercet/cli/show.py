@@ -1,7 +1,7 @@
 """How results reach the terminal: JSON for machines, tables and progress bars for people."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -38,7 +38,7 @@ def say(line: str) -> None:
 
 
 @contextmanager
-def bar(quiet: bool = False) -> Iterator[Progress]:
+def bar(quiet: bool = False) -> Generator[Progress, None, None]:
     """A progress bar on standard error, with the time left."""
     columns = (
         TextColumn("{task.description:24}"),
@@ -48,5 +48,7 @@ def bar(quiet: bool = False) -> Iterator[Progress]:
         TextColumn("left"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=_status, disable=quiet, transient=True) as progress:
+    with Progress(
+        *columns, console=_status, disable=quiet or not _status.is_terminal, transient=True
+    ) as progress:
         yield progress

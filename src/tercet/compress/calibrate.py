@@ -5,10 +5,10 @@ every layer is fitted to the inputs that the compressed layers before it really 
 read the same tensor (q, k and v; gate and up) share one set of statistics.
 """
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -36,8 +36,8 @@ class _Call:
         """The layer's output [batch, length, width] for a batch of at most the recorded size."""
         size = hidden.shape[0]
         named = {name: _cut(value, size) for name, value in self.named.items()}
-        out = layer(hidden, *_cut(self.positional, size), **named)
-        return out[0] if isinstance(out, tuple) else out
+        out: Any = layer(hidden, *_cut(self.positional, size), **named)
+        return cast(Tensor, out[0] if isinstance(out, tuple) else out)
 
 
 class _Recorder(nn.Module):
@@ -178,46 +178,46 @@ class Stream:
         count = len(skeleton.layers)
         recorders = [_Recorder(first=i == 0, last=i == count - 1) for i in range(count)]
         with _standing_in(skeleton, recorders):
-            for part in tokens.split(BATCH):
+            for part in torch.split(tokens, BATCH):
                 _run(skeleton.model, part)
         hidden = torch.cat(recorders[0].hidden)
         return cls(hidden, [recorder.call for recorder in recorders if recorder.call])
 
     @torch.no_grad()
     def collect(self, layer: nn.Module, index: int, targets: dict[str, nn.Module]) -> Collector:
-        """Statistics of the targets' inputs when the layer, still uncompressed, runs on this stream.
+        """Statistics of the targets' inputs when the layer, still uncompressed, runs on it.
 
         The uncompressed model's hidden states, where they are followed, pass the layer on the way.
         """
         collector = Collector()
         for part, teacher in self._batches():
             with inputs_of(targets) as wanted:
-                self._advance_teacher(layer, index, teacher)
+                after = self.calls[index](layer, teacher) if teacher is not None else None
             with inputs_of(targets) as seen:
                 self.calls[index](layer, part)
             collector.add(seen, wanted)
+            if teacher is not None and after is not None:
+                # not before: a linear may read the hidden states themselves, as BERT's queries do
+                teacher.copy_(after)
         return collector
 
     @torch.no_grad()
     def advance_teacher(self, layer: nn.Module, index: int) -> None:
         """Takes the uncompressed model's hidden states through the layer, still uncompressed."""
         for _, teacher in self._batches():
-            self._advance_teacher(layer, index, teacher)
-
-    def _advance_teacher(self, layer: nn.Module, index: int, part: Tensor | None) -> None:
-        if part is not None:
-            part.copy_(self.calls[index](layer, part))
+            if teacher is not None:
+                teacher.copy_(self.calls[index](layer, teacher))
 
     def _batches(self) -> list[tuple[Tensor, Tensor | None]]:
-        parts = list(self.hidden.split(BATCH))
+        parts = list(torch.split(self.hidden, BATCH))
         if self.teacher is None:
             return [(part, None) for part in parts]
-        return list(zip(parts, self.teacher.split(BATCH), strict=True))
+        return list(zip(parts, torch.split(self.teacher, BATCH), strict=True))
 
     @torch.no_grad()
     def advance(self, layer: nn.Module, index: int) -> None:
         """Replaces the hidden states by the layer's outputs, in place."""
-        for part in self.hidden.split(BATCH):
+        for part in torch.split(self.hidden, BATCH):
             part.copy_(self.calls[index](layer, part))
 
     @torch.no_grad()
@@ -227,7 +227,9 @@ class Stream:
         """Statistics of linears behind the last layer (a head, a pooler)."""
         collector, feeder = Collector(), _Feeder()
         with _standing_in(skeleton, [feeder]):
-            for ids, (part, teacher) in zip(tokens.split(BATCH), self._batches(), strict=True):
+            for ids, (part, teacher) in zip(
+                torch.split(tokens, BATCH), self._batches(), strict=True
+            ):
                 inputs: list[dict[str, Tensor]] = []
                 for feeder.hidden in (part, teacher):
                     with inputs_of(targets, stop=True) as seen:
@@ -249,15 +251,14 @@ def _run(model: nn.Module, ids: Tensor) -> None:
 def _cut(value: Any, size: int) -> Any:
     """A recorded argument, cut to a last and shorter batch where it has a batch dimension."""
     if isinstance(value, tuple):
-        parts: tuple[Any, ...] = value
-        return tuple(_cut(part, size) for part in parts)
+        return tuple(_cut(part, size) for part in cast("tuple[Any, ...]", value))
     if isinstance(value, Tensor) and value.ndim and value.shape[0] > size:
         return value[:size]
     return value
 
 
 @contextmanager
-def _standing_in(skeleton: Skeleton, replacements: list[Any]) -> Iterator[None]:
+def _standing_in(skeleton: Skeleton, replacements: list[Any]) -> Generator[None, None, None]:
     parent_name, _, list_name = skeleton.layers_name.rpartition(".")
     parent = skeleton.module(parent_name)
     setattr(parent, list_name, nn.ModuleList(replacements))

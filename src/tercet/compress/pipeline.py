@@ -6,14 +6,14 @@ disk before the next begins; a resumed run replays finished units from disk and 
 bytes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, cast
 
 import torch
-from safetensors.torch import load_file
+from safetensors import torch as safetensors_torch
 from torch import Tensor, nn
 
 from tercet.checkpoints.atomic import disk_errors
@@ -373,10 +373,10 @@ class _Run:
 
 def packable(skeleton: Skeleton) -> list[str]:
     """Every linear and embedding with a weight of its own (a tied head has none)."""
-    own = {id(p): name for name, p in skeleton.model.named_parameters()}
+    own: dict[int, str] = {id(p): name for name, p in skeleton.model.named_parameters()}
     return [
         name
-        for name, module in skeleton.model.named_modules()
+        for name, module in cast("Iterable[tuple[str, nn.Module]]", skeleton.model.named_modules())
         if isinstance(module, (nn.Linear, nn.Embedding))
         and own.get(id(module.weight)) == f"{name}.weight"
     ]
@@ -396,12 +396,12 @@ def _relative_error(weight: Tensor, result: Quantized) -> float:
         restored = InputTransform(hadamard=result.hadamard)(restored)
     if result.input_scale is not None:
         restored = restored * result.input_scale
-    norm = float(weight.norm())
-    return float((weight - restored).norm()) / norm if norm else 0.0
+    total = float(weight.square().sum())
+    return (float((weight - restored).square().sum()) / total) ** 0.5 if total else 0.0
 
 
 def _read_back(path: Path, entries: dict[str, PackedModule]) -> dict[str, Quantized]:
-    tensors = load_file(path)
+    tensors = safetensors_torch.load_file(path)
     results: dict[str, Quantized] = {}
     for name, entry in entries.items():
         packed = PackedTensor(

@@ -4,9 +4,9 @@ Parameters live on the meta device until `fill` reads them from the source; `emp
 Buffers that no file holds (rotary frequencies) are real from the start.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -76,7 +76,7 @@ class Skeleton:
         return self.model.get_submodule(name)
 
     @contextmanager
-    def filled(self, prefixes: list[str]) -> Iterator[None]:
+    def filled(self, prefixes: list[str]) -> Generator[None, None, None]:
         """Reads all parameters below the given modules or parameters, and drops them afterwards."""
         names = [
             name
@@ -121,22 +121,24 @@ def _empty_model(config: dict[str, Any]) -> nn.Module:
             f"model_type {model_type!r} is not known to transformers: "
             f"install a newer transformers or convert the model"
         ) from error
-    names = config.get("architectures") or []
-    causal = any(str(name).endswith("ForCausalLM") for name in names) or (
+    names: list[str] = config.get("architectures") or []
+    causal = any(name.endswith("ForCausalLM") for name in names) or (
         not names and model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     )
     with init_empty_weights(include_buffers=False):
         maker = AutoModelForCausalLM if causal else AutoModel
-        model = maker.from_config(parsed, dtype=torch.float32, attn_implementation="sdpa")
+        model: Any = cast(Any, maker).from_config(
+            parsed, dtype=torch.float32, attn_implementation="sdpa"
+        )
     model.eval()
     model.tie_weights()
-    return model
+    return cast(nn.Module, model)
 
 
 def _repeated_layers(model: nn.Module) -> tuple[str, nn.ModuleList]:
     lists = [
         (name, module)
-        for name, module in model.named_modules()
+        for name, module in cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
         if isinstance(module, nn.ModuleList)
         and len({type(child) for child in module}) == 1
         and any(isinstance(part, nn.Linear) for part in module.modules())

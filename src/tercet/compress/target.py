@@ -6,6 +6,8 @@ arXiv:2504.02692), up to a constant the same objective as for W with W* in its p
 text is finite, so only a share of the way is gone and H is damped.
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,7 @@ def target_weight(weight: Tensor, statistics: Statistics, share: float) -> Tenso
     damped = gram.clone()
     mean = damped.diagonal().mean()
     damped.diagonal().add_(_DAMPING * mean if mean > 0 else 1.0)
+    lower = cast(Tensor, torch.linalg.cholesky(damped))
     drift = weight.double() @ (statistics.cross.double() - gram)
-    correction = torch.cholesky_solve(drift.T, torch.linalg.cholesky(damped)).T
+    correction = torch.cholesky_solve(drift.T, lower).T
     return (weight.double() + share * correction).to(weight.dtype)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import torch as safetensors_torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
@@ -41,7 +41,7 @@ def calibration_tokens(path: Path, tokenizer_directory: Path, wanted: Calibratio
     """
     if path.suffix == ".safetensors":
         try:
-            return load_file(path)["input_ids"].long()
+            return safetensors_torch.load_file(path)["input_ids"].long()
         except (OSError, SafetensorError, KeyError) as error:
             raise PlanError(f"{path}: no safetensors file with input_ids ({error})") from error
     tokenizer = tokenizer_directory / "tokenizer.json"

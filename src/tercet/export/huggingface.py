@@ -38,7 +38,7 @@ class TercetConfig(QuantizationConfigMixin):
     """The `quantization_config` of a packed checkpoint, as transformers keeps it."""
 
     def __init__(self, modules: dict[str, Any], version: int = 1, **_: Any) -> None:
-        self.quant_method = QUANT_METHOD
+        self.quant_method = QUANT_METHOD  # pyright: ignore[reportAttributeAccessIssue]
         self.version = version
         self.modules = modules
 
@@ -174,12 +174,12 @@ class TercetQuantizer(HfQuantizer):
             cast(_PackedBuffers, model.get_submodule(name)).fill(name, self._checkpoint)
         return model
 
-    def is_serializable(self) -> bool:
+    def is_serializable(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
         """`save_pretrained` writes the packed buffers."""
         return True
 
     @property
-    def is_trainable(self) -> bool:
+    def is_trainable(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The packed weights are constants."""
         return False
 

@@ -30,7 +30,7 @@ MODEL = "smollm2-135m"
 FORMATS = ("int4", "nonary", "ternary")
 PROMPT = "What is the capital of France?"
 TOKENS = 48
-CALIBRATION = Calibration(sequences=32, length=512)
+CALIBRATION = Calibration(sequences=16, length=512)
 WINDOWS = 8
 WINDOW_TOKENS = 1024
 

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from safetensors.torch import save_file
+from safetensors import torch as safetensors_torch
 
 from tercet.checkpoints.atomic import atomic_directory
 from tercet.checkpoints.source import ModelSource
@@ -18,7 +18,7 @@ def materialize(source: ModelSource, directory: Path) -> Path:
         return directory
     with atomic_directory(directory) as target:
         tensors = {name: source.read(name).float().contiguous() for name in source.names()}
-        save_file(tensors, str(target / "model.safetensors"), {"format": "pt"})
+        safetensors_torch.save_file(tensors, str(target / "model.safetensors"), {"format": "pt"})
         config = {**source.config, "dtype": "float32"}
         (target / "config.json").write_text(json.dumps(config, indent=1))
         source.save_tokenizer(target)

@@ -43,14 +43,14 @@ class Speed:
 def packed_speed(directory: Path, prompt: str, tokens: int) -> Speed:
     """`tercet run` on a packed checkpoint."""
     return _measure(
-        ["-m", "tercet.cli.main", "run", str(directory), "--prompt", prompt]
-        + ["--max-tokens", str(tokens), "--ignore-stop", "--json"]
+        ["-m", "tercet", "run", str(directory), "--prompt", prompt, "--ignore-stop", "--json"],
+        ["--max-tokens", str(tokens)],
     )
 
 
 def transformers_speed(model: str, prompt: str, tokens: int) -> Speed:
     """The uncompressed model in float32 by transformers, greedy, with its key-value cache."""
-    return _measure(["-m", "tercet.recipes.transformers_baseline", model, prompt, str(tokens)])
+    return _measure(["-m", "tercet.recipes.transformers_baseline", model], [prompt, str(tokens)])
 
 
 def read_bandwidth() -> float:
@@ -64,7 +64,8 @@ def read_bandwidth() -> float:
     return _BANDWIDTH_BYTES / best
 
 
-def _measure(arguments: list[str]) -> Speed:
+def _measure(command: list[str], options: list[str]) -> Speed:
+    arguments = [*command, *options]
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]

@@ -2,13 +2,13 @@
 
     python -m tercet.recipes.transformers_baseline MODEL PROMPT TOKENS
 
-MODEL is a Hugging Face directory. Prints one JSON object, with the same keys as `tercet run --json`.
+MODEL is a Hugging Face directory. Prints one JSON object, with keys as in `tercet run --json`.
 """
 
 import json
 import sys
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -19,9 +19,9 @@ from tercet.records import peak_resident_bytes
 @torch.inference_mode()
 def measure(directory: str, prompt: str, tokens: int) -> dict[str, Any]:
     """Greedy decoding of `tokens` tokens; the first one, with the prompt, is not timed."""
-    tokenizer = AutoTokenizer.from_pretrained(directory)
-    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
-    ids = tokenizer(prompt, return_tensors="pt").input_ids
+    tokenizer: Any = cast(Any, AutoTokenizer).from_pretrained(directory)
+    model: Any = cast(Any, AutoModelForCausalLM).from_pretrained(directory, dtype=torch.float32)
+    ids: Any = tokenizer(prompt, return_tensors="pt").input_ids
     if tokenizer.chat_template:
         turns = [{"role": "user", "content": prompt}]
         ids = tokenizer.apply_chat_template(

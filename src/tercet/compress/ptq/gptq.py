@@ -11,6 +11,8 @@ original order, so that scales stay plain; scales searched under the weights H[i
 bits on SmolLM2-135M); then rounds of exact scale fitting and coordinate descent.
 """
 
+from typing import cast
+
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
@@ -73,9 +75,10 @@ def inverse_factor(gram: Tensor) -> Tensor:
     """U, upper triangular, with U^T U = H^-1, for a positive definite H [K, K]; float64 inside."""
     if not gram.numel():
         return gram
-    lower = torch.linalg.cholesky(gram.double())
+    lower = cast(Tensor, torch.linalg.cholesky(gram.double()))
     inverse = torch.cholesky_inverse(lower)
-    return torch.linalg.cholesky(inverse, upper=True).to(gram.dtype)
+    factor = cast(Tensor, torch.linalg.cholesky(inverse, upper=True))
+    return factor.to(gram.dtype)
 
 
 def spread(weight: Tensor, grid: Grid, factor: Tensor, order: Tensor) -> Tensor:
@@ -95,7 +98,7 @@ def spread(weight: Tensor, grid: Grid, factor: Tensor, order: Tensor) -> Tensor:
     inverse = torch.where(scale > 0, 1.0 / scale, 0.0)
     zero = torch.zeros(1).expand_as(scale) if grid.zero is None else grid.zero.T[order].contiguous()
     levels = torch.empty_like(rest)
-    pivots = factor.diagonal().reciprocal().tolist()
+    pivots = cast("list[float]", factor.diagonal().reciprocal().tolist())
     for start in range(0, weight.shape[1], _BLOCK):
         end = min(start + _BLOCK, weight.shape[1])
         local, local_factor = rest[start:end], factor[start:end, start:end]

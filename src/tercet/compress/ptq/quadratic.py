@@ -10,6 +10,8 @@ With Q = (level - zero) * scale per group, the loss is quadratic in the scales f
 at a time (`sweep`; coordinate descent as in QuantEase, arXiv:2309.01885). `refine` alternates both.
 """
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -67,7 +69,7 @@ def sweep(weight: Tensor, levels: Tensor, grid: Grid, gram: Tensor) -> Tensor:
     levels = levels.T.contiguous()
     quantized = (levels - zero) * scale
     pull = gram @ (weight.T - quantized)
-    steps = gram.diagonal().reciprocal().tolist()
+    steps = cast("list[float]", gram.diagonal().reciprocal().tolist())
     for start in range(0, weight.shape[1], _BLOCK):
         end = min(start + _BLOCK, weight.shape[1])
         local_gram, local_pull = gram[start:end, start:end], pull[start:end]
@@ -109,7 +111,7 @@ def fit_scale(weight: Tensor, basis: Tensor, gram: Tensor, group: int) -> Tensor
             system[:, g, h] = system[:, h, g] = through[:, there].sum(1)
     diagonal = system.diagonal(dim1=1, dim2=2)
     diagonal += 1e-9 * diagonal.mean(1, keepdim=True) + torch.finfo(torch.float64).tiny
-    solved = torch.linalg.solve(system, target[..., None])[..., 0]
+    solved = cast(Tensor, torch.linalg.solve(system, target[..., None])[..., 0])
     return solved.to(weight.dtype).clamp_min_(0).nan_to_num_(0.0, 0.0, 0.0)
 
 

@@ -1,0 +1,5 @@
+"""python -m tercet: the command line."""
+
+from tercet.cli.main import main
+
+main()

@@ -1,0 +1,63 @@
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from tercet.errors import CheckpointError
+from tercet.records import Environment, Outcome, Record, append, load, peak_resident_bytes
+
+
+def record(**changes: object) -> Record:
+    content = {"kind": "evaluation", "subject": "m", "metrics": {"perplexity": 12.5}}
+    return Record.model_validate({**content, "environment": Environment.here(), **changes})
+
+
+def test_append_adds_and_load_gives_back(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "records.jsonl"
+    first, second = record(), record(subject="n", settings={"windows": 3, "text": None})
+    append(path, [first])
+    before = path.read_text()
+    append(path, [second])
+    assert path.read_text().startswith(before)
+    assert load(path) == [first, second]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.WRONG, Outcome.FAILED])
+def test_fast_but_wrong_cannot_be_said(outcome: Outcome) -> None:
+    with pytest.raises(ValidationError, match="has a reason and no metrics"):
+        record(outcome=outcome, reason="off by 2")
+    with pytest.raises(ValidationError, match="has a reason and no metrics"):
+        record(outcome=outcome, metrics={})
+    assert record(outcome=outcome, metrics={}, reason="off by 2").metrics == {}
+
+
+def test_good_without_numbers_is_refused() -> None:
+    with pytest.raises(ValidationError, match="an OK record has metrics"):
+        record(metrics={})
+
+
+def test_unknown_field_is_refused() -> None:
+    with pytest.raises(ValidationError, match="speed"):
+        record(speed=3)
+
+
+def test_damaged_line_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    append(path, [record(), record()])
+    path.write_text(path.read_text()[:-20])
+    with pytest.raises(CheckpointError, match=r"records\.jsonl:2: not a record"):
+        load(path)
+
+
+def test_environment_of_this_machine() -> None:
+    here = Environment.here(accelerator="none")
+    assert here.cores >= 1
+    assert here.memory_bytes > 2**28
+    assert {"tercet", "torch", "transformers"} <= set(here.libraries)
+    assert here == Environment.model_validate_json(here.model_dump_json())
+
+
+def test_peak_memory_grows_with_what_is_held() -> None:
+    before = peak_resident_bytes()
+    held = bytearray(b"x") * (before + 50_000_000)
+    assert peak_resident_bytes() >= len(held)
