@@ -24,10 +24,8 @@ def demo() -> list[Row]:
     """The demonstration: quality, size and speed of each format."""
     if not DEMO.exists():
         return [["not measured"]]
-    rows = [
-        ["model", "bits a weight", "MB", "vs bf16", "perplexity", "KL, nats", "top-1"]
-        + ["tokens/s", "vs fp32", "of bandwidth", "peak MB"]
-    ]
+    quality = ("model", "bits a weight", "MB", "vs bf16", "perplexity", "KL, nats", "top-1")
+    rows = [[*quality, "tokens/s", "vs fp32", "of bandwidth", "peak MB"]]
     for record in json.loads(DEMO.read_text()):
         metrics: dict[str, float] = record["metrics"]
         student = "disk_bytes" in metrics

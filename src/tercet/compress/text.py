@@ -1,18 +1,16 @@
 """Calibration text to token sequences."""
 
-import gzip
 import hashlib
-import zlib
 from importlib.resources import files
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
 from safetensors import torch as safetensors_torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from tercet.checkpoints.layout import CalibrationInfo
+from tercet.checkpoints.text_tokens import text_tokens
 from tercet.compress.plan import Calibration
 from tercet.errors import PlanError
 
@@ -20,15 +18,6 @@ from tercet.errors import PlanError
 def default_text() -> Path:
     """The text that ships with the package: State of the Union addresses, public domain."""
     return Path(str(files("tercet.compress"))) / "text" / "state_of_the_union.txt.gz"
-
-
-def read_text(path: Path) -> str:
-    """The content of a UTF-8 text file, gzip-compressed or not."""
-    try:
-        data = path.read_bytes()
-        return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise PlanError(f"{path}: cannot be read as UTF-8 text ({error})") from error
 
 
 def calibration_tokens(path: Path, tokenizer_directory: Path, wanted: Calibration) -> Tensor:
@@ -44,14 +33,7 @@ def calibration_tokens(path: Path, tokenizer_directory: Path, wanted: Calibratio
             return safetensors_torch.load_file(path)["input_ids"].long()
         except (OSError, SafetensorError, KeyError) as error:
             raise PlanError(f"{path}: no safetensors file with input_ids ({error})") from error
-    tokenizer = tokenizer_directory / "tokenizer.json"
-    if not tokenizer.exists():
-        raise PlanError(
-            "the model has no tokenizer.json, so calibration text cannot be tokenized: give "
-            "--calibration a safetensors file with input_ids [sequences, length]"
-        )
-    encoded = Tokenizer.from_file(str(tokenizer)).encode(read_text(path), add_special_tokens=False)
-    ids = torch.tensor(encoded.ids)
+    ids = text_tokens(path, tokenizer_directory / "tokenizer.json")
     needed = wanted.sequences * wanted.length
     if len(ids) < needed:
         raise PlanError(

@@ -1,13 +1,11 @@
 """Evaluation text to windows of tokens."""
 
-import gzip
 from importlib.resources import files
 from pathlib import Path
 
-import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
+from tercet.checkpoints.text_tokens import text_tokens
 from tercet.errors import CheckpointError
 
 
@@ -28,18 +26,7 @@ def windows(path: Path, tokenizer: Path, length: int, count: int | None) -> Tens
     Raises:
         CheckpointError: unreadable file, no tokenizer, or too little text for one window.
     """
-    if not tokenizer.exists():
-        raise CheckpointError(f"{tokenizer}: missing; evaluation on text needs the tokenizer")
-    try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"{path}: cannot be read as UTF-8 text ({error})") from error
-    encoder = Tokenizer.from_file(str(tokenizer))
-    # a file may ask for the truncation and padding that its model was once served with
-    encoder.no_truncation()
-    encoder.no_padding()
-    ids = torch.tensor(encoder.encode(text, add_special_tokens=False).ids)
+    ids = text_tokens(path, tokenizer)
     found = len(ids) // length
     if found == 0:
         raise CheckpointError(f"{path}: {len(ids)} tokens are less than one window of {length}")
