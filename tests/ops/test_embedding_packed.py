@@ -33,7 +33,7 @@ def test_rounds_as_torch_does(dtype: torch.dtype) -> None:
     assert expected.isinf().any() == (dtype == torch.float16)
     for name in ("cpu", "torch"):
         arguments = OP.prepare({"ids": ids, "weight": weight, "dtype": dtype})
-        assert torch.equal(load(OP, name)(*arguments.values()), expected), name
+        assert torch.equal(load(OP, name).forward(*arguments.values()), expected), name
 
 
 @pytest.mark.parametrize("name", ["cpu", "torch"])
@@ -43,7 +43,7 @@ def test_an_id_out_of_range_is_named(name: str, ids: list[int], message: str) ->
         {"ids": torch.tensor(ids), "weight": packed("int4", 20, 64), "dtype": torch.float32}
     )
     with pytest.raises(UnsupportedError, match=rf"{message}.*ids must be from 0 to 19"):
-        load(OP, name)(*arguments.values())
+        load(OP, name).forward(*arguments.values())
 
 
 def test_bad_input_is_named() -> None:

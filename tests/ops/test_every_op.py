@@ -34,19 +34,19 @@ def names(op: Op) -> list[str]:
 @pytest.mark.usefixtures("poisoned")
 @every_case
 def test_matches_the_reference(op: Op, case: Case) -> None:
-    arguments = case.make()
+    arguments = case.make(0)
     expected, magnitude = op.reference(**arguments), op.magnitude(**arguments)
     prepared = op.prepare(arguments)
     before = {k: v.clone() for k, v in prepared.items() if isinstance(v, torch.Tensor)}
     for name in names(op):
-        found = load(op, name)(*prepared.values())
+        found = load(op, name).forward(*prepared.values())
         assert found.shape == expected.shape, name
         limit = op.tolerance(found.dtype).relative * magnitude
         limit = limit + torch.finfo(found.dtype).smallest_normal
         wrong = ~((found.double() - expected).abs() <= limit)
         worst = ((found.double() - expected).abs() / limit).nan_to_num(torch.inf)
         assert not wrong.any(), f"{name}: {int(wrong.sum())} wrong, {worst.max():.3g} x the limit"
-        again = load(op, name)(*prepared.values())
+        again = load(op, name).forward(*prepared.values())
         assert torch.equal(found, again), f"{name}: a second run differs"
     for key, value in before.items():
         assert torch.equal(value, prepared[key]), f"{key} was written to"
@@ -54,7 +54,7 @@ def test_matches_the_reference(op: Op, case: Case) -> None:
 
 @every_case
 def test_tensors_are_as_declared(op: Op, case: Case) -> None:
-    prepared = op.prepare(case.make())
+    prepared = op.prepare(case.make(0))
     for spec in op.tensors:
         tensor = prepared.get(spec.name)
         if tensor is None:
@@ -75,7 +75,7 @@ def differentiable_runs() -> list[tuple[Op, Case]]:
     ("op", "case"), differentiable_runs(), ids=[case.name for _, case in differentiable_runs()]
 )
 def test_gradient_matches_float64(op: Op, case: Case) -> None:
-    arguments = case.make()
+    arguments = case.make(0)
     wanted = [name for name in op.differentiable if arguments[name] is not None]
     exact = dict(arguments)
     for name in wanted:
@@ -100,7 +100,7 @@ def test_gradient_matches_float64(op: Op, case: Case) -> None:
 
 @some_cases
 def test_torch_library_accepts_it(op: Op, case: Case) -> None:
-    prepared = op.prepare(case.make())
+    prepared = op.prepare(case.make(0))
     for name in op.differentiable:
         if prepared[name] is not None:
             prepared[name] = prepared[name].clone().requires_grad_()

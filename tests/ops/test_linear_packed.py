@@ -26,7 +26,7 @@ def threads() -> Iterator[None]:
 @pytest.mark.parametrize("isa", cpu.isas())
 @pytest.mark.parametrize("case", OP.cases[::2], ids=lambda case: case.name)
 def test_each_instruction_set_matches_the_reference(isa: str, case: Case) -> None:
-    arguments = case.make()
+    arguments = case.make(0)
     expected, magnitude = OP.reference(**arguments), OP.magnitude(**arguments)
     found = cpu.for_isa(isa)(*OP.prepare(arguments).values())
     limit = OP.tolerance(found.dtype).relative * magnitude

@@ -1,17 +1,22 @@
 """The op contract: what the generic tests, the harness and the selector read of an operation."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from tercet.errors import UnsupportedError
 from tercet.kernel.compile import find_compiler
+from tercet.kernel.model_shape import ModelShape
 
 Arguments = Mapping[str, Any]
-Run = Callable[..., torch.Tensor]
+Sizes = Mapping[str, int]
+Run = Callable[..., Any]
+Role = Literal["input", "output", "saved"]
+Language = Literal["torch", "cpp", "triton", "gluon", "cuda"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +29,22 @@ class Axis:
 
 @dataclass(frozen=True, kw_only=True)
 class TensorSpec:
-    """A tensor of the op over named axes; an optional one may be None."""
+    """A tensor of the op over named axes.
+
+    Attributes:
+        name: the argument's name; for outputs, what the README calls it.
+        axes: its axes, in order; leading axes of an input may be several, flattened into the first.
+        dtypes: what it may be.
+        optional: whether an input may be None (an absent output has no elements).
+        role: "input"; "output" of `run`; or "saved": an output of `run` that only the gradient
+            reads, and that has none itself. Outputs are declared in the order of `run`.
+    """
 
     name: str
     axes: tuple[str, ...]
     dtypes: tuple[torch.dtype, ...]
     optional: bool = False
+    role: Role = "input"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,22 +55,60 @@ class Cost:
     bytes_read: int
     bytes_written: int
 
+    @property
+    def bytes(self) -> int:
+        """Read and written."""
+        return self.bytes_read + self.bytes_written
+
 
 @dataclass(frozen=True, kw_only=True)
 class Tolerance:
-    """|result - reference| <= relative * magnitude for results of this dtype, and why."""
+    """|result - reference| <= relative * magnitude for results of this dtype, and why.
+
+    Integer results must be equal. A gradient may be off by `gradient` times the largest magnitude
+    of its row (it is a sum over what the forward computed once); default: four times `relative`.
+    """
 
     dtype: torch.dtype
     relative: float
     reason: str
+    gradient: float | None = None
+
+    @property
+    def gradient_relative(self) -> float:
+        """What a gradient of this dtype may be off by."""
+        return 4 * self.relative if self.gradient is None else self.gradient
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One input to check the op on; `make` builds the arguments of the reference, seeded."""
+    """One input to check the op on.
+
+    Attributes:
+        name: unique within the op.
+        make: seed -> the arguments of the reference, on the CPU; fresh values for every seed, equal
+            ones for equal seeds.
+        gradient: whether the gradient is defined and checked here (not at inf and NaN).
+    """
 
     name: str
-    make: Callable[[], dict[str, Any]]
+    make: Callable[[int], dict[str, Any]]
+    gradient: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """A call as it occurs in production: the size of each axis, a dtype and the op's options."""
+
+    name: str
+    sizes: Sizes
+    dtype: torch.dtype = torch.bfloat16
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def __str__(self) -> str:
+        sizes = " ".join(f"{axis}={size}" for axis, size in self.sizes.items())
+        options = " ".join(f"{name}={value}" for name, value in self.options.items())
+        return " ".join(part for part in (sizes, str(self.dtype)[6:], options) if part)
 
 
 @dataclass(frozen=True)
@@ -64,6 +117,7 @@ class Context:
 
     device: str
     dtype: torch.dtype
+    sizes: Sizes = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,11 +128,15 @@ class Requirement:
         devices: device types it runs on; empty means any.
         dtypes: dtypes of the activations it takes.
         compiler: whether a C++ compiler has to be present.
+        capability: the least CUDA compute capability, (major, minor).
+        multiples: axis -> what its size must be a multiple of.
     """
 
     devices: tuple[str, ...] = ()
     dtypes: tuple[torch.dtype, ...]
     compiler: bool = False
+    capability: tuple[int, int] | None = None
+    multiples: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def unmet(self, context: Context) -> str | None:
         """The first thing that is missing, in words; None when the implementation may run."""
@@ -89,7 +147,27 @@ class Requirement:
             return f"takes {allowed}, the input is {context.dtype}"
         if self.compiler and find_compiler() is None:
             return "no C++ compiler was found: run `apt install g++` or set CXX"
+        if self.capability is not None and torch.cuda.is_available():
+            found = torch.cuda.get_device_capability()
+            if found < self.capability:
+                return f"needs compute capability {self.capability}, this GPU has {found}"
+        for axis, multiple in self.multiples.items():
+            if context.sizes.get(axis, 0) % multiple:
+                return f"needs {axis} to be a multiple of {multiple}, it is {context.sizes[axis]}"
         return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernels:
+    """A loaded implementation.
+
+    Attributes:
+        forward: takes what the torch.library op takes, in its order; returns its outputs.
+        gradient: takes what the op's gradient takes; None where it has none of its own.
+    """
+
+    forward: Run
+    gradient: Run | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,20 +177,56 @@ class Implementation:
     Attributes:
         name: its name within the op.
         requirement: what it needs.
-        path: "module:function", imported on first use; that function takes nothing, builds what it
-            has to and returns the implementation, which takes the torch.library op's arguments.
+        module: imported on first use; it has a function `forward`, may have `gradient`, and may
+            have `build`, which is called once before and raises BuildError where it cannot build.
+        language: what it is written in; decides how it is cross-compiled and interpreted.
         slow: True for the path that is there so that the op runs at all.
+        space: the configurations that the tuner may choose from: option -> values.
     """
 
     name: str
     requirement: Requirement
-    path: str
+    module: str
+    language: Language
     slow: bool = False
+    space: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+
+    def load(self) -> Kernels:
+        """The implementation. BuildError where its native code cannot be built."""
+        module = import_module(self.module)
+        if build := getattr(module, "build", None):
+            build()
+        return Kernels(forward=module.forward, gradient=getattr(module, "gradient", None))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Baseline:
+    """What a user would call instead, for the benchmark.
+
+    Attributes:
+        name: as the table shows it.
+        path: "module:function"; takes the op's prepared arguments by name, returns its outputs
+            (without the saved ones); differentiable by autograd.
+        package: the distribution it needs, as pip names it; None for torch alone.
+    """
+
+    name: str
+    path: str
+    package: str | None = None
 
     def load(self) -> Run:
-        """The implementation. BuildError where its native code cannot be built."""
+        """The function. ImportError where the package is missing."""
         module, function = self.path.split(":")
-        return getattr(import_module(module), function)()
+        return getattr(import_module(module), function)
+
+
+def _as_given(arguments: Arguments) -> dict[str, Any]:
+    return dict(arguments)
+
+
+def _no_workloads(model: ModelShape) -> tuple[Workload, ...]:
+    del model
+    return ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,15 +236,21 @@ class Op:
     Attributes:
         name: also the name of its folder and of its torch.library op (tercet::name).
         axes, tensors: the typed signature; every axis of a tensor is declared.
-        run: the torch.library op; takes prepared arguments.
-        reference: the meaning, in float64; takes a case's arguments.
+        run: the torch.library op; takes prepared arguments, in order.
+        reference: the meaning, in float64; takes a case's arguments; plain differentiable torch.
         magnitude: like reference, with absolute values: the size of what is summed into each
-            element, which a rounding error is relative to.
+            element, which a rounding error is relative to. None: the size of the result itself.
         prepare: a case's arguments to prepared ones.
-        cost: of a call with prepared arguments.
-        cases, tolerances: what the generic suite checks.
+        cost, gradient_cost: of a call with prepared arguments (meta tensors will do), forward and
+            backward.
+        cases, tolerances: what the check runs and judges by.
         differentiable: names of arguments that have a gradient.
         implementations: best first.
+        inputs: (workload, seed, device) -> the arguments of the reference for it.
+        shapes: the op's calls in a model, from the model's published shape.
+        independent: an axis along which calls are independent of each other, so that a check at
+            scale may compare some of its rows; None where there is none.
+        baselines: what the benchmark compares with; the first is plain torch.
     """
 
     name: str
@@ -138,13 +258,18 @@ class Op:
     tensors: tuple[TensorSpec, ...]
     run: Run
     reference: Run
-    magnitude: Run
-    prepare: Callable[[Arguments], dict[str, Any]]
+    magnitude: Run | None = None
+    prepare: Callable[[Arguments], dict[str, Any]] = _as_given
     cost: Callable[[Arguments], Cost]
+    gradient_cost: Callable[[Arguments], Cost] | None = None
     cases: tuple[Case, ...]
     tolerances: tuple[Tolerance, ...]
-    differentiable: tuple[str, ...]
+    differentiable: tuple[str, ...] = ()
     implementations: tuple[Implementation, ...]
+    inputs: Callable[[Workload, int, str], dict[str, Any]] | None = None
+    shapes: Callable[[ModelShape], tuple[Workload, ...]] = _no_workloads
+    independent: str | None = None
+    baselines: tuple[Baseline, ...] = ()
 
     def __post_init__(self) -> None:
         declared = {axis.name for axis in self.axes}
@@ -154,9 +279,16 @@ class Op:
                     f"op {self.name!r}: tensor {tensor.name!r} has axes {sorted(unknown)} that are "
                     f"not declared: declared are {sorted(declared)}"
                 )
+        if self.independent is not None and self.independent not in declared:
+            raise UnsupportedError(
+                f"op {self.name!r}: independent axis {self.independent!r} is not declared: "
+                f"declared are {sorted(declared)}"
+            )
 
     def tolerance(self, dtype: torch.dtype) -> Tolerance:
-        """The tolerance for results of that dtype."""
+        """The tolerance for results of that dtype; integers must be equal."""
+        if not dtype.is_floating_point:
+            return Tolerance(dtype=dtype, relative=0.0, reason="integers are exact")
         for tolerance in self.tolerances:
             if tolerance.dtype == dtype:
                 return tolerance
@@ -164,3 +296,20 @@ class Op:
             f"op {self.name!r} has no tolerance for {dtype}: it has "
             f"{', '.join(str(tolerance.dtype) for tolerance in self.tolerances)}"
         )
+
+    def implementation(self, name: str) -> Implementation:
+        """The implementation of that name."""
+        for implementation in self.implementations:
+            if implementation.name == name:
+                return implementation
+        known = ", ".join(implementation.name for implementation in self.implementations)
+        raise UnsupportedError(f"op {self.name!r} has no implementation {name!r}: it has {known}")
+
+    def of_role(self, *roles: Role) -> tuple[TensorSpec, ...]:
+        """The declared tensors of these roles, in order."""
+        return tuple(tensor for tensor in self.tensors if tensor.role in roles)
+
+
+def outputs_of(result: Any) -> tuple[Tensor, ...]:
+    """What an op or its reference returned, as a tuple of tensors."""
+    return (result,) if isinstance(result, Tensor) else tuple(result)

@@ -1,15 +1,20 @@
 """Select: which implementation of an op runs, and why."""
 
+import importlib.util
 import pkgutil
+import sys
 import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import import_module
+from pathlib import Path
 
 import torch
 
-from tercet.errors import BuildError, UnsupportedError
-from tercet.kernel.contract import Context, Op, Run
+from tercet.errors import BuildError, UnsupportedError, unknown_name
+from tercet.kernel.contract import Context, Implementation, Kernels, Op, Run, Sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,19 +31,50 @@ class Verdict:
         return f"{self.implementation:12} {mark:8} {self.reason}"
 
 
-_chosen: dict[tuple[str, str, torch.dtype], Run] = {}
+_chosen: dict[tuple[object, ...], Kernels] = {}
+_forced: dict[str, Kernels] = {}
 
 
-def choose(op: Op, device: str, dtype: torch.dtype) -> Run:
+def choose(op: Op, device: str, dtype: torch.dtype, sizes: Sizes | None = None) -> Kernels:
     """The best implementation that may run; the choice is kept for the life of the process.
 
     Warns once when only a slow one may, and says what the faster ones miss. UnsupportedError where
     none may run.
     """
-    key = (op.name, device, dtype)
+    if _forced and op.name in _forced:
+        return _forced[op.name]
+    key = (op.name, device, dtype, _fits(op, sizes))
     if key not in _chosen:
-        _chosen[key] = _first_that_runs(op, Context(device, dtype))
+        _chosen[key] = _first_that_runs(op, Context(device, dtype, sizes or {}))
     return _chosen[key]
+
+
+def choose_gradient(op: Op, device: str, dtype: torch.dtype, sizes: Sizes | None = None) -> Run:
+    """The gradient of the chosen implementation, or of the first that may run and has one."""
+    kernels = choose(op, device, dtype, sizes)
+    if kernels.gradient is not None:
+        return kernels.gradient
+    context = Context(device, dtype, sizes or {})
+    for implementation in op.implementations:
+        if implementation.requirement.unmet(context) is None:
+            gradient = implementation.load().gradient
+            if gradient is not None:
+                return gradient
+    raise UnsupportedError(f"op {op.name!r} has no gradient that may run on {device} in {dtype}")
+
+
+@contextmanager
+def using(op: Op, kernels: Kernels) -> Generator[None, None, None]:
+    """Every call of the op runs on these kernels: for judging and timing one implementation."""
+    before = _forced.get(op.name)
+    _forced[op.name] = kernels
+    try:
+        yield
+    finally:
+        if before is None:
+            del _forced[op.name]
+        else:
+            _forced[op.name] = before
 
 
 def forget() -> None:
@@ -46,11 +82,13 @@ def forget() -> None:
     _chosen.clear()
 
 
-def explain(op: Op, device: str, dtype: torch.dtype) -> tuple[Verdict, ...]:
+def explain(
+    op: Op, device: str, dtype: torch.dtype, sizes: Sizes | None = None
+) -> tuple[Verdict, ...]:
     """A verdict on each implementation, best first."""
-    context, verdicts, found = Context(device, dtype), list[Verdict](), False
+    context, verdicts, found = Context(device, dtype, sizes or {}), list[Verdict](), False
     for implementation in op.implementations:
-        missing = _missing(op, implementation.name, context)
+        missing = _missing(implementation, context)
         chosen = missing is None and not found
         found = found or chosen
         reason = missing or ("the best that may run" if chosen else "a better one may run")
@@ -65,35 +103,40 @@ def explain(op: Op, device: str, dtype: torch.dtype) -> tuple[Verdict, ...]:
     return tuple(verdicts)
 
 
-def load(op: Op, name: str) -> Run:
+def load(op: Op, name: str) -> Kernels:
     """The implementation of that name, whether or not it would win."""
-    for implementation in op.implementations:
-        if implementation.name == name:
-            return implementation.load()
-    known = ", ".join(implementation.name for implementation in op.implementations)
-    raise UnsupportedError(f"op {op.name!r} has no implementation {name!r}: it has {known}")
+    return op.implementation(name).load()
 
 
-def _missing(op: Op, name: str, context: Context) -> str | None:
-    requirement = next(i.requirement for i in op.implementations if i.name == name)
-    missing = requirement.unmet(context)
+def _fits(op: Op, sizes: Sizes | None) -> tuple[bool, ...]:
+    if sizes is None:
+        return ()
+    return tuple(
+        sizes.get(axis, 0) % multiple == 0
+        for implementation in op.implementations
+        for axis, multiple in implementation.requirement.multiples.items()
+    )
+
+
+def _missing(implementation: Implementation, context: Context) -> str | None:
+    missing = implementation.requirement.unmet(context)
     if missing is not None:
         return missing
     try:
-        load(op, name)
+        implementation.load()
     except BuildError as error:
         return str(error)
     return None
 
 
-def _first_that_runs(op: Op, context: Context) -> Run:
+def _first_that_runs(op: Op, context: Context) -> Kernels:
     misses: list[str] = []
     for implementation in op.implementations:
-        missing = _missing(op, implementation.name, context)
+        missing = _missing(implementation, context)
         if missing is not None:
             misses.append(f"{implementation.name}: {missing}")
             continue
-        if implementation.slow and misses:
+        if implementation.slow and _worth_a_warning(op, context):
             warnings.warn(
                 f"op {op.name!r} runs on its slow path {implementation.name!r}, because "
                 f"{'; '.join(misses)}",
@@ -105,6 +148,15 @@ def _first_that_runs(op: Op, context: Context) -> Run:
     )
 
 
+def _worth_a_warning(op: Op, context: Context) -> bool:
+    """Whether a fast path was meant for this device; on a GPU one always is."""
+    return context.device == "cuda" or any(
+        context.device in implementation.requirement.devices
+        for implementation in op.implementations
+        if not implementation.slow
+    )
+
+
 @lru_cache(maxsize=1)
 def discover() -> dict[str, Op]:
     """Every op by name: each folder of `tercet.ops` has an op.py that exports OP."""
@@ -113,3 +165,29 @@ def discover() -> dict[str, Op]:
         import_module(f"tercet.ops.{m.name}.op") for m in pkgutil.iter_modules(folder.__path__)
     )
     return {module.OP.name: module.OP for module in modules}
+
+
+def find(name: str) -> Op:
+    """The op of that name, or the one in the folder that `name` is the path of.
+
+    A folder outside of the package is imported as `tercet.ops.<folder's name>`. UnsupportedError
+    for a name that is neither, with the names that come near.
+    """
+    if name in discover():
+        return discover()[name]
+    folder = Path(name).resolve()
+    if not (folder / "op.py").is_file():
+        raise UnsupportedError(
+            f"{unknown_name('op', name, discover())}; or give the path of a folder with an op.py"
+        )
+    package = f"tercet.ops.{folder.name}"
+    if package not in sys.modules:
+        spec = importlib.util.spec_from_file_location(
+            package, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[package] = module
+        spec.loader.exec_module(module)
+    return import_module(f"{package}.op").OP

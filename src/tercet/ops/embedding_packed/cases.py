@@ -1,6 +1,5 @@
 """What embedding_packed is checked on."""
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -26,9 +25,15 @@ _SCHEMES = (
 
 
 def _make(
-    scheme: str, n: int, k: int, shape: tuple[int, ...], dtype: torch.dtype, ids: torch.dtype
+    scheme: str,
+    n: int,
+    k: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    ids: torch.dtype,
+    seed: int,
 ) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(n + k)
+    generator = torch.Generator().manual_seed(seed + n + k)
     parsed = parse_scheme(scheme)
     weight = torch.randn(n, k, generator=generator)
     weight[::5] = 0.0
@@ -38,7 +43,10 @@ def _make(
 
 
 def _case(name: str, *arguments: Any) -> Case:
-    return Case(name=name, make=partial(_make, *arguments))
+    def make(seed: int) -> dict[str, Any]:
+        return _make(*arguments, seed)
+
+    return Case(name=name, make=make)
 
 
 def _cases() -> tuple[Case, ...]:

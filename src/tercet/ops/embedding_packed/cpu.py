@@ -3,12 +3,12 @@
 import ctypes
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from tercet.kernel.compile import build
-from tercet.kernel.contract import Run
+from tercet.kernel.compile import build as build_library
 from tercet.kernel.native import NUMBERS, native_layout
 from tercet.ops.embedding_packed.check import out_of_range
 
@@ -17,38 +17,39 @@ _P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 
 
 @lru_cache(maxsize=1)
-def load() -> Run:
-    """The implementation. BuildError where it cannot be built."""
-    native = build(_SOURCE).tercet_embedding_packed
+def build() -> Any:
+    """The compiled function. BuildError where it cannot be built."""
+    native = build_library(_SOURCE).tercet_embedding_packed
     native.argtypes = (_P, _P, _P, _I32, _P, _I32, _P, _I64, _P, _I32)
     native.restype = _I64
+    return native
 
-    def embedding_packed(
-        ids: Tensor,
-        codes: Tensor,
-        scale: Tensor,
-        zero: Tensor | None,
-        scheme: str,
-        rows: int,
-        columns: int,
-        dtype: torch.dtype,
-    ) -> Tensor:
-        y = torch.empty((*ids.shape, columns), dtype=dtype)
-        wanted = ids.to(torch.int64).contiguous()
-        wrong = native(
-            native_layout(scheme, rows, columns)[0],
-            codes.data_ptr(),
-            scale.data_ptr(),
-            NUMBERS[scale.dtype],
-            zero.data_ptr() if zero is not None else None,
-            NUMBERS[zero.dtype] if zero is not None else 0,
-            wanted.data_ptr(),
-            wanted.numel(),
-            y.data_ptr(),
-            NUMBERS[dtype],
-        )
-        if wrong >= 0:
-            raise out_of_range(int(wanted.view(-1)[wrong]), wrong, rows)
-        return y
 
-    return embedding_packed
+def forward(
+    ids: Tensor,
+    codes: Tensor,
+    scale: Tensor,
+    zero: Tensor | None,
+    scheme: str,
+    rows: int,
+    columns: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """As op.embedding_packed, on the parts of a PreparedWeight."""
+    y = torch.empty((*ids.shape, columns), dtype=dtype)
+    wanted = ids.to(torch.int64).contiguous()
+    wrong = build()(
+        native_layout(scheme, rows, columns)[0],
+        codes.data_ptr(),
+        scale.data_ptr(),
+        NUMBERS[scale.dtype],
+        zero.data_ptr() if zero is not None else None,
+        NUMBERS[zero.dtype] if zero is not None else 0,
+        wanted.data_ptr(),
+        wanted.numel(),
+        y.data_ptr(),
+        NUMBERS[dtype],
+    )
+    if wrong >= 0:
+        raise out_of_range(int(wanted.view(-1)[wrong]), wrong, rows)
+    return y

@@ -17,6 +17,7 @@ from tercet.kernel.contract import (
     Tolerance,
 )
 from tercet.kernel.prepared import PreparedWeight, prepare
+from tercet.kernel.register import define
 from tercet.kernel.select import choose
 from tercet.ops.embedding_packed.cases import CASES
 from tercet.ops.embedding_packed.reference import magnitude, reference
@@ -73,7 +74,7 @@ def _run(
     dtype: torch.dtype,
 ) -> Tensor:
     _check(ids, codes, dtype)
-    run = choose(OP, ids.device.type, dtype)
+    run = choose(OP, ids.device.type, dtype).forward
     return run(ids, codes, scale, zero, scheme, rows, columns, dtype)
 
 
@@ -91,14 +92,13 @@ def _fake(
     return ids.new_empty((*ids.shape, columns), dtype=dtype)
 
 
-_library = torch.library.Library("tercet", "FRAGMENT")
-_library.define(
-    "embedding_packed(Tensor ids, Tensor codes, Tensor scale, Tensor? zero, str scheme, "
-    "SymInt rows, SymInt columns, ScalarType dtype) -> Tensor"
+_forward = define(
+    "embedding_packed",
+    "(Tensor ids, Tensor codes, Tensor scale, Tensor? zero, str scheme, "
+    "SymInt rows, SymInt columns, ScalarType dtype) -> Tensor",
+    run=_run,
+    fake=_fake,
 )
-_library.impl("embedding_packed", _run, "CompositeExplicitAutograd")
-torch.library.register_fake("tercet::embedding_packed", _fake, lib=_library)
-_forward = torch.ops.tercet.embedding_packed.default
 
 
 def _prepare(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,7 +137,7 @@ OP = Op(
     ),
     tensors=(
         TensorSpec(name="ids", axes=("T",), dtypes=_IDS),
-        TensorSpec(name="y", axes=("T", "K"), dtypes=_DTYPES),
+        TensorSpec(name="y", axes=("T", "K"), dtypes=_DTYPES, role="output"),
     ),
     run=_forward,
     reference=reference,
@@ -159,12 +159,14 @@ OP = Op(
         Implementation(
             name="cpu",
             requirement=Requirement(devices=("cpu",), dtypes=_DTYPES, compiler=True),
-            path="tercet.ops.embedding_packed.cpu:load",
+            module="tercet.ops.embedding_packed.cpu",
+            language="cpp",
         ),
         Implementation(
             name="torch",
             requirement=Requirement(dtypes=_DTYPES),
-            path="tercet.ops.embedding_packed.torch_path:load",
+            module="tercet.ops.embedding_packed.torch_path",
+            language="torch",
             slow=True,
         ),
     ),

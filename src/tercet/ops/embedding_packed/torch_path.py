@@ -3,7 +3,6 @@
 import torch
 from torch import Tensor
 
-from tercet.kernel.contract import Run
 from tercet.kernel.prepared import PreparedWeight, decode_blocks
 from tercet.kernel.rows16 import LANES
 from tercet.ops.embedding_packed.check import out_of_range
@@ -11,12 +10,7 @@ from tercet.ops.embedding_packed.check import out_of_range
 _IDS_AT_ONCE = 64
 
 
-def load() -> Run:
-    """The function, as an Implementation wants it."""
-    return embedding_packed
-
-
-def embedding_packed(
+def forward(
     ids: Tensor,
     codes: Tensor,
     scale: Tensor,

@@ -1,6 +1,5 @@
 """What linear_packed is checked on: every scheme, odd shapes, sizes 0 and 1, extreme values."""
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -54,8 +53,8 @@ def random_weight(
     return encode(weight, parsed, scale, zero)
 
 
-def _inputs(shape: tuple[int, ...], dtype: torch.dtype, kind: str) -> Tensor:
-    x = torch.randn(shape, generator=torch.Generator().manual_seed(7)).to(dtype)
+def _inputs(shape: tuple[int, ...], dtype: torch.dtype, kind: str, seed: int) -> Tensor:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(seed + 7)).to(dtype)
     match kind:
         case "large":
             return (x * 1e4).clamp(-3e4, 3e4)
@@ -79,18 +78,22 @@ def _make(
     dtype: torch.dtype = torch.float32,
     bias: torch.dtype | None = None,
     kind: str = "normal",
+    seed: int = 0,
 ) -> dict[str, Any]:
-    packed = random_weight(scheme, n, shape[-1], seed=n, zero_groups=kind == "zeros")
-    generator = torch.Generator().manual_seed(3)
+    packed = random_weight(scheme, n, shape[-1], seed=seed + n, zero_groups=kind == "zeros")
+    generator = torch.Generator().manual_seed(seed + 3)
     return {
-        "x": _inputs(shape, dtype, kind),
+        "x": _inputs(shape, dtype, kind, seed),
         "weight": packed,
         "bias": torch.randn(n, generator=generator).to(bias) if bias is not None else None,
     }
 
 
 def _case(name: str, *arguments: Any, **options: Any) -> Case:
-    return Case(name=name, make=partial(_make, *arguments, **options))
+    def make(seed: int) -> dict[str, Any]:
+        return _make(*arguments, **options, seed=seed)
+
+    return Case(name=name, make=make)
 
 
 def _cases() -> tuple[Case, ...]:

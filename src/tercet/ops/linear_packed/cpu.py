@@ -3,13 +3,14 @@
 import ctypes
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from tercet import environment
 from tercet.errors import UnsupportedError
-from tercet.kernel.compile import build
+from tercet.kernel.compile import build as build_library
 from tercet.kernel.contract import Run
 from tercet.kernel.native import NUMBERS, native_layout
 
@@ -17,15 +18,20 @@ _SOURCE = Path(__file__).parent / "linear_packed.cpp"
 _P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
 
 
-def load() -> Run:
-    """The function for the machine's best instruction set, or the one TERCET_CPU_ISA names."""
-    return for_isa(environment.cpu_isa())
+def build() -> None:
+    """Compiles the library. BuildError where it cannot be built."""
+    for_isa(environment.cpu_isa())
+
+
+def forward(*arguments: Any) -> Tensor:
+    """On the machine's best instruction set, or the one TERCET_CPU_ISA names."""
+    return for_isa(environment.cpu_isa())(*arguments)
 
 
 @lru_cache(maxsize=1)
 def library() -> ctypes.CDLL:
     """The compiled library. BuildError where it cannot be built."""
-    built = build(_SOURCE)
+    built = build_library(_SOURCE)
     built.tercet_best_isa.argtypes = ()
     built.tercet_best_isa.restype = _I32
     built.tercet_linear_packed.argtypes = (

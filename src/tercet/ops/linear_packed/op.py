@@ -17,6 +17,7 @@ from tercet.kernel.contract import (
     Tolerance,
 )
 from tercet.kernel.prepared import PreparedWeight, prepare
+from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose
 from tercet.ops.linear_packed import torch_path
 from tercet.ops.linear_packed.cases import CASES
@@ -86,7 +87,7 @@ def _run(
     columns: int,
 ) -> Tensor:
     _check(x, codes, bias, rows, columns)
-    run = choose(OP, x.device.type, x.dtype)
+    run = choose(OP, x.device.type, x.dtype).forward
     return run(x, codes, scale, zero, bias, scheme, rows, columns)
 
 
@@ -131,20 +132,16 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     return grad_x, None, None, None, grad_bias, None, None, None
 
 
-_library = torch.library.Library("tercet", "FRAGMENT")
-_library.define("linear_packed" + _SCHEMA.format(x="x", bias="Tensor? bias, "))
-_library.define("linear_packed_input_gradient" + _SCHEMA.format(x="grad", bias=""))
-_library.impl("linear_packed", _run, "CompositeExplicitAutograd")
-_library.impl(
-    "linear_packed_input_gradient", torch_path.input_gradient, "CompositeExplicitAutograd"
+_forward = define(
+    "linear_packed", _SCHEMA.format(x="x", bias="Tensor? bias, "), run=_run, fake=_fake
 )
-torch.library.register_fake("tercet::linear_packed", _fake, lib=_library)
-torch.library.register_fake("tercet::linear_packed_input_gradient", _fake_gradient, lib=_library)
-torch.library.register_autograd(
-    "tercet::linear_packed", _backward, setup_context=_save_for_backward, lib=_library
+_input_gradient = define(
+    "linear_packed_input_gradient",
+    _SCHEMA.format(x="grad", bias=""),
+    run=torch_path.gradient,
+    fake=_fake_gradient,
 )
-_forward = torch.ops.tercet.linear_packed.default
-_input_gradient = torch.ops.tercet.linear_packed_input_gradient.default
+differentiate("linear_packed", save=_save_for_backward, backward=_backward)
 
 
 def _prepare(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,7 +180,7 @@ OP = Op(
     tensors=(
         TensorSpec(name="x", axes=("M", "K"), dtypes=_DTYPES),
         TensorSpec(name="bias", axes=("N",), dtypes=_DTYPES, optional=True),
-        TensorSpec(name="y", axes=("M", "N"), dtypes=_DTYPES),
+        TensorSpec(name="y", axes=("M", "N"), dtypes=_DTYPES, role="output"),
     ),
     run=_forward,
     reference=reference,
@@ -209,12 +206,14 @@ OP = Op(
         Implementation(
             name="cpu",
             requirement=Requirement(devices=("cpu",), dtypes=_DTYPES, compiler=True),
-            path="tercet.ops.linear_packed.cpu:load",
+            module="tercet.ops.linear_packed.cpu",
+            language="cpp",
         ),
         Implementation(
             name="torch",
             requirement=Requirement(dtypes=_DTYPES),
-            path="tercet.ops.linear_packed.torch_path:load",
+            module="tercet.ops.linear_packed.torch_path",
+            language="torch",
             slow=True,
         ),
     ),

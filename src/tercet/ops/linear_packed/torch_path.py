@@ -3,18 +3,12 @@
 import torch
 from torch import Tensor
 
-from tercet.kernel.contract import Run
 from tercet.kernel.prepared import PreparedWeight, decode_blocks
 
 _BLOCKS_AT_ONCE = 64
 
 
-def load() -> Run:
-    """The function, as an Implementation wants it."""
-    return linear_packed
-
-
-def linear_packed(
+def forward(
     x: Tensor,
     codes: Tensor,
     scale: Tensor,
@@ -37,7 +31,7 @@ def linear_packed(
     return y.to(x.dtype).reshape(*x.shape[:-1], rows)
 
 
-def input_gradient(
+def gradient(
     grad: Tensor,
     codes: Tensor,
     scale: Tensor,

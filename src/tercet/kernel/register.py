@@ -1,0 +1,49 @@
+"""Register: an op's function as a torch.library op, so that compile, graphs and FSDP see it whole.
+
+The Python function behind each op stays reachable (`behind`), so that a check can run an
+implementation inside its own watch on memory.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tercet.kernel.contract import Run
+
+_library = torch.library.Library("tercet", "FRAGMENT")
+_behind: dict[Any, Run] = {}
+
+
+def define(name: str, schema: str, run: Run, fake: Run) -> Any:
+    """Registers `tercet::name`.
+
+    Args:
+        name: the op's name.
+        schema: "(Tensor x, ...) -> Tensor" in torch.library's language.
+        run: what it does, on any device.
+        fake: the empty outputs for given arguments, without reading values.
+
+    Returns:
+        The op, callable with positional arguments.
+    """
+    _library.define(name + schema)
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"tercet::{name}", fake, lib=_library)
+    overload = getattr(torch.ops.tercet, name).default
+    _behind[overload] = run
+    return overload
+
+
+def differentiate(
+    name: str,
+    save: Callable[[Any, tuple[Any, ...], Any], None],
+    backward: Callable[..., Any],
+) -> None:
+    """Gives `tercet::name` a gradient: save(ctx, inputs, output), backward(ctx, *gradients)."""
+    torch.library.register_autograd(f"tercet::{name}", backward, setup_context=save, lib=_library)
+
+
+def behind(overload: Any) -> Run | None:
+    """The Python function of an op that `define` made; None for every other op."""
+    return _behind.get(overload)
