@@ -31,7 +31,7 @@ def _make(
     shape: tuple[int, ...],
     dtype: torch.dtype,
     ids: torch.dtype,
-    seed: int,
+    seed: int = 0,
 ) -> dict[str, Any]:
     generator = torch.Generator().manual_seed(seed + n + k)
     parsed = parse_scheme(scheme)
@@ -44,7 +44,7 @@ def _make(
 
 def _case(name: str, *arguments: Any) -> Case:
     def make(seed: int) -> dict[str, Any]:
-        return _make(*arguments, seed)
+        return _make(*arguments, seed=seed)
 
     return Case(name=name, make=make)
 
