@@ -181,7 +181,8 @@ class Implementation:
             have `build`, which is called once before and raises BuildError where it cannot build.
         language: what it is written in; decides how it is cross-compiled and interpreted.
         slow: True for the path that is there so that the op runs at all.
-        space: the configurations that the tuner may choose from: option -> values.
+        space, gradient_space: the configurations of forward and gradient that the tuner may choose
+            from: option -> values.
     """
 
     name: str
@@ -190,6 +191,9 @@ class Implementation:
     language: Language
     slow: bool = False
     space: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
+    gradient_space: Mapping[str, tuple[int, ...]] = field(
+        default_factory=dict[str, tuple[int, ...]]
+    )
 
     def load(self) -> Kernels:
         """The implementation. BuildError where its native code cannot be built."""

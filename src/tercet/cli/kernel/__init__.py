@@ -1,0 +1,1 @@
+"""`tercet kernel`: one file a verb."""

@@ -1,0 +1,66 @@
+"""Triton's interpreter, corrected: without a GPU a kernel gives the numbers that a GPU would give.
+
+Two things of triton 3.6's interpreter are put right: a conversion between float types truncates (a
+GPU rounds to nearest even), and a loop over `tl.program_id` fails with numpy 2.4 and newer.
+"""
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from triton.runtime import interpreter
+
+# how the interpreter keeps what numpy has no type for
+_KEPT_AS = {torch.bfloat16: np.uint16, torch.float8_e4m3fn: np.uint8, torch.float8_e5m2: np.uint8}
+
+
+def interpreting() -> bool:
+    """Whether kernels are interpreted: TRITON_INTERPRET=1 was set before they were defined."""
+    return bool(triton.knobs.runtime.interpret)
+
+
+@cache
+def correct() -> None:
+    """Puts the interpreter right, once in a process."""
+    builder: Any = interpreter.InterpreterBuilder
+    as_it_was = builder.cast_impl
+
+    def cast(self: Any, source: Any, kind: Any) -> Any:
+        before, after = _dtype(source.dtype.scalar), _dtype(kind.scalar)
+        if before is None or after is None:
+            return as_it_was(self, source, kind)
+        data = np.ascontiguousarray(source.data)
+        values = torch.from_numpy(data).view(before).to(after).contiguous()
+        kept = _KEPT_AS.get(after)
+        rounded = values.view(_unsigned(kept)).numpy() if kept else values.numpy()
+        return interpreter.TensorHandle(rounded, kind.scalar)
+
+    builder.cast_impl = cast
+    builder.create_fp_to_fp = lambda self, source, kind, mode: cast(self, source, kind)
+
+    patch = interpreter._patch_lang_tensor
+
+    def patch_tensor(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patch_tensor
+
+
+def _dtype(kind: Any) -> torch.dtype | None:
+    kinds = {
+        tl.float64: torch.float64,
+        tl.float32: torch.float32,
+        tl.float16: torch.float16,
+        tl.bfloat16: torch.bfloat16,
+        tl.float8e4nv: torch.float8_e4m3fn,
+        tl.float8e5: torch.float8_e5m2,
+    }
+    return kinds.get(kind)
+
+
+def _unsigned(kept: type) -> torch.dtype:
+    return torch.uint16 if kept is np.uint16 else torch.uint8

@@ -1,0 +1,113 @@
+"""Tuned: the best configuration of a kernel, per device and shape, as the tuner wrote it.
+
+`ops/OP/tuned/DEVICE.json` holds a list of entries: implementation, direction
+(forward or backward), sizes, configuration. A shape that
+is not in it takes the entry of the nearest one (the least sum of |log2| of size ratios); a device
+without a table takes the kernel's own default.
+"""
+
+import json
+import math
+import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+import torch
+
+from tercet.kernel.contract import Sizes
+
+Configuration = Mapping[str, int]
+Direction = Literal["forward", "backward"]
+
+
+class Entry(TypedDict):
+    """One line of a tuned table."""
+
+    implementation: str
+    direction: Direction
+    sizes: dict[str, int]
+    configuration: dict[str, int]
+
+
+_forced: dict[tuple[str, str, Direction], Configuration] = {}
+_known: dict[tuple[object, ...], Configuration] = {}
+
+
+def configuration(
+    op: str,
+    implementation: str,
+    sizes: Sizes,
+    default: Configuration,
+    direction: Direction = "forward",
+) -> Configuration:
+    """What to launch with: the default, overridden by the table's entry for the nearest shape."""
+    if (op, implementation, direction) in _forced:
+        return {**default, **_forced[op, implementation, direction]}
+    key = (op, implementation, direction, *sizes.items())
+    if key not in _known:
+        entry = nearest(table(op, device_name()), implementation, direction, sizes)
+        _known[key] = {**default, **(entry["configuration"] if entry else {})}
+    return _known[key]
+
+
+@contextmanager
+def forced(
+    op: str, implementation: str, direction: Direction, chosen: Configuration
+) -> Generator[None, None, None]:
+    """Every launch in the block takes this configuration: for the tuner."""
+    _forced[op, implementation, direction] = chosen
+    try:
+        yield
+    finally:
+        del _forced[op, implementation, direction]
+
+
+def nearest(
+    entries: tuple[Entry, ...], implementation: str, direction: Direction, sizes: Sizes
+) -> Entry | None:
+    """The entry of the implementation whose sizes are nearest; None where there is none."""
+    own = [
+        entry
+        for entry in entries
+        if (entry["implementation"], entry["direction"]) == (implementation, direction)
+    ]
+    return min(own, key=lambda entry: _distance(entry["sizes"], sizes), default=None)
+
+
+def table_path(op: str, device: str) -> Path:
+    """Where the op's table for that device is, or would be written."""
+    folder = import_module(f"tercet.ops.{op}").__file__
+    assert folder is not None
+    return Path(folder).parent / "tuned" / f"{device}.json"
+
+
+@cache
+def table(op: str, device: str) -> tuple[Entry, ...]:
+    """The op's entries for that device; none where no table was written."""
+    path = table_path(op, device)
+    entries: list[Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    return tuple(entries)
+
+
+def forget() -> None:
+    """Reads the tables anew on the next call."""
+    _known.clear()
+    table.cache_clear()
+
+
+@cache
+def device_name() -> str:
+    """This machine's GPU as a file name (`nvidia-h200`), or `cpu`."""
+    if not torch.cuda.is_available():
+        return "cpu"
+    return re.sub(r"[^a-z0-9]+", "-", torch.cuda.get_device_name().lower()).strip("-")
+
+
+def _distance(known: Sizes, wanted: Sizes) -> float:
+    return sum(
+        abs(math.log2((wanted.get(axis, 0) + 1) / (size + 1))) for axis, size in known.items()
+    )

@@ -1,0 +1,26 @@
+"""The meaning of rms_norm, in float64 (Zhang and Sennrich 2019, arXiv:1910.07467)."""
+
+import torch
+from torch import Tensor
+
+
+def reference(
+    x: Tensor, weight: Tensor, residual: Tensor | None = None, eps: float = 1e-6
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(y [.., N], total [.., N] or empty, rstd [M]) with total = x + residual."""
+    total = x.double() if residual is None else x.double() + residual.double()
+    rstd = (total.square().mean(-1, keepdim=True) + eps).rsqrt()
+    kept = total if residual is not None else total.new_empty(0)
+    return total * rstd * weight.double(), kept, rstd.reshape(-1)
+
+
+def magnitude(
+    x: Tensor, weight: Tensor, residual: Tensor | None = None, eps: float = 1e-6
+) -> tuple[Tensor, Tensor, Tensor]:
+    """|x| + |residual| in place of their sum: a float32 sum is off by its parts' rounding."""
+    _, total, rstd = reference(x, weight, residual, eps)
+    size = x.double().abs()
+    if residual is not None:
+        size = size + residual.double().abs()
+    scaled = size * rstd.reshape(*x.shape[:-1], 1) * weight.double().abs()
+    return scaled, size if residual is not None else total, torch.abs(rstd)

@@ -1,0 +1,28 @@
+"""rms_norm in plain torch, on any device, in float32."""
+
+from torch import Tensor
+
+
+def forward(
+    x: Tensor, weight: Tensor, residual: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As op.rms_norm."""
+    total = x.float() if residual is None else x.float() + residual.float()
+    rstd = (total.square().mean(-1, keepdim=True) + eps).rsqrt()
+    y = (total * rstd * weight.float()).to(x.dtype)
+    kept = x.new_empty(0) if residual is None else total.to(x.dtype)
+    return y, kept, rstd.reshape(-1)
+
+
+def gradient(
+    grad: Tensor, grad_total: Tensor | None, total: Tensor, weight: Tensor, rstd: Tensor
+) -> tuple[Tensor, Tensor]:
+    """As op's rms_norm_gradient."""
+    g, scale = grad.float(), rstd.reshape(*total.shape[:-1], 1)
+    normal = total.float() * scale
+    weighted = g * weight.float()
+    grad_x = scale * (weighted - normal * (weighted * normal).mean(-1, keepdim=True))
+    if grad_total is not None:
+        grad_x = grad_x + grad_total.float()
+    grad_weight = (g * normal).reshape(-1, weight.numel()).sum(0)
+    return grad_x.to(total.dtype), grad_weight.to(weight.dtype)

@@ -1,0 +1,118 @@
+"""rms_norm in Triton: a row (or several short ones) lies in registers; every byte moves once.
+
+Forward reads x (and residual) and writes y (and total): memory-bound, 2 to 4 M N elements.
+Backward reads grad, total and writes grad_x in the same pass; grad_weight [N] is a sum over all
+rows: each of a few programs a multiprocessor walks its rows with the next ones in flight, keeps its
+part of the sum in float32 registers and writes it once; a second, small kernel adds the parts.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from tercet.kernel.launch import as_rows, multiprocessors
+from tercet.kernel.tuned import configuration
+
+_DEFAULT = {"ROWS": 1, "num_warps": 8}
+_DEFAULT_GRADIENT = {"ROWS": 1, "WAVES": 2, "STAGES": 2, "num_warps": 8}
+
+
+@triton.jit
+def _forward(
+    x_ptr, residual_ptr, weight_ptr, y_ptr, total_ptr, rstd_ptr,
+    M, N, x_stride, residual_stride, eps,
+    HAS_RESIDUAL: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, BLOCK)
+    inside = (rows[:, None] < M) & (columns[None, :] < N)
+    rows = rows.to(tl.int64)
+    out = rows[:, None] * N + columns[None, :]
+    total = tl.load(x_ptr + rows[:, None] * x_stride + columns[None, :], inside, 0.0).to(tl.float32)
+    if HAS_RESIDUAL:
+        at = rows[:, None] * residual_stride + columns[None, :]
+        total += tl.load(residual_ptr + at, inside, 0.0).to(tl.float32)
+        tl.store(total_ptr + out, total, inside)
+    weight = tl.load(weight_ptr + columns, columns < N, 0.0).to(tl.float32)
+    rstd = 1.0 / tl.sqrt_rn(tl.sum(total * total, 1) / N + eps)
+    tl.store(y_ptr + out, total * rstd[:, None] * weight[None, :], inside)
+    tl.store(rstd_ptr + rows, rstd, rows < M)
+
+
+@triton.jit
+def _gradient(
+    grad_ptr, grad_total_ptr, total_ptr, weight_ptr, rstd_ptr, grad_x_ptr, part_ptr,
+    M, N, grad_stride, grad_total_stride, total_stride,
+    HAS_GRAD_TOTAL: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
+    columns = tl.arange(0, BLOCK)
+    weight = tl.load(weight_ptr + columns, columns < N, 0.0).to(tl.float32)
+    part = tl.zeros((BLOCK,), tl.float32)
+    for first in tl.range(tl.program_id(0) * ROWS, M, tl.num_programs(0) * ROWS, num_stages=STAGES):
+        rows = first + tl.arange(0, ROWS)
+        inside = (rows[:, None] < M) & (columns[None, :] < N)
+        rstd = tl.load(rstd_ptr + rows, rows < M, 0.0)[:, None]
+        rows = rows.to(tl.int64)[:, None]
+        total = tl.load(total_ptr + rows * total_stride + columns[None, :], inside, 0.0)
+        grad = tl.load(grad_ptr + rows * grad_stride + columns[None, :], inside, 0.0)
+        grad = grad.to(tl.float32)
+        normal = total.to(tl.float32) * rstd
+        weighted = grad * weight[None, :]
+        along = tl.sum(weighted * normal, 1) / N
+        grad_x = rstd * (weighted - normal * along[:, None])
+        if HAS_GRAD_TOTAL:
+            at = rows * grad_total_stride + columns[None, :]
+            grad_x += tl.load(grad_total_ptr + at, inside, 0.0).to(tl.float32)
+        tl.store(grad_x_ptr + rows * N + columns[None, :], grad_x, inside)
+        part += tl.sum(grad * normal, 0)
+    tl.store(part_ptr + tl.program_id(0).to(tl.int64) * N + columns, part, columns < N)
+
+
+def forward(
+    x: Tensor, weight: Tensor, residual: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As op.rms_norm."""
+    n = x.shape[-1]
+    rows = as_rows(x)
+    m = rows.shape[0]
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    total = torch.empty(x.shape if residual is not None else (0,), dtype=x.dtype, device=x.device)
+    rstd = torch.empty(m, dtype=torch.float32, device=x.device)
+    if not y.numel():
+        return y, total, rstd.fill_(torch.nan)
+    added = as_rows(residual) if residual is not None else rows
+    options = dict(configuration("rms_norm", "triton", {"M": m, "N": n}, _DEFAULT))
+    height = options.pop("ROWS")
+    _forward[(triton.cdiv(m, height),)](
+        rows, added, weight.contiguous(), y, total, rstd,
+        m, n, rows.stride(0), added.stride(0), eps,
+        HAS_RESIDUAL=residual is not None, ROWS=height, BLOCK=triton.next_power_of_2(n), **options,
+    )  # fmt: skip
+    return y, total, rstd
+
+
+def gradient(
+    grad: Tensor, grad_total: Tensor | None, total: Tensor, weight: Tensor, rstd: Tensor
+) -> tuple[Tensor, Tensor]:
+    """As op's rms_norm_gradient."""
+    n = total.shape[-1]
+    rows, grads = as_rows(total), as_rows(grad)
+    m = rows.shape[0]
+    grad_x = torch.empty(total.shape, dtype=total.dtype, device=total.device)
+    if not grad_x.numel():
+        return grad_x, torch.zeros_like(weight)
+    through = as_rows(grad_total) if grad_total is not None else grads
+    options = dict(
+        configuration("rms_norm", "triton", {"M": m, "N": n}, _DEFAULT_GRADIENT, "backward")
+    )
+    height, waves = options.pop("ROWS"), options.pop("WAVES")
+    programs = min(triton.cdiv(m, height), waves * multiprocessors(total.device))
+    part = torch.empty((programs, n), dtype=torch.float32, device=total.device)
+    _gradient[(programs,)](
+        grads, through, rows, weight.contiguous(), rstd, grad_x, part,
+        m, n, grads.stride(0), through.stride(0), rows.stride(0),
+        HAS_GRAD_TOTAL=grad_total is not None, ROWS=height, BLOCK=triton.next_power_of_2(n),
+        **options,
+    )  # fmt: skip
+    return grad_x, part.sum(0).to(weight.dtype)
