@@ -65,7 +65,7 @@ class Cost:
 class Tolerance:
     """|result - reference| <= relative * magnitude for results of this dtype, and why.
 
-    Integer results must be equal. A gradient may be off by `gradient` times the largest magnitude
+    Integer results must be equal unless the op declares otherwise. A gradient may be off by `gradient` times the largest magnitude
     of its row (it is a sum over what the forward computed once); default: four times `relative`.
     """
 
@@ -244,6 +244,9 @@ class Op:
         reference: the meaning, in float64; takes a case's arguments; plain differentiable torch.
         magnitude: like reference, with absolute values: the size of what is summed into each
             element, which a rounding error is relative to. None: the size of the result itself.
+        gradient_magnitude: (directions, **arguments) -> name -> the size of what is summed into each
+            element of that gradient, where terms cancel; a gradient's rounding is otherwise taken
+            relative to the largest element of its row.
         prepare: a case's arguments to prepared ones.
         cost, gradient_cost: of a call with prepared arguments (meta tensors will do), forward and
             backward.
@@ -263,6 +266,7 @@ class Op:
     run: Run
     reference: Run
     magnitude: Run | None = None
+    gradient_magnitude: Callable[..., dict[str, Tensor]] | None = None
     prepare: Callable[[Arguments], dict[str, Any]] = _as_given
     cost: Callable[[Arguments], Cost]
     gradient_cost: Callable[[Arguments], Cost] | None = None
@@ -290,12 +294,12 @@ class Op:
             )
 
     def tolerance(self, dtype: torch.dtype) -> Tolerance:
-        """The tolerance for results of that dtype; integers must be equal."""
-        if not dtype.is_floating_point:
-            return Tolerance(dtype=dtype, relative=0.0, reason="integers are exact")
+        """The tolerance for results of that dtype; integers must be equal unless one is declared."""
         for tolerance in self.tolerances:
             if tolerance.dtype == dtype:
                 return tolerance
+        if not dtype.is_floating_point:
+            return Tolerance(dtype=dtype, relative=0.0, reason="integers are exact")
         raise UnsupportedError(
             f"op {self.name!r} has no tolerance for {dtype}: it has "
             f"{', '.join(str(tolerance.dtype) for tolerance in self.tolerances)}"

@@ -23,4 +23,5 @@ def multiprocessors(device: torch.device) -> int:
 @cache
 def _count(index: int) -> int:
     properties: Any = torch.cuda.get_device_properties(index)
-    return int(properties.multi_processor_count)
+    count: int = properties.multi_processor_count
+    return count

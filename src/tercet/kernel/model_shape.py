@@ -14,9 +14,17 @@ class ModelShape:
         hidden: width of the residual stream.
         intermediate: width of a dense layer's gate and up projections (whole model).
         layers: number of layers.
-        heads, kv_heads, head_dim: attention (whole model).
+        heads, kv_heads, head_dim: attention (whole model); head_dim is a query's or key's.
         vocabulary: rows of the embedding and of the head (whole model).
         experts, experts_per_token, expert_intermediate: mixture of experts; 0 for a dense model.
+        shared_experts: experts that every token goes through, each of expert_intermediate.
+        dense_layers: of a mixture of experts, the first layers that have a dense MLP instead.
+        query_rank, kv_rank: multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): widths
+            that queries, and keys with values, are squeezed to; 0 for plain attention.
+        rope_dim: how much of a head is rotated; 0 for all of it.
+        value_dim: width of a value head; 0 for head_dim.
+        tied: whether the head is the embedding.
+        query_key_norm: whether queries and keys are normalized per head.
         tokens: tokens in one call: 16384 for a training or prefill step.
         tensor_parallel: over how many GPUs heads, widths and vocabulary are split.
     """
@@ -32,6 +40,14 @@ class ModelShape:
     experts: int = 0
     experts_per_token: int = 0
     expert_intermediate: int = 0
+    shared_experts: int = 0
+    dense_layers: int = 0
+    query_rank: int = 0
+    kv_rank: int = 0
+    rope_dim: int = 0
+    value_dim: int = 0
+    tied: bool = False
+    query_key_norm: bool = False
     tokens: int = 16384
     tensor_parallel: int = 1
 

@@ -20,7 +20,7 @@ from tercet.kernel.contract import (
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose, choose_gradient
 from tercet.ops.rms_norm.cases import CASES, inputs, shapes
-from tercet.ops.rms_norm.reference import magnitude, reference
+from tercet.ops.rms_norm.reference import gradient_magnitude, magnitude, reference
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -169,6 +169,7 @@ OP = Op(
     run=_forward,
     reference=reference,
     magnitude=magnitude,
+    gradient_magnitude=gradient_magnitude,
     cost=cost,
     gradient_cost=gradient_cost,
     cases=CASES,

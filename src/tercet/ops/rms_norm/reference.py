@@ -24,3 +24,20 @@ def magnitude(
         size = size + residual.double().abs()
     scaled = size * rstd.reshape(*x.shape[:-1], 1) * weight.double().abs()
     return scaled, size if residual is not None else total, torch.abs(rstd)
+
+
+def gradient_magnitude(
+    directions: list[Tensor],
+    x: Tensor,
+    weight: Tensor,
+    residual: Tensor | None = None,
+    eps: float = 1e-6,
+) -> dict[str, Tensor]:
+    """Of x: rstd (|g w| + |xhat| mean |g w xhat|) + |grad_total|; at N = 1 they cancel."""
+    total = x.double() if residual is None else x.double() + residual.double()
+    rstd = (total.square().mean(-1, keepdim=True) + eps).rsqrt()
+    normal, weighted = (total * rstd).abs(), (directions[0].double() * weight.double()).abs()
+    size = rstd * (weighted + normal * (weighted * normal).mean(-1, keepdim=True))
+    if residual is not None:
+        size = size + directions[1].double().abs()
+    return {"x": size, "residual": size}

@@ -24,5 +24,5 @@ def gradient(
     grad_x = scale * (weighted - normal * (weighted * normal).mean(-1, keepdim=True))
     if grad_total is not None:
         grad_x = grad_x + grad_total.float()
-    grad_weight = (g * normal).reshape(-1, weight.numel()).sum(0)
+    grad_weight = (g * normal).reshape(rstd.numel(), weight.numel()).sum(0)
     return grad_x.to(total.dtype), grad_weight.to(weight.dtype)

@@ -1,0 +1,33 @@
+"""tercet kernel explain OP."""
+
+from dataclasses import asdict
+
+from rich.table import Table
+
+from tercet.cli.kernel.shape import Device, Dtype, OpName, Shape, default_device, parse_workload
+from tercet.cli.show import Json, console, print_json
+from tercet.kernel.select import explain, find
+
+
+def explain_command(
+    op: OpName,
+    shape: Shape = "",
+    dtype: Dtype = "bfloat16",
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Say which implementation runs, and why the others do not."""
+    found = find(op)
+    workload = parse_workload(found, shape, dtype)
+    where = default_device(device)
+    verdicts = explain(found, where, workload.dtype, workload.sizes)
+    if as_json:
+        print_json([asdict(verdict) for verdict in verdicts])
+        return
+    table = Table(title=f"{found.name} on {where}, {workload}")
+    for column in ("implementation", "verdict", "why"):
+        table.add_column(column)
+    for verdict in verdicts:
+        mark = "runs" if verdict.chosen else "may run" if verdict.allowed else "may not"
+        table.add_row(verdict.implementation, mark, verdict.reason)
+    console.print(table)

@@ -1,0 +1,332 @@
+"""Check: is an implementation right? Forward and backward against float64, and everything around.
+
+The judge makes inputs and references in this process; the implementation runs in another one unless
+it is trusted. Every run draws fresh inputs from a seed, which the report names.
+"""
+
+import os
+import shutil
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from tercet.errors import UnsupportedError
+from tercet.harness.coverage import coverage
+from tercet.harness.expected import directions, expect, wanted_gradients
+from tercet.harness.finding import Finding
+from tercet.harness.isolate import MEMORY_BYTES, SECONDS, WorkerError
+from tercet.harness.judge import Verdicts, judge
+from tercet.harness.layouts import LAYOUTS
+from tercet.harness.runner import IsolatedRunner, LocalRunner, Runner
+from tercet.kernel.contract import Case, Implementation, Op
+from tercet.kernel.interpreter import correct, interpreting
+
+Values = dict[str, Any]
+_GRADCHECK_ELEMENTS = 60
+_INTEGRATION_CASES = 2
+_LAYOUT_CASES = 8
+
+
+class CheckReport(BaseModel):
+    """What a check found.
+
+    Attributes:
+        op, device: what was checked, where.
+        seed: gives the same inputs again.
+        findings: one per case and property; green ones too.
+        skipped: implementation -> why it cannot run here.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    op: str
+    device: str
+    seed: int
+    findings: tuple[Finding, ...]
+    skipped: dict[str, str]
+
+    @property
+    def passed(self) -> bool:
+        """Whether something ran and nothing is wrong."""
+        return bool(self.findings) and all(finding.passed for finding in self.findings)
+
+    @property
+    def faults(self) -> tuple[Finding, ...]:
+        """What is wrong."""
+        return tuple(finding for finding in self.findings if not finding.passed)
+
+
+def check(
+    op: Op,
+    *,
+    implementation: str | None = None,
+    candidate: Implementation | None = None,
+    device: str | None = None,
+    seed: int | None = None,
+    isolated: bool = True,
+    cases: Iterable[Case] | None = None,
+    integration: bool = True,
+    sanitizer: str | None = None,
+    seconds: float = SECONDS,
+    memory_bytes: int | None = MEMORY_BYTES,
+    location: str | None = None,
+    on_case: Callable[[str, str], None] | None = None,
+) -> CheckReport:
+    """Checks one implementation, a candidate, or all implementations that can run on the device.
+
+    Args:
+        op: from `kernel.select.find`.
+        implementation: only this one.
+        candidate: judged instead of the op's own; its module must be importable.
+        device: "cpu" or "cuda"; None is "cuda" where there is one.
+        seed: of the inputs; None draws one.
+        isolated: run in a process of its own; False is for code that is trusted.
+        cases: instead of the op's.
+        integration: also opcheck, torch.compile and, on a GPU, graphs and streams.
+        sanitizer: a tool of compute-sanitizer to run the process under: memcheck, racecheck, ...
+        seconds, memory_bytes: the limits of one case in an isolated process.
+        location: the path of the op's folder, where it lies outside the package.
+        on_case: called with (implementation, case) before each.
+    """
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    seed = int.from_bytes(os.urandom(4), "little") >> 1 if seed is None else seed
+    prefix = _sanitizer(sanitizer, device, isolated)
+    chosen = (candidate,) if candidate is not None else _chosen(op, implementation)
+    findings, skipped = [coverage(op, seed), *_reference_gradcheck(op, seed)], dict[str, str]()
+    for one in chosen:
+        reason = None if candidate is not None else cannot_run(one, device, isolated)
+        if reason is not None:
+            skipped[one.name] = reason
+            continue
+        runner = (
+            IsolatedRunner(
+                location or op.name,
+                one.name,
+                one.module if candidate is not None else None,
+                device,
+                seconds,
+                memory_bytes,
+                prefix,
+            )
+            if isolated
+            else LocalRunner(op, _load(one), device)
+        )
+        try:
+            some = tuple(cases) if cases is not None else op.cases
+            laid_out = {case.name for case in _spread(some, _LAYOUT_CASES)}
+            for case in some:
+                if on_case is not None:
+                    on_case(one.name, case.name)
+                findings += _check_case(op, runner, one.name, case, seed, case.name in laid_out)
+            if integration:
+                findings += _check_integration(op, runner, one.name, some, seed, device)
+            if prefix and isinstance(runner, IsolatedRunner):
+                findings.append(_sanitized(runner, one.name, sanitizer or ""))
+        finally:
+            runner.close()
+    return CheckReport(
+        op=op.name, device=device, seed=seed, findings=tuple(findings), skipped=skipped
+    )
+
+
+def cannot_run(implementation: Implementation, device: str, isolated: bool) -> str | None:
+    """Why an implementation cannot be checked on a device; None where it can."""
+    devices = implementation.requirement.devices
+    if device == "cpu" and implementation.language == "triton":
+        if isolated or interpreting():
+            return None
+        return "Triton is not interpreting: set TRITON_INTERPRET=1 before Python starts"
+    if devices and device not in devices:
+        return f"runs on {' or '.join(devices)}, not on {device}"
+    return None
+
+
+def _chosen(op: Op, implementation: str | None) -> tuple[Implementation, ...]:
+    return op.implementations if implementation is None else (op.implementation(implementation),)
+
+
+def _load(implementation: Implementation) -> Any:
+    if interpreting():
+        correct()
+    return implementation.load()
+
+
+def _check_case(
+    op: Op, runner: Runner, implementation: str, case: Case, seed: int, layouts: bool
+) -> list[Finding]:
+    verdicts = Verdicts(implementation, case.name)
+    arguments = case.make(seed)
+    prepared = op.prepare(arguments)
+    other = case.make(seed + 1)
+    prepared_other: Values | None = op.prepare(other)
+    names = wanted_gradients(op, prepared) if case.gradient else ()
+    ways = directions(op, prepared, seed) if names else None
+    if not _alike(prepared, prepared_other):
+        prepared_other = None
+    first = expect(op, arguments, ways, names)
+    second = expect(op, other, ways, names) if prepared_other is not None else None
+    request = {"directions": ways, "wanted": list(names)}
+    try:
+        report = runner.run("execute", first=prepared, second=prepared_other, **request)
+    except WorkerError as error:
+        verdicts.add(_kind(error), _message(error))
+        return verdicts.findings
+    judge(op, verdicts, prepared, report, first, second, _native(op, prepared))
+    if layouts and all(finding.passed for finding in verdicts.findings):
+        for name in LAYOUTS:
+            _check_layout(op, runner, verdicts, name, prepared, request, report)
+    return verdicts.findings
+
+
+def _check_layout(
+    op: Op,
+    runner: Runner,
+    verdicts: Verdicts,
+    name: str,
+    prepared: Values,
+    request: Values,
+    plain: Values,
+) -> None:
+    """The same values laid out otherwise must give what they gave, within the tolerance."""
+    specs = {spec.name for spec in op.of_role("input")}
+    laid = {
+        key: LAYOUTS[name](value)
+        if key in specs and isinstance(value, Tensor) and value.dim() and value.numel()
+        else value
+        for key, value in prepared.items()
+    }
+    check_name = "misaligned" if name == "misaligned" else "strided"
+    try:
+        report = runner.run("execute", first=laid, second=None, repeats=0, **request)
+    except WorkerError as error:
+        verdicts.add(check_name, f"{name} inputs: {_message(error)}")
+        return
+    problems = list(report["guard"])
+    problems += [f"{key} was written to" for key in report["changed"]]
+    pairs = list(zip(plain["outputs"], report["outputs"], strict=True))
+    pairs += [(plain["gradients"][key], report["gradients"][key]) for key in report["gradients"]]
+    for at, (a, b) in enumerate(pairs):
+        limit = op.tolerance(a.dtype).gradient_relative
+        size = a.double().abs().nan_to_num(posinf=0.0).amax() if a.numel() else 0.0
+        same = a.shape == b.shape and torch.allclose(
+            a.double(), b.double(), rtol=limit, atol=float(limit * size), equal_nan=True
+        )
+        if not same:
+            problems.append(f"result {at} differs from that of contiguous inputs")
+    verdicts.add(check_name, f"{name} inputs: {'; '.join(problems)}" if problems else "")
+
+
+def _check_integration(
+    op: Op, runner: Runner, implementation: str, cases: Iterable[Case], seed: int, device: str
+) -> list[Finding]:
+    findings = list[Finding]()
+    for case in _spread(tuple(cases), _INTEGRATION_CASES):
+        verdicts = Verdicts(implementation, case.name)
+        prepared, other = (op.prepare(case.make(seed + at)) for at in (0, 1))
+        names = wanted_gradients(op, prepared)
+        ways = directions(op, prepared, seed)
+        base = {"first": prepared, "wanted": list(names)}
+        calls = {"opcheck": ("opcheck", base), "compile": ("compiled", {**base, "ways": ways})}
+        if device == "cuda" and _alike(prepared, other):
+            both = {**base, "second": other, "ways": ways}
+            calls |= {"graph": ("captured", both), "stream": ("streamed", both)}
+        for name, (function, request) in calls.items():
+            try:
+                verdicts.add(name, runner.run(function, **request))
+            except WorkerError as error:
+                verdicts.add(_kind(error, name), _message(error))
+        findings += verdicts.findings
+    return findings
+
+
+def _spread(cases: tuple[Case, ...], count: int) -> list[Case]:
+    """Some cases with plain values and a gradient, from both ends."""
+    plain = [case for case in cases if case.gradient]
+    return list(dict.fromkeys(plain[:: max(1, len(plain) // count)]))[:count]
+
+
+def _reference_gradcheck(op: Op, seed: int) -> list[Finding]:
+    """The reference's own gradient against finite differences, on a small case."""
+    for case in op.cases:
+        arguments = case.make(seed)
+        names = [n for n in op.differentiable if isinstance(arguments.get(n), Tensor)]
+        sizes = [arguments[name].numel() for name in names]
+        if not names or not case.gradient or not 4 <= max(sizes) <= _GRADCHECK_ELEMENTS:
+            continue
+        exact = {**arguments, **{n: arguments[n].double().requires_grad_() for n in names}}
+
+        def run(*values: Tensor, exact: Values = exact, names: list[str] = names) -> Any:
+            result = op.reference(**{**exact, **dict(zip(names, values, strict=True))})
+            outputs = (result,) if isinstance(result, Tensor) else result
+            return tuple(output for output in outputs if output.requires_grad)
+
+        try:
+            torch.autograd.gradcheck(run, tuple(exact[name] for name in names))
+            message = ""
+        except (RuntimeError, AssertionError) as error:
+            message = " ".join(str(error).split())[:400]
+        return [
+            Finding(
+                implementation="reference",
+                case=case.name,
+                check="gradcheck",
+                passed=not message,
+                message=message,
+            )
+        ]
+    return []
+
+
+def _native(op: Op, prepared: Values) -> list[Tensor] | None:
+    """What plain torch gives in the op's own dtype, to set the error beside."""
+    if not op.baselines or op.baselines[0].package is not None:
+        return None
+    with torch.no_grad():
+        result = op.baselines[0].load()(**prepared)
+    return [result] if isinstance(result, Tensor) else list(result)
+
+
+def _alike(a: Values, b: Values) -> bool:
+    return all(
+        a[name].shape == b[name].shape and a[name].stride() == b[name].stride()
+        if isinstance(a[name], Tensor)
+        else not isinstance(b[name], Tensor)
+        for name in a
+    )
+
+
+def _kind(error: WorkerError, otherwise: str = "forward") -> str:
+    if "out of a candidate's reach" in str(error) or error.kind in ("crashed", "time"):
+        return "isolation"
+    return "memory" if error.kind == "memory" else otherwise
+
+
+def _message(error: WorkerError) -> str:
+    return " ".join(str(error).split())[:600]
+
+
+def _sanitizer(tool: str | None, device: str, isolated: bool) -> tuple[str, ...]:
+    if tool is None:
+        return ()
+    found = shutil.which("compute-sanitizer")
+    if device != "cuda" or not isolated or found is None:
+        raise UnsupportedError(
+            f"sanitizer {tool!r} needs a GPU, an isolated check and compute-sanitizer on PATH: "
+            "it comes with the CUDA toolkit"
+        )
+    return (found, "--tool", tool, "--print-limit", "20", "--log-file", "/dev/stderr")
+
+
+def _sanitized(runner: IsolatedRunner, implementation: str, tool: str) -> Finding:
+    lines = [line for line in runner.said.splitlines() if line.startswith("=========")]
+    errors = [line for line in lines if "Invalid" in line or "hazard" in line or "Error" in line]
+    return Finding(
+        implementation=implementation,
+        case="*",
+        check=tool,
+        passed=not errors,
+        message="; ".join(line.strip("= ") for line in errors[:5]),
+    )

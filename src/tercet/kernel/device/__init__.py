@@ -1,0 +1,1 @@
+"""Building blocks of kernels that several ops share."""

@@ -1,0 +1,89 @@
+"""Row quantizer: `row_codes` in Triton, to the bit, at a cost that hides behind memory.
+
+A kernel takes `absolute_bits` of its row, `scale_of` their maximum, `encode`s each element and
+`total`s the units.
+"""
+
+import triton
+import triton.language as tl
+
+_BIG = tl.constexpr(2.0**64)
+_SMALL = tl.constexpr(2.0**-64)
+# adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves it in the low bits of the pattern
+_TO_INTEGER = tl.constexpr(12582912.0)
+_TO_INTEGER_BITS = tl.constexpr(0x4B400000)
+# likewise to a multiple of 2^-9, of which every e4m3 number is one
+_TO_UNITS = tl.constexpr(24576.0)
+_TO_UNITS_BITS = tl.constexpr(0x46C00000)
+_ROUNDS_TO_ZERO = tl.constexpr(2.0**-10)
+
+
+@triton.jit
+def absolute_bits(x):
+    """The bit pattern of |x|, float32, as int32: it orders as |x| does, with NaN above inf.
+
+    A maximum of floats would drop NaN.
+    """
+    return x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def scale_of(bits, FP8: tl.constexpr):
+    """The scale of a row [ROWS] from the maximum of its `absolute_bits`."""
+    absmax = bits.to(tl.float32, bitcast=True)
+    limit: tl.constexpr = 448.0 if FP8 else 127.0
+    return tl.div_rn(absmax, tl.full(absmax.shape, limit, tl.float32))
+
+
+@triton.jit
+def ratio_to(x, scale):
+    """x [ROWS, BLOCK] / scale [ROWS], rounded to nearest float32; 0 in rows without a usable scale.
+
+    An IEEE division takes a dozen instructions an element, with a branch; a kernel that moves three
+    bytes an element has time for about twenty in all. One division a row gives the correctly
+    rounded reciprocal; the product with it is off by two units in the last place at most, the first
+    correction makes it faithful, and the second correctly rounded (Markstein, IBM J. Res. Dev. 34,
+    1990). The residuals have to be exact: a power of two, which changes no quotient, brings very
+    large and very small scales to where they neither underflow nor overflow. Ratios below 2^-10
+    are coarser, but every element rounds those to zero.
+    """
+    power = tl.where(scale < _SMALL, _BIG, tl.where(scale > _BIG, _SMALL, 1.0))
+    usable = (scale > 0.0) & (scale < float("inf"))
+    divisor = tl.where(usable, scale * power, 1.0)
+    inverse = tl.div_rn(tl.full(divisor.shape, 1.0, tl.float32), divisor)[:, None]
+    divisor = divisor[:, None]
+    x = tl.where(usable[:, None], x * power[:, None], 0.0)
+    ratio = x * inverse
+    ratio = tl.fma(tl.fma(-ratio, divisor, x), inverse, ratio)
+    return tl.fma(tl.fma(-ratio, divisor, x), inverse, ratio)
+
+
+@triton.jit
+def encode(x, scale, FP8: tl.constexpr):
+    """Codes of x [ROWS, BLOCK], float32, and their values as int32 units: 1 for int8, 2^-9 for fp8.
+
+    Zeros, such as lanes beyond the row's end, have code 0.
+    """
+    ratio = ratio_to(x, scale)
+    if FP8:
+        ratio = tl.where(tl.abs(ratio) <= _ROUNDS_TO_ZERO, 0.0, ratio)
+        codes = tl.clamp(ratio, -448.0, 448.0).to(tl.float8e4nv)
+        shifted = codes.to(tl.float32) + _TO_UNITS
+        return codes, shifted.to(tl.int32, bitcast=True) - _TO_UNITS_BITS
+    else:
+        shifted = tl.clamp(ratio, -127.0, 127.0) + _TO_INTEGER
+        units = shifted.to(tl.int32, bitcast=True) - _TO_INTEGER_BITS
+        return units.to(tl.int8), units
+
+
+@triton.jit
+def total(units, FP8: tl.constexpr):
+    """row_sum [ROWS] of units [ROWS, BLOCK], each the sum of up to 9000 codes' units.
+
+    fp8 units are summed in two halves, for 9362 codes of 448 exceed an int32.
+    """
+    if FP8:
+        high = tl.sum(units >> 9, 1).to(tl.int64)
+        return (high * 512 + tl.sum(units & 511, 1)).to(tl.float32) * (1.0 / 512.0)
+    else:
+        return tl.sum(units, 1)

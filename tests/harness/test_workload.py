@@ -1,0 +1,58 @@
+"""check_workload: in pieces it says what it says whole, and it finds a wrong element."""
+
+import pytest
+import torch
+
+from tercet.errors import UnsupportedError
+from tercet.harness import workload as module
+from tercet.harness.workload import check_workload, make_inputs
+from tercet.kernel.contract import Kernels, Workload
+from tercet.kernel.select import load
+from tercet.ops.rms_norm.op import OP
+
+CALL = Workload(name="call", sizes={"M": 37, "N": 48}, options={"residual": True})
+
+
+def findings(kernels: Kernels):
+    return check_workload(OP, kernels, CALL, implementation="x", device="cpu", seed=3)
+
+
+@pytest.mark.parametrize("elements", [48, 500, 1 << 26])
+def test_pieces_agree_with_the_whole(monkeypatch: pytest.MonkeyPatch, elements: int) -> None:
+    monkeypatch.setattr(module, "_PIECE_ELEMENTS", elements)
+    forward, backward = findings(load(OP, "torch"))
+    assert forward.passed
+    assert backward.passed
+    counts = {error.tensor: error.elements for error in (*forward.errors, *backward.errors)}
+    assert counts == {
+        "y": 37 * 48, "total": 37 * 48, "rstd": 37,
+        "gradient of x": 37 * 48, "gradient of weight": 48, "gradient of residual": 37 * 48,
+    }  # fmt: skip
+
+
+def test_one_wrong_element_in_a_late_piece_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PIECE_ELEMENTS", 500)
+    right = load(OP, "torch")
+
+    def forward(*arguments: object):
+        y, total, rstd = right.forward(*arguments)
+        y[36, 47] += 1.0
+        return y, total, rstd
+
+    def gradient(*arguments: object):
+        grad_x, grad_weight = right.gradient(*arguments)
+        grad_weight[3] *= 1.1
+        return grad_x, grad_weight
+
+    bad_forward, good = findings(Kernels(forward=forward, gradient=right.gradient))
+    assert "y: worst" in bad_forward.message
+    assert good.passed
+    _, bad = findings(Kernels(forward=right.forward, gradient=gradient))
+    assert "gradient of weight: worst" in bad.message
+    assert "at [3]" in bad.message
+
+
+def test_bad_shapes_are_named() -> None:
+    with pytest.raises(UnsupportedError, match="'rms_norm' has no axis 'Q': it has M, N"):
+        make_inputs(OP, Workload(name="q", sizes={"Q": 3}), "cpu", 0)
+    assert make_inputs(OP, CALL, "cpu", 0)["x"].dtype == torch.bfloat16

@@ -1,0 +1,52 @@
+"""Tuned tables: the nearest shape, the default, forcing."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tercet.kernel import tuned
+
+DEFAULT = {"BLOCK": 64, "num_warps": 4}
+
+
+@pytest.fixture
+def table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    path = tmp_path / "cpu.json"
+    monkeypatch.setattr(tuned, "table_path", lambda op, device: path)
+    monkeypatch.setattr(tuned, "device_name", lambda: "cpu")
+    tuned.forget()
+    yield path
+    tuned.forget()
+
+
+def entry(m: int, block: int, direction: str = "forward") -> dict[str, object]:
+    return {
+        "implementation": "triton",
+        "direction": direction,
+        "sizes": {"M": m},
+        "configuration": {"BLOCK": block},
+    }
+
+
+def test_without_a_table_the_default(table: Path) -> None:
+    assert not table.exists()
+    assert tuned.configuration("op", "triton", {"M": 3}, DEFAULT) == DEFAULT
+
+
+def test_the_nearest_shape_wins_and_the_default_fills_in(table: Path) -> None:
+    table.write_text(json.dumps([entry(16, 1), entry(1024, 2), entry(64, 3, "backward")]))
+    for m, block in ((1, 1), (100, 1), (200, 2), (10**6, 2)):
+        found = tuned.configuration("op", "triton", {"M": m}, DEFAULT)
+        assert found == {"BLOCK": block, "num_warps": 4}, m
+    assert tuned.configuration("op", "triton", {"M": 1}, DEFAULT, "backward")["BLOCK"] == 3
+    assert tuned.configuration("op", "gluon", {"M": 1}, DEFAULT) == DEFAULT
+
+
+def test_forced_is_forced_for_one_direction_only(table: Path) -> None:
+    table.write_text(json.dumps([entry(16, 1)]))
+    with tuned.forced("op", "triton", "forward", {"BLOCK": 7}):
+        assert tuned.configuration("op", "triton", {"M": 16}, DEFAULT)["BLOCK"] == 7
+        assert tuned.configuration("op", "triton", {"M": 16}, DEFAULT, "backward") == DEFAULT
+    assert tuned.configuration("op", "triton", {"M": 16}, DEFAULT)["BLOCK"] == 1
