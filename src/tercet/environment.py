@@ -19,6 +19,12 @@ def compiler() -> str | None:
     return os.environ.get("CXX") or None
 
 
+def cuda_home() -> Path | None:
+    """CUDA_HOME: where the CUDA toolkit lies. Default: None, nvcc is looked for on PATH only."""
+    given = os.environ.get("CUDA_HOME")
+    return Path(given) if given else None
+
+
 def cpu_isa() -> str | None:
     """TERCET_CPU_ISA: `portable`, `avx2` or `avx512` forces the CPU kernels to that path.
 

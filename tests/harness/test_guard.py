@@ -35,7 +35,7 @@ def test_fresh_memory_is_poisoned() -> None:
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_a_layout_keeps_values_and_strides(name: str) -> None:
     x = torch.arange(12.0).reshape(3, 4)
-    laid = LAYOUTS[name](x)
+    laid = LAYOUTS[name](x, 2)
     placed = Zones().place("x", laid).copy_(laid)
     assert torch.equal(placed, x)
     assert placed.stride() == laid.stride()

@@ -45,7 +45,7 @@ def test_a_worker_answers_and_names_what_went_wrong() -> None:
             worker.call(f"{here}:fail")
         assert raised.value.kind == "raised"
         assert worker.alive
-        with pytest.raises(WorkerError, match="longer than 0.5 s") as raised:
+        with pytest.raises(WorkerError, match=r"longer than 0\.5 s") as raised:
             worker.call(f"{here}:sleep", seconds=0.5)
         assert raised.value.kind == "time"
         assert not worker.alive

@@ -19,7 +19,7 @@ from tercet.harness.expected import directions, expect, wanted_gradients
 from tercet.harness.finding import Finding
 from tercet.harness.isolate import MEMORY_BYTES, SECONDS, WorkerError
 from tercet.harness.judge import Verdicts, judge
-from tercet.harness.layouts import LAYOUTS
+from tercet.harness.layouts import LAYOUTS, lay_out
 from tercet.harness.runner import IsolatedRunner, LocalRunner, Runner
 from tercet.kernel.contract import Case, Implementation, Op
 from tercet.kernel.interpreter import correct, interpreting
@@ -122,7 +122,9 @@ def check(
                     on_case(one.name, case.name)
                 findings += _check_case(op, runner, one.name, case, seed, case.name in laid_out)
             if integration:
-                findings += _check_integration(op, runner, one.name, some, seed, device)
+                findings += _check_integration(
+                    op, runner, one.name, some, seed, device, one.capturable
+                )
             if prefix and isinstance(runner, IsolatedRunner):
                 findings.append(_sanitized(runner, one.name, sanitizer or ""))
         finally:
@@ -193,14 +195,17 @@ def _check_layout(
     """The same values laid out otherwise must give what they gave, within the tolerance."""
     specs = {spec.name for spec in op.of_role("input")}
     laid = {
-        key: LAYOUTS[name](value)
-        if key in specs and isinstance(value, Tensor) and value.dim() and value.numel()
-        else value
-        for key, value in prepared.items()
+        key: lay_out(name, value, at) if key in specs else value
+        for at, (key, value) in enumerate(prepared.items())
     }
+    ways: list[Any] | None = request["directions"]
+    if ways is not None:
+        ways = [lay_out(name, way, len(laid) + at) for at, way in enumerate(ways)]
     check_name = "misaligned" if name == "misaligned" else "strided"
     try:
-        report = runner.run("execute", first=laid, second=None, repeats=0, **request)
+        report = runner.run(
+            "execute", first=laid, second=None, repeats=0, **{**request, "directions": ways}
+        )
     except WorkerError as error:
         verdicts.add(check_name, f"{name} inputs: {_message(error)}")
         return
@@ -220,7 +225,13 @@ def _check_layout(
 
 
 def _check_integration(
-    op: Op, runner: Runner, implementation: str, cases: Iterable[Case], seed: int, device: str
+    op: Op,
+    runner: Runner,
+    implementation: str,
+    cases: Iterable[Case],
+    seed: int,
+    device: str,
+    capturable: bool,
 ) -> list[Finding]:
     findings = list[Finding]()
     for case in _spread(tuple(cases), _INTEGRATION_CASES):
@@ -232,7 +243,9 @@ def _check_integration(
         calls = {"opcheck": ("opcheck", base), "compile": ("compiled", {**base, "ways": ways})}
         if device == "cuda" and _alike(prepared, other):
             both = {**base, "second": other, "ways": ways}
-            calls |= {"graph": ("captured", both), "stream": ("streamed", both)}
+            calls["stream"] = ("streamed", both)
+            if capturable:
+                calls["graph"] = ("captured", both)
         for name, (function, request) in calls.items():
             try:
                 verdicts.add(name, runner.run(function, **request))
@@ -284,8 +297,11 @@ def _native(op: Op, prepared: Values) -> list[Tensor] | None:
     """What plain torch gives in the op's own dtype, to set the error beside."""
     if not op.baselines or op.baselines[0].package is not None:
         return None
-    with torch.no_grad():
-        result = op.baselines[0].load()(**prepared)
+    try:
+        with torch.no_grad():
+            result = op.baselines[0].load()(**prepared)
+    except (RuntimeError, IndexError, ValueError, NotImplementedError):  # sizes of 0, half on a CPU
+        return None
     return [result] if isinstance(result, Tensor) else list(result)
 
 

@@ -15,11 +15,15 @@ def compare(
     magnitude: Tensor,
     relative: float,
     native: Tensor | None = None,
+    inner: float | None = None,
 ) -> ErrorSummary:
     """How far found is from expected; wrong where |found - expected| > relative * magnitude.
 
+    With `inner` the limit is relative * |expected| + inner * magnitude.
+
     NaN must be where the reference has it. An infinity is right where the reference, rounded to
-    found's dtype, has it. One smallest normal number is always allowed: subnormals may be flushed.
+    found's dtype, has it. One smallest normal number is always allowed, but of 8-bit floats:
+    subnormals may be flushed.
 
     Args:
         tensor: what to call it.
@@ -27,8 +31,11 @@ def compare(
         expected, magnitude: float64 of the same shape.
         relative: of the magnitude.
         native: the same result by plain torch in found's dtype, to compare the error with.
+        inner: as Tolerance.inner.
     """
     expected, magnitude = expected.to(found.device), magnitude.to(found.device)
+    if inner is not None and relative:
+        magnitude = expected.abs() + inner / relative * magnitude
     ratio, limit = _ratio(found, expected, magnitude, relative)
     if not ratio.numel():
         return _nothing(tensor)
@@ -69,7 +76,7 @@ def _ratio(
 ) -> tuple[Tensor, Tensor]:
     value = _double(found)
     limit = relative * magnitude.nan_to_num(posinf=0.0)
-    if found.dtype.is_floating_point:
+    if found.dtype.is_floating_point and found.element_size() > 1:
         limit = limit + torch.finfo(found.dtype).smallest_normal
     error = (value - expected).abs()
     ratio = torch.where(limit > 0, error / limit, torch.where(error > 0, torch.inf, 0.0))

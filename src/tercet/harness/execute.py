@@ -167,7 +167,8 @@ def _place(zones: Zones, name: str, value: Any, device: str) -> Any:
 def _overwrite(arguments: Values, values: Values) -> None:
     for name, value in values.items():
         if isinstance(value, Tensor):
-            arguments[name].copy_(value)
+            # through .data, so that the version counter does not betray the new contents
+            arguments[name].data.copy_(value)
 
 
 def _copy(
@@ -200,8 +201,14 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors hold the same bytes (so NaN equals NaN)."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    a, b = a.contiguous().view(-1), b.to(a.device).contiguous().view(-1)
-    return torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+    return torch.equal(_octets(a), _octets(b.to(a.device)))
+
+
+def _octets(x: Tensor) -> Tensor:
+    """The bytes; a copy, because a view needs unit strides even where one element has none."""
+    return (
+        torch.empty(x.numel(), dtype=x.dtype, device=x.device).copy_(x.flatten()).view(torch.uint8)
+    )
 
 
 def _changed(values: Values, arguments: Values) -> list[str]:

@@ -21,6 +21,7 @@ from tercet.harness.worker import receive, send
 SECONDS = 120.0
 MEMORY_BYTES = 12 * 2**30
 _LOOK_EVERY_SECONDS = 0.05
+_START_SECONDS = 300.0
 
 
 class WorkerError(Exception):
@@ -54,7 +55,12 @@ class Worker:
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join((*paths, *(p for p in sys.path if p)))
         if device == "cpu":
-            environment |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+            environment |= {
+                "TRITON_INTERPRET": "1",
+                "CUDA_VISIBLE_DEVICES": "",
+                # many small calls: threads would wait for each other on a busy machine
+                "OMP_NUM_THREADS": "1",
+            }
         self._process = subprocess.Popen(
             [*prefix, sys.executable, "-m", "tercet.harness.worker"],
             stdin=subprocess.PIPE,
@@ -65,6 +71,8 @@ class Worker:
         )
         self._said = bytearray()
         threading.Thread(target=self._listen, daemon=True).start()
+        # starting Python counts against nobody's limit
+        self.call("tercet.harness.worker:ready", seconds=_START_SECONDS)
 
     def __enter__(self) -> "Worker":
         return self

@@ -31,6 +31,11 @@ def main() -> None:
         send(replies, reply)
 
 
+def ready() -> bool:
+    """Answers the first call, once Python and torch have started."""
+    return True
+
+
 def send(stream: BinaryIO, content: Any) -> None:
     """Writes one message of plain data and CPU tensors."""
     memory = io.BytesIO()

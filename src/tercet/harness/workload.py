@@ -96,8 +96,15 @@ def judge_workload(
         for at, spec in enumerate(results):
             found = _cut(op, spec, outputs[at], first, last)
             if found.numel():
-                limit = op.tolerance(found.dtype).relative
-                summary = compare(spec.name, found, right.outputs[at], right.magnitudes[at], limit)
+                limit = op.tolerance(found.dtype)
+                summary = compare(
+                    spec.name,
+                    found,
+                    right.outputs[at],
+                    right.magnitudes[at],
+                    limit.relative,
+                    inner=limit.inner,
+                )
                 _keep(worst, summary)
         for name in names:
             if _position(op, inputs[name]) is None:

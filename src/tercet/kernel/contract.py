@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tercet.errors import UnsupportedError
 from tercet.kernel.compile import find_compiler
+from tercet.kernel.cuda import find_nvcc
 from tercet.kernel.model_shape import ModelShape
 
 Arguments = Mapping[str, Any]
@@ -65,14 +66,17 @@ class Cost:
 class Tolerance:
     """|result - reference| <= relative * magnitude for results of this dtype, and why.
 
-    Integer results must be equal unless the op declares otherwise. A gradient may be off by `gradient` times the largest magnitude
-    of its row (it is a sum over what the forward computed once); default: four times `relative`.
+    Integer results must be equal unless the op declares otherwise. A gradient may be off by
+    `gradient` times the largest magnitude of its row (it is a sum over what the forward computed
+    once); default: four times `relative`. With `inner`, a result may be off by relative * |result|
+    + inner * magnitude: for ops that are float32 inside and round once at the end.
     """
 
     dtype: torch.dtype
     relative: float
     reason: str
     gradient: float | None = None
+    inner: float | None = None
 
     @property
     def gradient_relative(self) -> float:
@@ -128,15 +132,19 @@ class Requirement:
         devices: device types it runs on; empty means any.
         dtypes: dtypes of the activations it takes.
         compiler: whether a C++ compiler has to be present.
+        nvcc: whether the CUDA compiler has to be present.
         capability: the least CUDA compute capability, (major, minor).
         multiples: axis -> what its size must be a multiple of.
+        ranges: axis -> the least and the largest size.
     """
 
     devices: tuple[str, ...] = ()
     dtypes: tuple[torch.dtype, ...]
     compiler: bool = False
+    nvcc: bool = False
     capability: tuple[int, int] | None = None
     multiples: Mapping[str, int] = field(default_factory=dict[str, int])
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
 
     def unmet(self, context: Context) -> str | None:
         """The first thing that is missing, in words; None when the implementation may run."""
@@ -147,13 +155,22 @@ class Requirement:
             return f"takes {allowed}, the input is {context.dtype}"
         if self.compiler and find_compiler() is None:
             return "no C++ compiler was found: run `apt install g++` or set CXX"
+        if self.nvcc and find_nvcc() is None:
+            return "no nvcc was found: put CUDA's bin on PATH, or its folder in CUDA_HOME"
         if self.capability is not None and torch.cuda.is_available():
             found = torch.cuda.get_device_capability()
             if found < self.capability:
                 return f"needs compute capability {self.capability}, this GPU has {found}"
+        return self.unfit(context.sizes)
+
+    def unfit(self, sizes: Sizes) -> str | None:
+        """Which size it cannot take, in words; sizes that are not given are not judged."""
         for axis, multiple in self.multiples.items():
-            if context.sizes.get(axis, 0) % multiple:
-                return f"needs {axis} to be a multiple of {multiple}, it is {context.sizes[axis]}"
+            if sizes.get(axis, 0) % multiple:
+                return f"needs {axis} to be a multiple of {multiple}, it is {sizes[axis]}"
+        for axis, (least, most) in self.ranges.items():
+            if not least <= sizes.get(axis, least) <= most:
+                return f"takes {axis} from {least} to {most}, it is {sizes[axis]}"
         return None
 
 
@@ -181,6 +198,7 @@ class Implementation:
             have `build`, which is called once before and raises BuildError where it cannot build.
         language: what it is written in; decides how it is cross-compiled and interpreted.
         slow: True for the path that is there so that the op runs at all.
+        capturable: whether a CUDA graph may hold it; False where it reads values on the host.
         space, gradient_space: the configurations of forward and gradient that the tuner may choose
             from: option -> values.
     """
@@ -190,6 +208,7 @@ class Implementation:
     module: str
     language: Language
     slow: bool = False
+    capturable: bool = True
     space: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     gradient_space: Mapping[str, tuple[int, ...]] = field(
         default_factory=dict[str, tuple[int, ...]]
@@ -244,9 +263,9 @@ class Op:
         reference: the meaning, in float64; takes a case's arguments; plain differentiable torch.
         magnitude: like reference, with absolute values: the size of what is summed into each
             element, which a rounding error is relative to. None: the size of the result itself.
-        gradient_magnitude: (directions, **arguments) -> name -> the size of what is summed into each
-            element of that gradient, where terms cancel; a gradient's rounding is otherwise taken
-            relative to the largest element of its row.
+        gradient_magnitude: (directions, **arguments) -> name -> the size of what is summed into
+            each element of that gradient, where terms cancel; a gradient's rounding is otherwise
+            taken relative to the largest element of its row.
         prepare: a case's arguments to prepared ones.
         cost, gradient_cost: of a call with prepared arguments (meta tensors will do), forward and
             backward.
@@ -294,7 +313,7 @@ class Op:
             )
 
     def tolerance(self, dtype: torch.dtype) -> Tolerance:
-        """The tolerance for results of that dtype; integers must be equal unless one is declared."""
+        """The tolerance for results of that dtype; integers are exact unless one is declared."""
         for tolerance in self.tolerances:
             if tolerance.dtype == dtype:
                 return tolerance

@@ -1,7 +1,8 @@
 """Triton's interpreter, corrected: without a GPU a kernel gives the numbers that a GPU would give.
 
-Two things of triton 3.6's interpreter are put right: a conversion between float types truncates (a
-GPU rounds to nearest even), and a loop over `tl.program_id` fails with numpy 2.4 and newer.
+Of triton 3.6's interpreter these are put right: a conversion between float types truncates (a GPU
+rounds to nearest even), a fused multiply-add rounds twice, a maximum keeps NaN where a GPU drops
+it, numpy warns of NaN and infinities, and a loop over `tl.program_id` fails with numpy 2.4.
 """
 
 from functools import cache
@@ -41,6 +42,18 @@ def correct() -> None:
     builder.cast_impl = cast
     builder.create_fp_to_fp = lambda self, source, kind, mode: cast(self, source, kind)
 
+    builder.create_fma = _fma
+    builder.create_maxnumf = lambda self, x, y: self.binary_op(x, y, np.fmax)
+    builder.create_minnumf = lambda self, x, y: self.binary_op(x, y, np.fmin)
+    executor: Any = interpreter.GridExecutor
+    run = executor.__call__
+
+    def run_quietly(self: Any, *arguments: Any, **options: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return run(self, *arguments, **options)
+
+    executor.__call__ = run_quietly
+
     patch = interpreter._patch_lang_tensor
 
     def patch_tensor(tensor: Any, scope: Any) -> None:
@@ -48,6 +61,11 @@ def correct() -> None:
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
     interpreter._patch_lang_tensor = patch_tensor
+
+
+def _fma(self: Any, x: Any, y: Any, z: Any) -> Any:
+    wide = x.data.astype(np.float64) * y.data.astype(np.float64) + z.data.astype(np.float64)
+    return interpreter.TensorHandle(wide.astype(z.data.dtype), z.dtype.scalar)
 
 
 def _dtype(kind: Any) -> torch.dtype | None:

@@ -1,7 +1,7 @@
 """What launchers of row-wise kernels share: rows of a tensor, programs of a persistent grid."""
 
 from functools import cache
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -22,6 +22,4 @@ def multiprocessors(device: torch.device) -> int:
 
 @cache
 def _count(index: int) -> int:
-    properties: Any = torch.cuda.get_device_properties(index)
-    count: int = properties.multi_processor_count
-    return count
+    return cast(int, torch.cuda.get_device_properties(index).multi_processor_count)

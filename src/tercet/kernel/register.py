@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tercet.kernel.contract import Run
 
@@ -40,8 +41,34 @@ def differentiate(
     save: Callable[[Any, tuple[Any, ...], Any], None],
     backward: Callable[..., Any],
 ) -> None:
-    """Gives `tercet::name` a gradient: save(ctx, inputs, output), backward(ctx, *gradients)."""
-    torch.library.register_autograd(f"tercet::{name}", backward, setup_context=save, lib=_library)
+    """Gives `tercet::name` a gradient.
+
+    Autograd would fill a tensor of zeros for every output without an incoming gradient, also for
+    the saved ones that have none ever: a kept gradient of a gigabyte would cost another one. Here
+    a first output gets zeros, another gets None.
+
+    Args:
+        name: the op's name.
+        save: (ctx, inputs, output), keeps what backward needs.
+        backward: (ctx, *gradients), one per output; None for any but the first that has none.
+    """
+
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.set_materialize_grads(False)
+        first = output if isinstance(output, Tensor) else output[0]
+        ctx.first_output = (first.shape, first.dtype, first.device)
+        save(ctx, inputs, output)
+
+    def with_zeros(ctx: Any, *gradients: Tensor | None) -> Any:
+        first, *rest = gradients
+        if first is None:
+            shape, dtype, device = ctx.first_output
+            first = torch.zeros(shape, dtype=dtype, device=device)
+        return backward(ctx, first, *rest)
+
+    torch.library.register_autograd(
+        f"tercet::{name}", with_zeros, setup_context=setup, lib=_library
+    )
 
 
 def behind(overload: Any) -> Run | None:

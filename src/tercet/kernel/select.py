@@ -112,9 +112,7 @@ def _fits(op: Op, sizes: Sizes | None) -> tuple[bool, ...]:
     if sizes is None:
         return ()
     return tuple(
-        sizes.get(axis, 0) % multiple == 0
-        for implementation in op.implementations
-        for axis, multiple in implementation.requirement.multiples.items()
+        implementation.requirement.unfit(sizes) is None for implementation in op.implementations
     )
 
 
@@ -157,14 +155,16 @@ def _worth_a_warning(op: Op, context: Context) -> bool:
     )
 
 
+def names() -> tuple[str, ...]:
+    """Every op's name: each folder of `tercet.ops` has an op.py that exports OP."""
+    folder = import_module("tercet.ops")
+    return tuple(module.name for module in pkgutil.iter_modules(folder.__path__))
+
+
 @lru_cache(maxsize=1)
 def discover() -> dict[str, Op]:
-    """Every op by name: each folder of `tercet.ops` has an op.py that exports OP."""
-    folder = import_module("tercet.ops")
-    modules = (
-        import_module(f"tercet.ops.{m.name}.op") for m in pkgutil.iter_modules(folder.__path__)
-    )
-    return {module.OP.name: module.OP for module in modules}
+    """Every op by name."""
+    return {name: import_module(f"tercet.ops.{name}.op").OP for name in names()}
 
 
 def find(name: str) -> Op:
@@ -173,12 +173,12 @@ def find(name: str) -> Op:
     A folder outside of the package is imported as `tercet.ops.<folder's name>`. UnsupportedError
     for a name that is neither, with the names that come near.
     """
-    if name in discover():
-        return discover()[name]
+    if name in names():
+        return import_module(f"tercet.ops.{name}.op").OP
     folder = Path(name).resolve()
     if not (folder / "op.py").is_file():
         raise UnsupportedError(
-            f"{unknown_name('op', name, discover())}; or give the path of a folder with an op.py"
+            f"{unknown_name('op', name, names())}; or give the path of a folder with an op.py"
         )
     package = f"tercet.ops.{folder.name}"
     if package not in sys.modules:

@@ -13,7 +13,7 @@ from tercet.harness.candidate import candidate_from
 from tercet.harness.check import CheckReport, check
 from tercet.harness.isolate import MEMORY_BYTES, SECONDS
 from tercet.harness.scale import check_scale
-from tercet.kernel.select import discover, find
+from tercet.kernel.select import find, names
 
 
 def check_command(
@@ -55,7 +55,7 @@ def check_command(
                 sanitizer=sanitizer,
                 seconds=seconds,
                 memory_bytes=int(memory_gib * 2**30),
-                location=None if op in discover() else op,
+                location=None if op in names() else op,
                 on_case=lambda name, case: progress.update(task, description=f"{name} {case}"[:24]),
             )
     if as_json:

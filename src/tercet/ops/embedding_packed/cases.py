@@ -1,11 +1,13 @@
-"""What embedding_packed is checked on."""
+"""What embedding_packed is checked on, and its calls in production."""
 
 from typing import Any
 
 import torch
 
-from tercet.formats import encode, fit, parse_scheme
-from tercet.kernel.contract import Case
+from tercet.errors import UnsupportedError
+from tercet.formats import PackedTensor, encode, fit, parse_scheme
+from tercet.kernel.contract import Case, Workload
+from tercet.kernel.model_shape import ModelShape
 
 _SCHEMES = (
     "ternary",
@@ -69,3 +71,57 @@ def _cases() -> tuple[Case, ...]:
 
 
 CASES = _cases()
+
+_PRODUCTION = "ternary"
+_ROWS_AT_ONCE = 1024
+
+
+def drawn_table(scheme: str, n: int, k: int, seed: int, device: str) -> PackedTensor:
+    """W [N, K] with integer codes and scales drawn on the device, not fitted to a table.
+
+    Packing goes in pieces of rows: it widens each code to eight bytes, 8 GB for a table of 70B.
+    """
+    parsed = parse_scheme(scheme)
+    storage, scaling = parsed.storage, parsed.scaling
+    if not parsed.element.integer or scaling.zero is not None or storage.name.startswith("sparse"):
+        raise UnsupportedError(
+            f"embedding_packed: scheme {scheme!r}: a workload's table is drawn in dense, symmetric "
+            f"integer schemes only, say {_PRODUCTION!r}"
+        )
+    generator = torch.Generator(device).manual_seed(seed)
+    codes = torch.empty((n, storage.row_bytes(k)), dtype=torch.uint8, device=device)
+    for first in range(0, n, _ROWS_AT_ONCE):
+        rows = min(_ROWS_AT_ONCE, n - first)
+        drawn = torch.randint(
+            len(parsed.element.levels), (rows, k), generator=generator, device=device
+        )
+        codes[first : first + rows] = storage.pack(drawn.to(torch.uint8))
+    shape = scaling.scale_shape((n, k))
+    scale = 2.0 ** torch.randint(-6, -2, shape, generator=generator, device=device)
+    return PackedTensor(
+        codes=codes, scale=scale.to(scaling.torch_dtype), scheme=parsed, shape=(n, k)
+    )
+
+
+def inputs(workload: Workload, seed: int, device: str = "cpu") -> dict[str, Any]:
+    """ids [T], W [N, K] in the workload's scheme, the dtype of the result."""
+    t, n, k = (workload.sizes[axis] for axis in ("T", "N", "K"))
+    scheme = str(workload.options.get("scheme", _PRODUCTION))
+    generator = torch.Generator(device).manual_seed(seed)
+    return {
+        "ids": torch.randint(0, n, (t,), generator=generator, device=device),
+        "weight": drawn_table(scheme, n, k, seed + 1, device),
+        "dtype": workload.dtype,
+    }
+
+
+def shapes(model: ModelShape) -> tuple[Workload, ...]:
+    """The embedding at 1 and 16 tokens and at prefill; the vocabulary is split over GPUs."""
+    return tuple(
+        Workload(
+            name=f"{model.name} embedding T={t}",
+            sizes={"T": t, "N": model.share(model.vocabulary), "K": model.hidden},
+            options={"scheme": _PRODUCTION},
+        )
+        for t in sorted({1, 16, model.tokens})
+    )

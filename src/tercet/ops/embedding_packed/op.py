@@ -19,7 +19,7 @@ from tercet.kernel.contract import (
 from tercet.kernel.prepared import PreparedWeight, prepare
 from tercet.kernel.register import define
 from tercet.kernel.select import choose
-from tercet.ops.embedding_packed.cases import CASES
+from tercet.ops.embedding_packed.cases import CASES, inputs, shapes
 from tercet.ops.embedding_packed.reference import magnitude, reference
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -102,7 +102,7 @@ _forward = define(
 
 
 def _prepare(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    weight = prepare(arguments["weight"])
+    weight = prepare(arguments["weight"]).to(arguments["ids"].device)
     return {
         "ids": arguments["ids"],
         "codes": weight.codes,
@@ -168,6 +168,10 @@ OP = Op(
             module="tercet.ops.embedding_packed.torch_path",
             language="torch",
             slow=True,
+            capturable=False,
         ),
     ),
+    inputs=inputs,
+    shapes=shapes,
+    independent="T",
 )

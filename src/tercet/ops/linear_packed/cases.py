@@ -1,12 +1,16 @@
-"""What linear_packed is checked on: every scheme, odd shapes, sizes 0 and 1, extreme values."""
+"""What linear_packed is checked on (every scheme, odd shapes, sizes 0 and 1, extreme values), and
+its calls in production."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
-from tercet.kernel.contract import Case
+from tercet.kernel.cases import values
+from tercet.kernel.contract import Case, Workload
+from tercet.kernel.model_shape import ModelShape
 
 SCHEMES = (
     "ternary",
@@ -53,7 +57,7 @@ def random_weight(
     return encode(weight, parsed, scale, zero)
 
 
-def _inputs(shape: tuple[int, ...], dtype: torch.dtype, kind: str, seed: int) -> Tensor:
+def _x(shape: tuple[int, ...], dtype: torch.dtype, kind: str, seed: int) -> Tensor:
     x = torch.randn(shape, generator=torch.Generator().manual_seed(seed + 7)).to(dtype)
     match kind:
         case "large":
@@ -83,7 +87,7 @@ def _make(
     packed = random_weight(scheme, n, shape[-1], seed=seed + n, zero_groups=kind == "zeros")
     generator = torch.Generator().manual_seed(seed + 3)
     return {
-        "x": _inputs(shape, dtype, kind, seed),
+        "x": _x(shape, dtype, kind, seed),
         "weight": packed,
         "bias": torch.randn(n, generator=generator).to(bias) if bias is not None else None,
     }
@@ -121,3 +125,101 @@ def _cases() -> tuple[Case, ...]:
 
 
 CASES = _cases()
+
+_PRODUCTION = "ternary"
+_DECODE = (1, 16)
+_ROWS_AT_ONCE = 1024
+
+
+def drawn_weight(scheme: str, n: int, k: int, seed: int, device: str) -> PackedTensor:
+    """W [N, K] with codes, scales and zero points drawn on the device, not fitted to a weight.
+
+    Packing goes in pieces of rows: it widens each code to eight bytes, 8 GB for a head of 70B.
+    """
+    parsed = parse_scheme(scheme)
+    storage, scaling, levels = parsed.storage, parsed.scaling, parsed.element.levels
+    if storage.name.startswith("sparse"):
+        raise UnsupportedError(
+            f"linear_packed: scheme {scheme!r} is sparse, random codes do not fit it: name a dense "
+            f"one in the workload, say {_PRODUCTION!r}"
+        )
+    generator = torch.Generator(device).manual_seed(seed)
+    known = [code for code, level in enumerate(levels) if level == level]
+    choices = torch.tensor(known, dtype=torch.uint8, device=device)
+    codes = torch.empty((n, storage.row_bytes(k)), dtype=torch.uint8, device=device)
+    for first in range(0, n, _ROWS_AT_ONCE):
+        rows = min(_ROWS_AT_ONCE, n - first)
+        drawn = torch.randint(len(known), (rows, k), generator=generator, device=device)
+        codes[first : first + rows] = storage.pack(choices[drawn])
+    shape = scaling.scale_shape((n, k))
+    # powers of two are exact in every scale dtype, float8 and e8m0 too
+    scale = 2.0 ** torch.randint(-6, -2, shape, generator=generator, device=device)
+    zero = None
+    if scaling.zero_torch_dtype is not None:
+        zero = torch.randint(-1, 2, shape, generator=generator, device=device)
+        zero = zero.to(scaling.zero_torch_dtype)
+    return PackedTensor(
+        codes=codes,
+        scale=scale.to(scaling.torch_dtype),
+        zero=zero,
+        second=torch.tensor(0.5, device=device) if scaling.second_level else None,
+        scheme=parsed,
+        shape=(n, k),
+    )
+
+
+def inputs(workload: Workload, seed: int, device: str = "cpu") -> dict[str, Any]:
+    """x [M, K], W [N, K] in the workload's scheme, no bias."""
+    m, n, k = (workload.sizes[axis] for axis in ("M", "N", "K"))
+    scheme = str(workload.options.get("scheme", _PRODUCTION))
+    return {
+        "x": values((m, k), workload.dtype, seed, device=device),
+        "weight": drawn_weight(scheme, n, k, seed + 1, device),
+        "bias": None,
+    }
+
+
+def shapes(model: ModelShape) -> tuple[Workload, ...]:
+    """Each projection of a layer on one GPU, at 1 and 16 tokens and at prefill; the head at decode.
+
+    Column-parallel projections split N, row-parallel ones (o, down) split K. An expert takes its
+    even part of a call's tokens.
+    """
+    calls = list[Workload]()
+    for part, (n, k) in _projections(model).items():
+        for m in sorted({*_DECODE, model.tokens}) if part != "head" else _DECODE:
+            calls.append(_call(f"{model.name} {part} M={m}", m, n, k))
+    if model.experts:
+        n, k = 2 * model.share(model.expert_intermediate), model.share(model.expert_intermediate)
+        each = -(-model.tokens * model.experts_per_token // model.experts)
+        for m in sorted({1, each}):
+            calls.append(_call(f"{model.name} expert gate|up M={m}", m, n, model.hidden))
+            calls.append(_call(f"{model.name} expert down M={m}", m, model.hidden, k))
+    return tuple(calls)
+
+
+def _projections(model: ModelShape) -> dict[str, tuple[int, int]]:
+    """(N, K) by name."""
+    wide = model.share(model.intermediate)
+    found = _attention(model) | {"head": (model.share(model.vocabulary), model.hidden)}
+    if not model.experts or model.dense_layers:
+        found |= {"gate|up": (2 * wide, model.hidden), "down": (model.hidden, wide)}
+    return found
+
+
+def _attention(model: ModelShape) -> dict[str, tuple[int, int]]:
+    heads, hidden = model.share(model.heads), model.hidden
+    if not model.kv_rank:
+        n = (heads + 2 * model.share(model.kv_heads)) * model.head_dim
+        return {"q|k|v": (n, hidden), "o": (hidden, heads * model.head_dim)}
+    kept = model.head_dim - model.rope_dim + model.value_dim
+    return {
+        "q|kv down": (model.query_rank + model.kv_rank + model.rope_dim, hidden),
+        "q up": (heads * model.head_dim, model.query_rank),
+        "kv up": (heads * kept, model.kv_rank),
+        "o": (hidden, heads * model.value_dim),
+    }
+
+
+def _call(name: str, m: int, n: int, k: int) -> Workload:
+    return Workload(name=name, sizes={"M": m, "N": n, "K": k}, options={"scheme": _PRODUCTION})

@@ -20,7 +20,7 @@ from tercet.kernel.prepared import PreparedWeight, prepare
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose
 from tercet.ops.linear_packed import torch_path
-from tercet.ops.linear_packed.cases import CASES
+from tercet.ops.linear_packed.cases import CASES, inputs, shapes
 from tercet.ops.linear_packed.reference import magnitude, reference
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -145,7 +145,7 @@ differentiate("linear_packed", save=_save_for_backward, backward=_backward)
 
 
 def _prepare(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    weight = prepare(arguments["weight"])
+    weight = prepare(arguments["weight"]).to(arguments["x"].device)
     return {
         "x": arguments["x"],
         "codes": weight.codes,
@@ -215,6 +215,10 @@ OP = Op(
             module="tercet.ops.linear_packed.torch_path",
             language="torch",
             slow=True,
+            capturable=False,
         ),
     ),
+    inputs=inputs,
+    shapes=shapes,
+    independent="M",
 )

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import torch
+
 from tercet.kernel.cases import cases, values, workloads
 from tercet.kernel.contract import Workload
 from tercet.kernel.model_shape import ModelShape
@@ -15,9 +17,10 @@ def inputs(
     residual = None
     if workload.options.get("residual", False):
         residual = values((m, n), dtype, seed + 2, device=device)
+    weight_dtype = workload.options.get("weight", dtype)
     return {
         "x": values((m, n), dtype, seed, kind, device),
-        "weight": values((n,), dtype, seed + 1, device=device),
+        "weight": values((n,), weight_dtype, seed + 1, device=device),
         "residual": residual,
         "eps": 1e-6,
     }
@@ -31,6 +34,7 @@ CASES = (
     *cases(inputs, workloads(_SIZES)),
     *cases(inputs, workloads(_SIZES, residual=True)),
     *cases(inputs, workloads(({"M": 4, "N": 132},)), _KINDS),
+    *cases(inputs, workloads(({"M": 6, "N": 40},), weight=torch.float32)),
 )
 
 

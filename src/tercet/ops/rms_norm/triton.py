@@ -14,8 +14,8 @@ from torch import Tensor
 from tercet.kernel.launch import as_rows, multiprocessors
 from tercet.kernel.tuned import configuration
 
-_DEFAULT = {"ROWS": 1, "num_warps": 8}
-_DEFAULT_GRADIENT = {"ROWS": 1, "WAVES": 2, "STAGES": 2, "num_warps": 8}
+_DEFAULT = {"ROWS": 1, "num_warps": 4}
+_DEFAULT_GRADIENT = {"ROWS": 1, "WAVES": 1, "STAGES": 3, "num_warps": 8}
 
 
 @triton.jit
@@ -69,6 +69,18 @@ def _gradient(
     tl.store(part_ptr + tl.program_id(0).to(tl.int64) * N + columns, part, columns < N)
 
 
+@triton.jit
+def _add_parts(part_ptr, out_ptr, P, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """out [N]: the sum of part [P, N] over P."""
+    columns = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros((COLUMNS,), tl.float32)
+    for first in tl.range(0, P, ROWS):
+        rows = first + tl.arange(0, ROWS)
+        inside = (rows[:, None] < P) & (columns[None, :] < N)
+        total += tl.sum(tl.load(part_ptr + rows[:, None] * N + columns[None, :], inside, 0.0), 0)
+    tl.store(out_ptr + columns, total, columns < N)
+
+
 def forward(
     x: Tensor, weight: Tensor, residual: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -115,4 +127,8 @@ def gradient(
         HAS_GRAD_TOTAL=grad_total is not None, ROWS=height, BLOCK=triton.next_power_of_2(n),
         **options,
     )  # fmt: skip
-    return grad_x, part.sum(0).to(weight.dtype)
+    grad_weight = torch.empty(n, dtype=weight.dtype, device=weight.device)
+    _add_parts[(triton.cdiv(n, 32),)](
+        part, grad_weight, programs, n, ROWS=128, COLUMNS=32, num_warps=4
+    )
+    return grad_x, grad_weight

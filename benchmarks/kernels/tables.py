@@ -1,0 +1,151 @@
+"""Writes the measured table of each op's README from the committed records of its benchmark.
+
+python benchmarks/kernels/tables.py [--check]
+
+A table stands between `<!-- table -->` and `<!-- end -->`. It is made of the *.jsonl beside this
+file; of equal rows the last one counts. --check fails where a README is out of date.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tercet.harness.report.rows import device_of, latest, setting, succeeded
+from tercet.kernel.contract import Op
+from tercet.kernel.select import discover
+from tercet.records import Record, load
+
+ROOT = Path(__file__).parent.parent.parent
+FOLDER = Path(__file__).parent
+START, END = "<!-- table -->", "<!-- end -->"
+NOTHING = "Not measured yet."
+FIRST_PEERS = ("eager", "compile")
+# what comes first is shown: caches as a model's own traffic leaves them, no launch overhead
+CACHES, LAUNCHES = ("cold", "warm", ""), ("graph", "eager", "")
+
+
+def table(op: Op, records: Sequence[Record]) -> str:
+    """The op's part of its README: a table for each device, or that there is none."""
+    own = [record for record in latest(succeeded(records)) if record.subject == op.name]
+    devices = sorted({device_of(record) for record in own})
+    parts = [
+        _of_device(op, device, [r for r in own if device_of(r) == device]) for device in devices
+    ]
+    return "\n\n".join(parts) or NOTHING
+
+
+def _of_device(op: Op, device: str, records: Sequence[Record]) -> str:
+    rows: dict[tuple[str, ...], dict[str, Record]] = {}
+    for record in sorted(records, key=_preference, reverse=True):
+        variants = rows.setdefault(_row(record), {})
+        variants[setting(record, "variant")] = record
+    order = list(dict.fromkeys(_row(record) for record in records))
+    found = {variant for variants in rows.values() for variant in variants}
+    implementations = [each.name for each in op.implementations if each.name in found]
+    if not implementations:
+        return f"{device}: no implementation of Tercet was measured."
+    mine, *others = implementations
+    others += _peers(found - set(implementations))
+    lines = [
+        f"| shape | sizes | direction | {mine}, us | speed | of the limit |"
+        + "".join(f" {name}, us |" for name in others),
+        "|---|---|---|---:|---:|---:|" + "---:|" * len(others),
+    ]
+    lines += [_line(rows[row], mine, others) for row in order if mine in rows[row]]
+    measured = [variants[mine] for variants in rows.values() if mine in variants]
+    return f"{_caption(device, measured)}\n\n" + "\n".join(lines)
+
+
+def _row(record: Record) -> tuple[str, ...]:
+    names = ("workload", "sizes", "dtype", "options", "direction")
+    return tuple(setting(record, name) for name in names)
+
+
+def _preference(record: Record) -> tuple[int, int]:
+    return CACHES.index(setting(record, "cache")), LAUNCHES.index(setting(record, "launch"))
+
+
+def _peers(names: set[str]) -> list[str]:
+    return [*(name for name in FIRST_PEERS if name in names), *sorted(names - set(FIRST_PEERS))]
+
+
+def _line(variants: dict[str, Record], mine: str, others: Sequence[str]) -> str:
+    record = variants[mine]
+    metrics, time = record.metrics, record.metrics["time_us"]
+    if setting(record, "binds") == "compute":
+        speed = f"{metrics['flops_per_second'] / 1e12:.0f} TFLOP/s"
+    else:
+        speed = f"{metrics['bytes_per_second'] / 1e12:.2f} TB/s"
+    cells = [
+        setting(record, "workload"),
+        " ".join(filter(None, (setting(record, "sizes"), setting(record, "options")))),
+        setting(record, "direction"),
+        f"{time:.4g}",
+        speed,
+        f"{metrics['roofline_fraction']:.0%}",
+    ]
+    for name in others:
+        other = variants.get(name)
+        cells.append(_beside(other.metrics["time_us"], time) if other is not None else "-")
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _beside(time: float, mine: float) -> str:
+    return f"{time:.4g} ({time / mine:.2f}x)"
+
+
+def _caption(device: str, records: Sequence[Record]) -> str:
+    days = sorted({record.time[:10] for record in records})
+    revisions = sorted({setting(record, "revision")[:12] for record in records} - {""})
+    caches = sorted({setting(record, "cache") for record in records} - {""})
+    when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    versions = f", revision {', '.join(revisions)}" if revisions else ""
+    cache = f"; {' and '.join(caches)} cache" if caches else ""
+    return (
+        f"{device}, {when}{versions}{cache}. The limit is the copy bandwidth, or the matrix rate "
+        "where operations bind (TFLOP/s), measured on the same device; in brackets, times ours."
+    )
+
+
+def filled(text: str, content: str) -> str:
+    """The README with its table made anew; as it is where it has no place for one."""
+    before, start, rest = text.partition(START)
+    _, end, after = rest.partition(END)
+    if not start or not end:
+        return text
+    return f"{before}{START}\n{content}\n{END}{after}"
+
+
+def readmes(records: Sequence[Record]) -> dict[Path, str]:
+    """Each op's README as it should be."""
+    found: dict[Path, str] = {}
+    for op in discover().values():
+        path = ROOT / "src" / "tercet" / "ops" / op.name / "README.md"
+        if path.exists():
+            found[path] = filled(path.read_text(encoding="utf-8"), table(op, records))
+    return found
+
+
+def committed() -> list[Record]:
+    """Every record beside this file, in the order in which files list them."""
+    return [record for path in sorted(FOLDER.glob("*.jsonl")) for record in load(path)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    stale = list[str]()
+    for path, text in readmes([r for r in committed() if r.kind == "bench"]).items():
+        if text == path.read_text(encoding="utf-8"):
+            continue
+        stale.append(str(path.relative_to(ROOT)))
+        if not check:
+            path.write_text(text, encoding="utf-8")
+    if check and stale:
+        sys.exit(f"out of date: {', '.join(stale)}: run python benchmarks/kernels/tables.py")
+
+
+if __name__ == "__main__":
+    main()

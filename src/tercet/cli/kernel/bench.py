@@ -1,0 +1,151 @@
+"""tercet kernel bench OP."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from tercet.cli.kernel.calls import (
+    Directions,
+    GivenDtype,
+    Models,
+    Shapes,
+    TensorParallel,
+    Tokens,
+    chosen_directions,
+    chosen_workloads,
+)
+from tercet.cli.kernel.shape import Device, OpName, Options, Seed, default_device
+from tercet.cli.show import Json, console, print_json, say
+from tercet.harness.bench import SECONDS_PER_ROW, BenchReport, bench
+from tercet.harness.candidate import candidate_from
+from tercet.kernel.select import find
+from tercet.records import Outcome, Record, append
+
+_COLUMNS = ("timing", "variant", "us", "+-", "rate", "roofline", "eager")
+_ORDER = ("forward", "backward", "graph", "eager", "cold", "warm")
+_OTHER_FAULTS = 8
+
+
+def bench_command(
+    op: OpName,
+    shape: Shapes = None,
+    model: Models = None,
+    tensor_parallel: TensorParallel = 1,
+    tokens: Tokens = None,
+    dtype: GivenDtype = None,
+    option: Options = None,
+    implementation: Annotated[
+        list[str] | None, typer.Option(help="Only this one (may be repeated).")
+    ] = None,
+    candidate: Annotated[
+        Path | None, typer.Option(help="A Python file with forward (and gradient) to time too.")
+    ] = None,
+    baselines: Annotated[
+        bool, typer.Option("--baselines/--no-baselines", help="Time baselines too.")
+    ] = True,
+    direction: Directions = None,
+    device: Device = None,
+    seed: Seed = None,
+    seconds: Annotated[float, typer.Option(help="For each row, at most.")] = SECONDS_PER_ROW,
+    out: Annotated[
+        Path | None, typer.Option(help="Append the records to this file (JSON lines).")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Time an op beside its baselines, against what this machine can reach."""
+    found = find(op)
+    workloads = chosen_workloads(
+        found, shape, model, dtype=dtype, options=option,
+        tensor_parallel=tensor_parallel, tokens=tokens,
+    )  # fmt: skip
+    report = bench(
+        found,
+        workloads,
+        implementations=implementation,
+        baselines=baselines,
+        directions=chosen_directions(direction),
+        device=default_device(device),
+        seed=seed,
+        seconds_per_row=seconds,
+        candidate=candidate_from(candidate) if candidate is not None else None,
+    )
+    if out is not None:
+        append(out, report.records)
+        say(f"{len(report.records)} records appended to {out}")
+    if as_json:
+        print_json({**report.model_dump(mode="json"), "passed": report.passed})
+    else:
+        _show(report)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def _show(report: BenchReport) -> None:
+    copy = report.ceilings.copy_bytes_per_second
+    console.print(
+        f"{report.op} on {report.ceilings.device}, seed {report.seed}; a copy reaches "
+        f"{copy / 1e9:.4g} GB/s",
+        soft_wrap=True,
+    )
+    calls = dict.fromkeys(_call(record) for record in report.records)
+    for call in calls:
+        rows = [record for record in report.records if _call(record) == call]
+        if any(record.outcome is Outcome.OK for record in rows):
+            console.print(_table(call, rows))
+    for record in report.records:
+        if record.outcome is not Outcome.OK:
+            name, way = record.settings["variant"], record.settings["direction"]
+            line = f"{name} {way} ({_call(record)}): {record.outcome}: {record.reason}"
+            console.print(line, soft_wrap=True, highlight=False, markup=False)
+    for fault in report.faults[:_OTHER_FAULTS]:
+        line = f"{fault.implementation} {fault.check} on {fault.case}: {fault.message}"
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _call(record: Record) -> str:
+    sizes, name = str(record.settings["sizes"]), str(record.settings["workload"])
+    named = "" if name.replace(",", " ") == sizes else name
+    parts = (named, sizes, record.settings["dtype"], record.settings["options"])
+    return ", ".join(str(part) for part in parts if part)
+
+
+def _table(call: str, records: Sequence[Record]) -> Table:
+    """Forward before backward, times in a graph and cold ones first; fastest first in each.
+
+    Columns: half of the 95 % interval (+-), the part of the roofline and what binds it, and how
+    many times as fast as eager.
+    """
+    table = Table(title=call, box=None, pad_edge=False, title_justify="left")
+    for column in _COLUMNS:
+        left = column in ("timing", "variant")
+        table.add_column(column, justify="left" if left else "right", no_wrap=True)
+    timed = [record for record in records if record.outcome is Outcome.OK]
+    for timing in sorted({_timing(r) for r in timed}, key=lambda t: [_ORDER.index(w) for w in t]):
+        group = [record for record in timed if _timing(record) == timing]
+        group.sort(key=lambda record: record.metrics["time_us"])
+        eager = [r.metrics["time_us"] for r in group if r.settings["variant"] == "eager"]
+        for at, record in enumerate(group):
+            m = record.metrics
+            table.add_row(
+                "" if at else " ".join(timing),
+                str(record.settings["variant"]),
+                f"{m['time_us']:.2f}",
+                f"{(m['time_us_high'] - m['time_us_low']) / 2 / m['time_us']:.1%}",
+                _rate(record),
+                f"{m['roofline_fraction']:.0%} {record.settings['binds']}",
+                f"{eager[0] / m['time_us']:.2f}x" if eager else "",
+            )
+    return table
+
+
+def _timing(record: Record) -> tuple[str, ...]:
+    return tuple(str(record.settings[name]) for name in ("direction", "launch", "cache"))
+
+
+def _rate(record: Record) -> str:
+    if record.settings["binds"] == "compute":
+        return f"{record.metrics['flops_per_second'] / 1e12:.3g} TFLOP/s"
+    return f"{record.metrics['bytes_per_second'] / 1e9:.4g} GB/s"

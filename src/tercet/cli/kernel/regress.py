@@ -1,0 +1,120 @@
+"""tercet kernel regress."""
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.table import Table
+
+from tercet.cli.show import Json, console, print_json, say
+from tercet.errors import UnsupportedError
+from tercet.harness.regress import compare
+from tercet.harness.regress_report import Change, RegressReport
+from tercet.harness.report import regress_markdown, write_regress
+from tercet.harness.revisions import interleaved, model_rows
+from tercet.kernel.select import discover
+from tercet.kernel.tuned import device_name
+from tercet.records import Record, load
+
+_MODEL = {"cuda": "llama-3-8b", "cpu": "smollm2-135m"}
+_TOKENS = {"cuda": 16384, "cpu": 256}
+
+
+def regress_command(
+    baseline: Annotated[
+        Path | None,
+        typer.Option(help="Records to compare with. Default: this device's committed ones."),
+    ] = None,
+    current: Annotated[Path | None, typer.Option(help="Records of the version to judge.")] = None,
+    again: Annotated[
+        Path | None, typer.Option(help="A second run of the baseline, which shows the noise.")
+    ] = None,
+    between: Annotated[
+        tuple[str, str] | None,
+        typer.Option(help="Time two git revisions in turn instead; '.' is the working tree."),
+    ] = None,
+    op: Annotated[
+        list[str] | None, typer.Option(help="With --between: only this op; may be given again.")
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="With --between: shapes of this model of the catalog.")
+    ] = None,
+    tensor_parallel: Annotated[int, typer.Option(help="With --between.")] = 1,
+    tokens: Annotated[int | None, typer.Option(help="With --between: tokens in a call.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the report here.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the report here.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Fail (exit code 1) where a version is slower or larger than another, beyond the noise."""
+    if between is not None:
+        report = _between(between, op, model, tensor_parallel, tokens)
+    else:
+        report = _files(baseline, current, again)
+    if markdown is not None:
+        markdown.write_text(regress_markdown(report), encoding="utf-8")
+    if html is not None:
+        write_regress(report, html)
+    if as_json:
+        print_json({**report.model_dump(mode="json"), "passed": report.passed})
+    else:
+        _show(report)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def _between(
+    revisions: tuple[str, str],
+    ops: list[str] | None,
+    models: list[str] | None,
+    tensor_parallel: int,
+    tokens: int | None,
+) -> RegressReport:
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    rows = model_rows(
+        ops or sorted(discover()),
+        models or [_MODEL[device]],
+        tensor_parallel,
+        tokens or _TOKENS[device],
+        device,
+    )
+    return interleaved(rows, *revisions, device=device, progress=say)
+
+
+def _files(baseline: Path | None, current: Path | None, again: Path | None) -> RegressReport:
+    if current is None:
+        raise UnsupportedError(
+            "give --current FILE.jsonl with records of the version to judge, or --between REVISION "
+            "REVISION to time two git revisions"
+        )
+    baseline = baseline or Path("benchmarks") / "kernels" / f"{device_name()}.jsonl"
+    before, after = _records(baseline), _records(current)
+    return compare(before, after, _records(again) if again is not None else None)
+
+
+def _records(path: Path) -> list[Record]:
+    if not path.is_file():
+        raise UnsupportedError(f"{path} is no file of records: write one with tercet kernel bench")
+    return load(path)
+
+
+def _show(report: RegressReport) -> None:
+    changed = report.of("regression", "improvement")
+    if changed:
+        table = Table(title=f"{report.before} -> {report.after}")
+        for column in ("", "op", "row", "metric"):
+            table.add_column(column)
+        for column in ("before", "after", "change"):
+            table.add_column(column, justify="right")
+        for change in changed:
+            ratio = f"{change.ratio - 1:+.1%}" if change.ratio is not None else change.reason
+            values = [f"{value:g}" if value is not None else "-" for value in _pair(change)]
+            table.add_row(change.verdict, change.op, change.row, change.metric, *values, ratio)
+        console.print(table)
+    for note in report.notes:
+        say(f"note: {note}")
+    console.print(str(report))
+
+
+def _pair(change: Change) -> tuple[float | None, float | None]:
+    return change.before, change.after

@@ -1,0 +1,39 @@
+"""tercet kernel report."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tercet.cli.show import Json, print_json, say
+from tercet.errors import UnsupportedError
+from tercet.harness.report import write_report
+from tercet.records import load
+
+_COMMITTED = Path("benchmarks") / "kernels"
+
+
+def report_command(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Files of records. Default: all of benchmarks/kernels."),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path(
+        "kernels.html"
+    ),
+    as_json: Json = False,
+) -> None:
+    """Write one HTML page: rooflines, history, tables that sort and filter; works offline."""
+    paths = files or sorted(_COMMITTED.glob("*.jsonl"))
+    for path in paths:
+        if not path.is_file():
+            raise UnsupportedError(f"{path} is no file: give what tercet kernel bench wrote")
+    if not paths:
+        raise UnsupportedError(
+            f"no records in {_COMMITTED}: run tercet kernel bench, or name files of records"
+        )
+    summary = write_report([record for path in paths for record in load(path)], output)
+    if as_json:
+        print_json(summary.model_dump(mode="json"))
+        return
+    say(str(summary))

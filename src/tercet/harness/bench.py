@@ -1,0 +1,244 @@
+"""Bench: times implementations and baselines of an op side by side, and believes no time blindly.
+
+An implementation is timed only where `check_workload` is green, and its timed buffers are compared
+with the reference once more afterwards. All variants of a workload run interleaved. "cold" rotates
+over inputs that exceed the last-level cache three times, "warm" repeats one call; "graph" replays a
+CUDA graph, "eager" makes plain calls. On a CPU there are eager times only.
+"""
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+
+import torch
+from pydantic import BaseModel, ConfigDict
+
+from tercet.errors import UnsupportedError
+from tercet.harness.attempt import Failure, attempt
+from tercet.harness.baselines import baseline_names, load_baseline, missing_package
+from tercet.harness.bench_direction import Session, bench_direction
+from tercet.harness.bench_row import Row
+from tercet.harness.candidate import import_candidate
+from tercet.harness.ceilings import Ceilings, ceilings, copy_bandwidth
+from tercet.harness.clock import clock_untouched
+from tercet.harness.finding import Finding
+from tercet.harness.threads import ThreadWatch
+from tercet.harness.variant import Cache, Launch, Variant
+from tercet.harness.workload import check_workload
+from tercet.kernel.contract import Context, Implementation, Kernels, Op, Workload, outputs_of
+from tercet.kernel.select import using
+from tercet.kernel.tuned import Direction
+from tercet.records import Outcome, Record
+
+SECONDS_PER_ROW = 1.0
+DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
+CACHES: tuple[Cache, ...] = ("cold", "warm")
+LAUNCHES: tuple[Launch, ...] = ("graph", "eager")
+
+
+class BenchReport(BaseModel):
+    """What a bench measured and found.
+
+    Attributes:
+        op, device: what was timed, where.
+        seed: gives the same inputs again.
+        ceilings: what the roofline stands on; the copy bandwidth is of this run.
+        records: one per workload, variant, direction, cache and launch, of kind "bench".
+        findings: of each implementation, before and after timing; green ones too.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    op: str
+    device: str
+    seed: int
+    ceilings: Ceilings
+    records: tuple[Record, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing is wrong. A baseline that is not installed is no fault of the op."""
+        return not self.faults and all(r.outcome is not Outcome.WRONG for r in self.records)
+
+    @property
+    def faults(self) -> tuple[Finding, ...]:
+        """What is wrong."""
+        return tuple(finding for finding in self.findings if not finding.passed)
+
+
+def bench(
+    op: Op,
+    workloads: Iterable[Workload],
+    *,
+    implementations: Sequence[str] | None = None,
+    baselines: bool | Sequence[str] = True,
+    directions: Sequence[Direction] = DIRECTIONS,
+    caches: Sequence[Cache] = CACHES,
+    launches: Sequence[Launch] = LAUNCHES,
+    device: str | None = None,
+    seed: int | None = None,
+    seconds_per_row: float = SECONDS_PER_ROW,
+    candidate: Implementation | None = None,
+) -> BenchReport:
+    """Times an op.
+
+    Args:
+        op, workloads: what, on which calls.
+        implementations: names; None for all that may run on the device. Empty for none.
+        baselines: all, none, or names; "compile" is torch.compile of the first.
+        directions, caches, launches: which times; a CPU has no graphs.
+        device: "cuda" or "cpu"; None for a GPU where there is one.
+        seed: of the inputs; None for a fresh one.
+        seconds_per_row: about what each row may take; it ends sooner once its median is known to
+            0.5 %.
+        candidate: judged and timed beside the rest.
+
+    Raises:
+        UnsupportedError: for unknown names, and an op that draws no inputs.
+    """
+    if op.inputs is None:
+        raise UnsupportedError(
+            f"op {op.name!r} draws no inputs for a workload: give its Op `inputs`"
+        )
+    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    known = ceilings(where)
+    session = Session(
+        op=op,
+        device=where,
+        seed=secrets.randbelow(2**31) if seed is None else seed,
+        ceilings=known.model_copy(update={"copy_bytes_per_second": copy_bandwidth(where)}),
+        caches=tuple(caches),
+        launches=tuple(name for name in launches if where != "cpu" or name == "eager"),
+        seconds_per_row=seconds_per_row,
+        threads=ThreadWatch(),
+    )
+    records, findings = list[Record](), list[Finding]()
+    for workload in workloads:
+        wanted = _directions(op, directions)
+        variants = list[Variant]()
+        judged = _implementations(op, workload, where, implementations, candidate)
+        for implementation in judged:
+            loaded, checked = _gate(session, workload, implementation, "backward" in wanted)
+            findings += checked
+            if isinstance(loaded, Variant):
+                variants.append(loaded)
+            else:
+                records += _refused(op, workload, implementation.name, wanted, loaded)
+        for name in baseline_names(op, baselines, where):
+            loaded = _baseline(op, name)
+            if isinstance(loaded, Variant):
+                variants.append(loaded)
+            else:
+                records += _refused(op, workload, name, wanted, (Outcome.FAILED, loaded.reason))
+        for direction in wanted:
+            timed = attempt(partial(bench_direction, session, workload, direction, variants))
+            if isinstance(timed, Failure):
+                for variant in variants:
+                    why = (Outcome.FAILED, timed.reason)
+                    records += _refused(op, workload, variant.name, [direction], why)
+                continue
+            records += timed[0]
+            findings += timed[1]
+    return BenchReport(
+        op=op.name,
+        device=where,
+        seed=session.seed,
+        ceilings=session.ceilings,
+        records=tuple(records),
+        findings=tuple(findings),
+    )
+
+
+def _directions(op: Op, wanted: Sequence[Direction]) -> tuple[Direction, ...]:
+    """Of those that are wanted, the ones that the op has."""
+    backward = bool(op.differentiable) and op.gradient_cost is not None
+    return tuple(each for each in wanted if each == "forward" or backward)
+
+
+def load_implementation(implementation: Implementation) -> Kernels:
+    """The kernels of an implementation, or of a candidate whose module is a file's path."""
+    return replace(implementation, module=import_candidate(implementation.module)).load()
+
+
+def _implementations(
+    op: Op,
+    workload: Workload,
+    device: str,
+    names: Sequence[str] | None,
+    candidate: Implementation | None,
+) -> list[Implementation]:
+    context = Context(device, workload.dtype, workload.sizes)
+    if names is not None:
+        found = [op.implementation(name) for name in names]
+    else:
+        found = [each for each in op.implementations if each.requirement.unmet(context) is None]
+    return found if candidate is None else [*found, candidate]
+
+
+def _gate(
+    session: Session, workload: Workload, implementation: Implementation, gradient: bool
+) -> tuple[Variant | tuple[Outcome, str], tuple[Finding, ...]]:
+    """The implementation as a variant where it is right, else why it is not timed."""
+    op, name = session.op, implementation.name
+    context = Context(session.device, workload.dtype, workload.sizes)
+    listed = implementation in op.implementations
+    missing = implementation.requirement.unmet(context) if listed else None
+    if missing is not None:
+        return (Outcome.FAILED, missing), ()
+    kernels = attempt(lambda: load_implementation(implementation))
+    if isinstance(kernels, Failure):
+        return (Outcome.FAILED, kernels.reason), ()
+    findings = attempt(
+        lambda: check_workload(
+            op,
+            kernels,
+            workload,
+            implementation=name,
+            device=session.device,
+            seed=session.seed,
+            gradient=gradient and kernels.gradient is not None,
+        )
+    )
+    if isinstance(findings, Failure):
+        return (Outcome.FAILED, findings.reason), ()
+    case = str(workload)
+    findings = (*findings, clock_untouched(name, case), session.threads.finding(name, case))
+    wrong = [finding for finding in findings if not finding.passed]
+    if wrong:
+        return (Outcome.WRONG, f"{wrong[0].check}: {wrong[0].message}"), findings
+    return _variant(op, name, kernels), findings
+
+
+def _variant(op: Op, name: str, kernels: Kernels) -> Variant:
+    return Variant(
+        name=name,
+        call=lambda prepared: outputs_of(op.run(*prepared.values())),
+        around=lambda: using(op, kernels),
+        judged=True,
+        differentiable=kernels.gradient is not None,
+    )
+
+
+def _baseline(op: Op, name: str) -> Variant | Failure:
+    def explain(error: ImportError) -> str:
+        return missing_package(op, name, error)
+
+    call = attempt(lambda: load_baseline(op, name), explain)
+    if isinstance(call, Failure):
+        return call
+    return Variant(name=name, call=call, explain=explain)
+
+
+def _refused(
+    op: Op,
+    workload: Workload,
+    name: str,
+    directions: Sequence[Direction],
+    why: tuple[Outcome, str],
+) -> list[Record]:
+    return [
+        Row(op=op, workload=workload, variant=name, direction=direction).refused(*why)
+        for direction in directions
+    ]

@@ -1,0 +1,288 @@
+"""Bench of one workload in one direction: copies, variants, graphs, rounds, and the retest."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
+
+from tercet.harness.attempt import Failure, attempt
+from tercet.harness.bench_row import Row
+from tercet.harness.ceilings import Ceilings
+from tercet.harness.clock import Timer, clock_untouched, clocks_agree, timing_on
+from tercet.harness.device_state import DeviceState, device_state, state_metrics
+from tercet.harness.expected import wanted_gradients
+from tercet.harness.finding import Finding
+from tercet.harness.interleave import interleave
+from tercet.harness.memory import cache_bytes, free_bytes, peak_bytes, tensor_bytes
+from tercet.harness.retest import retest
+from tercet.harness.roofline import roofline
+from tercet.harness.rotation import Rotation, copies_needed
+from tercet.harness.statistics import Interval, median_interval
+from tercet.harness.threads import ThreadWatch
+from tercet.harness.variant import Built, Cache, Launch, Variant
+from tercet.kernel.contract import Cost, Op, Workload
+from tercet.kernel.tuned import Direction
+from tercet.records import Outcome, Record
+
+# A replay of a graph lasts at least about this long: its launch is hidden behind the one before.
+_REPLAY_US = 200.0
+_MOST_WARM_CALLS = 64
+_MOST_COMPARED = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Session:
+    """What all workloads of one bench share."""
+
+    op: Op
+    device: str
+    seed: int
+    ceilings: Ceilings
+    caches: tuple[Cache, ...]
+    launches: tuple[Launch, ...]
+    seconds_per_row: float
+    threads: ThreadWatch
+
+
+@dataclass(kw_only=True)
+class _Bench:
+    """One workload and direction while it is timed."""
+
+    session: Session
+    workload: Workload
+    direction: Direction
+    rotation: Rotation
+    names: tuple[str, ...]
+    cost: Cost
+    timer: Timer
+    stream: Any
+    state: DeviceState | None
+    built: list[Built] = field(default_factory=list[Built])
+    copy_extra_bytes: int = 0
+    records: list[Record] = field(default_factory=list[Record])
+    findings: list[Finding] = field(default_factory=list[Finding])
+
+    def row(self, name: str, cache: Cache | None = None, launch: Launch | None = None) -> Row:
+        return Row(
+            op=self.session.op,
+            workload=self.workload,
+            variant=name,
+            direction=self.direction,
+            cache=cache,
+            launch=launch,
+        )
+
+    def refuse(self, row: Row, outcome: Outcome, reason: str) -> None:
+        self.records.append(row.refused(outcome, reason))
+
+
+def bench_direction(
+    session: Session, workload: Workload, direction: Direction, variants: Sequence[Variant]
+) -> tuple[list[Record], list[Finding]]:
+    """The rows of these variants, and what was found of the judged ones.
+
+    Args:
+        session: the bench.
+        workload, direction: of which call.
+        variants: implementations that passed the check, and baselines.
+    """
+    op = session.op
+    with timing_on(session.device) as (timer, stream):
+        rotation = Rotation(
+            op, workload, session.seed, session.device, gradient=direction == "backward"
+        )
+        prepared = rotation.copies[0].prepared
+        names = wanted_gradients(op, prepared) if direction == "backward" else ()
+        if direction == "backward" and (not names or op.gradient_cost is None):
+            return [], []
+        cost_of = op.gradient_cost if direction == "backward" and op.gradient_cost else op.cost
+        run = _Bench(
+            session=session,
+            workload=workload,
+            direction=direction,
+            rotation=rotation,
+            names=names,
+            cost=cost_of(prepared),
+            timer=timer,
+            stream=stream,
+            state=device_state(session.device),
+        )
+        for variant in variants:
+            _build(run, variant)
+        caches = _copies(run)
+        for cache in caches:
+            for launch in session.launches:
+                _time(run, cache, launch)
+        return run.records, run.findings
+
+
+def _build(run: _Bench, variant: Variant) -> None:
+    """Runs the variant on the first copy; an implementation that writes to it is not timed.
+
+    A baseline that does (some write gradients over what the forward saved) works on clones.
+    """
+    session, first, case = run.session, run.rotation.copies[0], str(run.workload)
+    if run.direction == "backward" and not variant.differentiable:
+        run.refuse(run.row(variant.name), Outcome.FAILED, "has no gradient of its own")
+        return
+    built, extra = _first_call(run, variant, private=False)
+    changed = run.rotation.changed(first)
+    if changed:
+        run.rotation.restore(first)
+    if changed and not variant.judged:
+        built, extra = _first_call(run, variant, private=True)
+    if isinstance(extra, Failure):
+        run.refuse(run.row(variant.name), Outcome.FAILED, extra.reason)
+        return
+    if variant.judged:
+        findings = [session.threads.finding(variant.name, case)]
+        if changed:
+            findings.append(_inputs_written(variant.name, case, changed))
+        run.findings += findings
+        if wrong := [finding for finding in findings if not finding.passed]:
+            reason = f"{wrong[0].check}: {wrong[0].message}"
+            run.refuse(run.row(variant.name), Outcome.WRONG, reason)
+            return
+    run.copy_extra_bytes += extra
+    run.built.append(built)
+
+
+def _first_call(run: _Bench, variant: Variant, private: bool) -> tuple[Built, int | Failure]:
+    """The variant on the first copy, and the bytes that it holds for each, or why it failed."""
+    device, first = run.session.device, run.rotation.copies[0]
+    built = Built(variant=variant, private=private)
+
+    def first_call() -> int:
+        held = peak_bytes(lambda: built.add_copies([first], run.direction, run.names), device)
+        results = built.first_call(device)
+        # On a CPU nothing tells the peak; what the results take is the least.
+        return (held or 0) + (built.peak_bytes or tensor_bytes(results))
+
+    if variant.judged:
+        return built, attempt(first_call)
+    with run.session.threads.allowing():
+        return built, attempt(first_call, variant.explain)
+
+
+def _copies(run: _Bench) -> list[Cache]:
+    """Draws the copies that cold times need, prepares every block; the caches that can be timed."""
+    session, caches = run.session, list(run.session.caches)
+    count: int | str = 1
+    if "cold" in caches and run.built:
+        copy_bytes = run.rotation.copies[0].size_bytes
+        each = max(1, copy_bytes + run.copy_extra_bytes)
+        room = 1 + free_bytes(session.device) // each
+        count = copies_needed(copy_bytes, cache_bytes(session.device), room)
+        if isinstance(count, str):
+            for built in run.built:
+                for launch in session.launches:
+                    row = run.row(built.variant.name, "cold", launch)
+                    run.refuse(row, Outcome.FAILED, count)
+            caches.remove("cold")
+            count = 1
+    run.rotation.grow(count)
+    floor_us = roofline(run.cost, session.ceilings, run.workload.dtype).floor_us
+    warm_calls = min(_MOST_WARM_CALLS, max(1, ceil(_REPLAY_US / max(floor_us, 1e-3))))
+    for built in list(run.built):
+        failed = attempt(
+            lambda built=built: built.add_copies(run.rotation.copies[1:], run.direction, run.names)
+        )
+        if isinstance(failed, Failure):
+            run.refuse(run.row(built.variant.name), Outcome.FAILED, failed.reason)
+            run.built.remove(built)
+            continue
+        # Plain calls first: a capture that fails may leave the GPU's memory pools in use.
+        for launch in sorted(session.launches):
+            for cache in caches:
+                _prepare(run, built, cache, launch, warm_calls)
+    return caches
+
+
+def _prepare(run: _Bench, built: Built, cache: Cache, launch: Launch, warm_calls: int) -> None:
+    failed = attempt(lambda: built.prepare(cache, launch, warm_calls, run.stream))
+    if isinstance(failed, Failure):
+        reason = f"cannot be captured in a CUDA graph: {failed.reason}"
+        run.refuse(run.row(built.variant.name, cache, launch), Outcome.FAILED, reason)
+
+
+def _time(run: _Bench, cache: Cache, launch: Launch) -> None:
+    """Times all variants in turn, then looks at each of the judged once more."""
+    session = run.session
+    group = [built for built in run.built if (cache, launch) in built.blocks]
+    blocks = [built.blocks[cache, launch] for built in group]
+    samples = attempt(lambda: interleave(run.timer, blocks, session.seconds_per_row))
+    if isinstance(samples, Failure):
+        for built in group:
+            reason = f"one of the variants failed while all were timed: {samples.reason}"
+            run.refuse(run.row(built.variant.name, cache, launch), Outcome.FAILED, reason)
+        return
+    before, run.state = run.state, device_state(session.device)
+    state = state_metrics(before, run.state)
+    intervals = [median_interval(each) for each in samples]
+    case = str(run.workload)
+    changed = _changed_copies(run)
+    for built, interval in zip(group, intervals, strict=True):
+        name, row = built.variant.name, run.row(built.variant.name, cache, launch)
+        found = _after_timing(run, built, interval, cache, launch) if built.variant.judged else []
+        if built.variant.judged and changed:
+            found.append(_inputs_written(name, case, changed))
+        run.findings += found
+        if wrong := [finding for finding in found if not finding.passed]:
+            run.refuse(row, Outcome.WRONG, f"{wrong[0].check}: {wrong[0].message}")
+            continue
+        run.records.append(
+            row.timed(
+                interval, run.cost, session.ceilings, peak_bytes=built.peak_bytes, state=state
+            )
+        )
+
+
+def _after_timing(
+    run: _Bench, built: Built, interval: Interval, cache: Cache, launch: Launch
+) -> list[Finding]:
+    session, name, case = run.session, built.variant.name, str(run.workload)
+    block = built.blocks[cache, launch]
+
+    def look_again() -> list[Finding]:
+        agree = clocks_agree(run.timer, block, interval.median, name, case)
+        threads = session.threads.finding(name, case)
+        again = retest(
+            session.op,
+            run.workload,
+            run.rotation,
+            built,
+            direction=run.direction,
+            names=run.names,
+            cache=cache,
+            launch=launch,
+        )
+        return [agree, threads, again]
+
+    found = attempt(look_again)
+    if isinstance(found, Failure):
+        message = f"failed after it was timed: {found.reason}"
+        found = [
+            Finding(implementation=name, case=case, check="stale", passed=False, message=message)
+        ]
+    return [*found, clock_untouched(name, case)]
+
+
+def _changed_copies(run: _Bench) -> tuple[str, ...]:
+    """Inputs that were written to while all ran; of very many copies, some are looked at."""
+    copies = run.rotation.copies
+    names = list[str]()
+    for copy in copies[:: ceil(len(copies) / _MOST_COMPARED)]:
+        if changed := run.rotation.changed(copy):
+            names += changed
+            run.rotation.restore(copy)
+    return tuple(dict.fromkeys(names))
+
+
+def _inputs_written(name: str, case: str, changed: Sequence[str]) -> Finding:
+    return Finding(
+        implementation=name,
+        case=case,
+        check="inputs",
+        passed=False,
+        message=f"a timed call wrote to its inputs: {', '.join(changed)}",
+    )

@@ -1,0 +1,85 @@
+"""CUDA C++: the .cu files of an op's folder, compiled by nvcc where this machine has it."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tercet.harness.cross_compile.report import CompileRow
+from tercet.harness.cross_compile.resources import of_ptx
+from tercet.harness.cross_compile.target import Target
+from tercet.harness.cross_compile.units import reason
+from tercet.kernel.contract import Implementation
+
+_FLAGS = ("-std=c++17", "-O3", "-cubin", "-Xptxas", "-v")
+_SECONDS = 300
+# architecture-specific instructions (wgmma, tcgen05) need the "a"
+_ARCH = {"sm_90": "sm_90a", "sm_100": "sm_100a"}
+_FUNCTION = re.compile(
+    r"Compiling entry function '(?P<name>\w+)'.*?"
+    r"(?P<spills>\d+) bytes spill stores.*?"
+    r"Used (?P<registers>\d+) registers(?P<rest>[^\n]*)",
+    re.DOTALL,
+)
+_ENTRY = re.compile(r"\.entry (\w+)\((.*?)(?=\n\.(?:visible|entry|func)|\Z)", re.DOTALL)
+
+
+def compile_sources(
+    implementation: Implementation, folder: Path, targets: tuple[Target, ...]
+) -> tuple[CompileRow, ...]:
+    """A row for each kernel of each .cu file and CUDA target.
+
+    One row a file where it does not compile, or where nvcc was not found.
+    """
+    return tuple(
+        row
+        for source in sorted(folder.glob("*.cu"))
+        for target in targets
+        if target.backend == "cuda"
+        for row in _compile(implementation, source, target)
+    )
+
+
+def _compile(implementation: Implementation, source: Path, target: Target) -> list[CompileRow]:
+    row = CompileRow(
+        implementation=implementation.name,
+        kernel=source.name,
+        target=target.name,
+        variant=" ".join(_FLAGS[:2]),
+        outcome="skipped",
+        reason="nvcc not found: install the CUDA toolkit, or put its bin directory on PATH",
+    )
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        return [row]
+    with TemporaryDirectory() as folder:
+        command = [nvcc, *_FLAGS, f"-arch={_ARCH.get(target.name, target.name)}", "--keep"]
+        command += ["--keep-dir", folder, "-o", f"{folder}/kernel.cubin", str(source)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+        )
+        if done.returncode:
+            why = reason(done.stdout + done.stderr, done.returncode)
+            return [row.model_copy(update={"outcome": "refused", "reason": why})]
+        ptx = "\n".join(path.read_text() for path in Path(folder).glob("*.ptx"))
+    return rows_of_output(row, done.stderr, ptx)
+
+
+def rows_of_output(row: CompileRow, ptxas: str, ptx: str) -> list[CompileRow]:
+    """A row like `row` for each kernel that ptxas told of, with the instructions of its PTX."""
+    bodies = dict(
+        re.findall(r"\.entry (\w+)\((.*?)(?=\n\.(?:visible|entry|func)|\Z)", ptx, re.DOTALL)
+    )
+    rows: list[CompileRow] = []
+    for found in _FUNCTION.finditer(ptxas):
+        shared = re.search(r"(\d+) bytes smem", found["rest"])
+        resources = of_ptx(
+            bodies[found["name"]],
+            registers=int(found["registers"]),
+            spills=int(found["spills"]),
+            shared_bytes=int(shared[1]) if shared else 0,
+        )
+        update = {"kernel": found["name"], "outcome": "compiled", "reason": None}
+        rows.append(row.model_copy(update={**update, "resources": resources}))
+    return sorted(rows, key=lambda one: one.kernel)

@@ -1,0 +1,91 @@
+"""Triton and Gluon kernels, compiled for a target as Triton itself would on such a machine."""
+
+from collections.abc import Iterable
+from itertools import groupby
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, make_backend
+from triton.experimental.gluon._runtime import GluonASTSource
+from triton.runtime import jit
+
+from tercet.errors import UnsupportedError
+from tercet.harness.cross_compile.capture import Launch
+from tercet.harness.cross_compile.report import Resources
+from tercet.harness.cross_compile.resources import of_amdgcn, of_cubin
+from tercet.harness.cross_compile.target import Target
+
+# what Triton leaves untyped
+_make_backend: Any = make_backend
+_triton: Any = triton
+_jit: Any = jit
+# set by every launch in JITFunction.run
+_ALWAYS = {"debug": False, "instrumentation_mode": ""}
+
+
+def variant(launch: Launch) -> str:
+    """What the launch specialises its kernel for: argument types, constants, options.
+
+    A run of equal types is written once: "*bf16:16 x5". It is the same for all targets.
+    """
+    bound, specialization, options = _bind(launch, _gpu_target("cuda", 90, 32))
+    types: list[str] = []
+    constants: list[str] = []
+    for parameter, (kind, extra) in zip(launch.kernel.params, specialization, strict=True):
+        if parameter.is_constexpr:
+            constants.append(f"{parameter.name}={_constant(bound[parameter.name])}")
+        elif kind == "constexpr":
+            types.append(_constant(extra))
+        else:
+            types.append(f"{kind}:16" if "D" in (extra or "") else str(kind))
+    written = [f"{kind} x{count}" if count > 1 else kind for kind, count in _runs(types)]
+    chosen = [f"{name}={value}" for name, value in options.items() if name not in _ALWAYS]
+    return " ".join((*written, *constants, *chosen))
+
+
+def compiled(launch: Launch, target: Target) -> Resources:
+    """The resources of the launched kernel on the target.
+
+    Raises whatever the compiler raises; UnsupportedError where the result could not be launched.
+    """
+    gpu = _gpu_target(target.backend, target.arch, target.warp)
+    kernel = launch.kernel
+    bound, specialization, options = _bind(launch, gpu)
+    parsed, signature, constants, attributes = kernel._pack_args(
+        _make_backend(gpu), options, bound, specialization, options
+    )
+    source_type = GluonASTSource if kernel.is_gluon() else ASTSource
+    source: Any = source_type(kernel, signature, constants, attributes)
+    result = _triton.compile(source, target=gpu, options=parsed.__dict__)
+    if result.metadata.shared > target.shared_bytes:
+        raise UnsupportedError(
+            f"needs {result.metadata.shared} bytes of shared memory, a block on {target.name} has "
+            f"at most {target.shared_bytes}"
+        )
+    if target.backend == "hip":
+        return of_amdgcn(result.asm["amdgcn"], result.metadata.shared)
+    return of_cubin(result.asm["cubin"], result.asm["ptx"], result.metadata.shared)
+
+
+def _bind(launch: Launch, gpu: Any) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:
+    """Triton's own: bound arguments, (type, specialisation) of each, options."""
+    kernel = launch.kernel
+    bind = _jit.create_function_from_signature(kernel.signature, kernel.params, _make_backend(gpu))
+    return bind(*launch.arguments, **launch.options, **_ALWAYS)
+
+
+def _gpu_target(backend: str, arch: int | str, warp: int) -> Any:
+    return GPUTarget(backend, arch, warp)
+
+
+def _runs(types: Iterable[str]) -> list[tuple[str, int]]:
+    return [(kind, len(list(group))) for kind, group in groupby(types)]
+
+
+def _constant(value: Any) -> str:
+    value = getattr(value, "value", value)
+    if isinstance(value, torch.dtype):
+        return str(value)[6:]
+    return getattr(value, "__name__", None) or str(value)

@@ -1,0 +1,61 @@
+"""Workloads: the calls whose kernels are compiled: those of an 8B and of a 70B model."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from tercet.harness.shapes import workloads_of
+from tercet.kernel.contract import Implementation, Op
+
+MODELS = ("llama-3-8b", "llama-3-70b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A call to capture the launches of.
+
+    Attributes:
+        name: of the workload or case.
+        sizes: of the axes; what the tuned table is asked for.
+        make: the arguments of the reference; run where tensors have no memory.
+    """
+
+    name: str
+    sizes: dict[str, int]
+    make: Callable[[], dict[str, Any]]
+
+
+def calls(op: Op, implementation: Implementation) -> tuple[Call, ...]:
+    """The op's production calls that the implementation takes; its largest case where none is."""
+    if op.inputs is None:
+        return _largest_case(op)
+    inputs, requirement = op.inputs, implementation.requirement
+    found = tuple(
+        Call(
+            name=workload.name,
+            sizes=dict(workload.sizes),
+            make=lambda workload=workload: inputs(workload, 0, "cpu"),
+        )
+        for model in MODELS
+        for workload in workloads_of(op, model)
+        if workload.dtype in requirement.dtypes
+        and all(workload.sizes[axis] % of == 0 for axis, of in requirement.multiples.items())
+    )
+    return found or _largest_case(op)
+
+
+def _largest_case(op: Op) -> tuple[Call, ...]:
+    largest = max(
+        (case for case in op.cases if case.gradient),
+        key=lambda case: _elements(op.prepare(case.make(0)).values()),
+        default=None,
+    )
+    if largest is None:
+        return ()
+    return (Call(name=largest.name, sizes={}, make=lambda: largest.make(0)),)
+
+
+def _elements(values: Iterable[Any]) -> int:
+    return sum(value.numel() for value in values if isinstance(value, Tensor))

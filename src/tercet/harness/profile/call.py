@@ -1,0 +1,120 @@
+"""Call: one implementation at one workload, prepared so that it can be run again and again."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from tercet.errors import UnsupportedError
+from tercet.kernel.contract import Cost, Op, Workload, outputs_of
+from tercet.kernel.select import explain, find, load, using
+from tercet.kernel.tuned import Direction
+
+_SEED = 0
+
+
+class Request(BaseModel):
+    """What to call, as a process can be told.
+
+    Attributes:
+        op: a name or the path of a folder, as `find` takes it.
+        implementation: its name.
+        name, sizes, dtype, options: the workload.
+        direction, device: which of the two, and where.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    op: str
+    implementation: str
+    name: str
+    sizes: dict[str, int]
+    dtype: str
+    options: dict[str, Any]
+    direction: Direction
+    device: str
+
+    @property
+    def workload(self) -> Workload:
+        """As the op takes it."""
+        return Workload(
+            name=self.name,
+            sizes=self.sizes,
+            dtype=getattr(torch, self.dtype),
+            options=self.options,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """`run` does the call; `cost` is what it must do at least."""
+
+    run: Callable[[], object]
+    cost: Cost
+
+
+def chosen_implementation(op: Op, workload: Workload, device: str, name: str | None) -> str:
+    """The implementation of that name, or the one that selection takes.
+
+    UnsupportedError where it may not run here, and why.
+    """
+    verdicts = explain(op, device, workload.dtype, workload.sizes)
+    if name is not None:
+        op.implementation(name)
+        verdicts = tuple(verdict for verdict in verdicts if verdict.implementation == name)
+    for verdict in verdicts:
+        if verdict.chosen or (name is not None and verdict.allowed):
+            return verdict.implementation
+    reasons = "; ".join(f"{one.implementation}: {one.reason}" for one in verdicts)
+    raise UnsupportedError(f"op {op.name!r} cannot be profiled on {device}: {reasons}")
+
+
+@contextmanager
+def prepared(request: Request) -> Generator[Prepared, None, None]:
+    """The call, its inputs drawn, its forward done once where the backward is asked for.
+
+    UnsupportedError for an op without `inputs`, or without a gradient.
+    """
+    op = find(request.op)
+    if op.inputs is None:
+        raise UnsupportedError(
+            f"op {op.name!r} has no `inputs` to draw a workload from: give its Op one"
+        )
+    arguments = op.prepare(op.inputs(request.workload, _SEED, request.device))
+    with using(op, load(op, request.implementation)):
+        if request.direction == "forward":
+            yield Prepared(run=lambda: _forward(op, arguments), cost=op.cost(arguments))
+        elif op.gradient_cost is None:
+            raise UnsupportedError(f"op {op.name!r} has no backward: profile its forward")
+        else:
+            yield Prepared(run=_backward(op, arguments), cost=op.gradient_cost(arguments))
+
+
+def _forward(op: Op, arguments: dict[str, Any]) -> object:
+    with torch.no_grad():
+        return op.run(*arguments.values())
+
+
+def _backward(op: Op, arguments: dict[str, Any]) -> Callable[[], object]:
+    given = dict(arguments)
+    inputs: list[Tensor] = []
+    for name in op.differentiable:
+        if isinstance(given.get(name), Tensor):
+            given[name] = given[name].detach().requires_grad_()
+            inputs.append(given[name])
+    results = outputs_of(op.run(*given.values()))
+    outputs = [
+        result
+        for result, spec in zip(results, op.of_role("output", "saved"), strict=True)
+        if spec.role == "output" and result.requires_grad and result.numel()
+    ]
+    ways = [torch.ones_like(output) for output in outputs]
+
+    def run() -> object:
+        return torch.autograd.grad(outputs, inputs, ways, retain_graph=True, allow_unused=True)
+
+    return run

@@ -1,0 +1,178 @@
+"""The process that times rows of one revision: it reads requests and writes answers, JSON lines.
+
+The parent runs this file, its own, with PYTHONPATH set to another revision's `src`: both revisions
+are timed by one clock, and a revision that is older than this file can be timed too. So it reads of
+`tercet` only the op contract. Requests: {"row": {...}} prepares a row, {"samples": n} times it.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tercet.kernel.contract import Op, Workload
+from tercet.kernel.select import find, load, using
+
+Call = Callable[[], object]
+
+_SAMPLE_S = {"cpu": 2e-3, "cuda": 1e-3}
+_MOST_CALLS = {"cpu": 1000, "cuda": 50}
+
+
+def time_row(
+    op: Op, workload: Workload, direction: str, implementation: str | None, device: str
+) -> Callable[[int], list[float]]:
+    """Prepares one row; the result times so many samples of it, in seconds a call.
+
+    On CUDA a sample is one replay of a graph that holds several calls; on the CPU several calls
+    in a row. Warm caches.
+    """
+    if device == "cpu":
+        return _on_cpu(_call(op, workload, direction, implementation, device))
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    # autograd runs backward on the forward's stream, which must be the one that is captured
+    with torch.cuda.stream(stream):
+        call = _call(op, workload, direction, implementation, device)
+        for _ in range(3):
+            call()
+    stream.synchronize()
+    return _on_cuda(call, stream)
+
+
+def _call(
+    op: Op, workload: Workload, direction: str, implementation: str | None, device: str
+) -> Call:
+    assert op.inputs is not None
+    kernels = load(op, implementation) if implementation is not None else None
+    arguments = op.prepare(op.inputs(workload, 0, device))
+
+    def run() -> Any:
+        if kernels is None:
+            return op.run(*arguments.values())
+        with using(op, kernels):
+            return op.run(*arguments.values())
+
+    if direction == "forward":
+        return run
+    wanted = _require_gradients(op, arguments)
+    result = run()
+    outputs = (result,) if isinstance(result, Tensor) else tuple(result)
+    saved = [spec.role == "saved" for spec in op.tensors if spec.role != "input"]
+    kept = [
+        output
+        for output, is_saved in zip(outputs, saved, strict=True)
+        if output.requires_grad and output.numel() and not is_saved
+    ]
+    gradients = [torch.randn_like(output) for output in kept]
+
+    def backward() -> object:
+        def pull() -> object:
+            return torch.autograd.grad(
+                kept, wanted, gradients, retain_graph=True, allow_unused=True
+            )
+
+        if kernels is None:
+            return pull()
+        with using(op, kernels):
+            return pull()
+
+    return backward
+
+
+def _require_gradients(op: Op, arguments: dict[str, Any]) -> list[Tensor]:
+    for name in op.differentiable:
+        if isinstance(arguments.get(name), Tensor):
+            arguments[name] = arguments[name].detach().requires_grad_()
+    return [arguments[name] for name in op.differentiable if arguments.get(name) is not None]
+
+
+def _on_cpu(call: Call) -> Callable[[int], list[float]]:
+    call()
+    started = time.perf_counter()
+    call()
+    once = time.perf_counter() - started
+    calls = _calls(once, "cpu")
+
+    def sample() -> float:
+        started = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return (time.perf_counter() - started) / calls
+
+    return lambda samples: [sample() for _ in range(samples)]
+
+
+def _on_cuda(call: Call, stream: torch.cuda.Stream) -> Callable[[int], list[float]]:
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    with torch.cuda.stream(stream):
+        first.record(stream)
+        for _ in range(3):
+            call()
+        last.record(stream)
+    stream.synchronize()
+    calls = _calls(first.elapsed_time(last) / 3e3, "cuda")
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for _ in range(calls):
+            call()
+    graph.replay()
+
+    def sample() -> float:
+        first.record()
+        graph.replay()
+        last.record()
+        last.synchronize()
+        return first.elapsed_time(last) / 1e3 / calls
+
+    return lambda samples: [sample() for _ in range(samples)]
+
+
+def _calls(once_s: float, device: str) -> int:
+    """So many that one sample is long against the clock's own steps."""
+    return max(1, min(_MOST_CALLS[device], round(_SAMPLE_S[device] / max(once_s, 1e-9))))
+
+
+def _prepared(row: Mapping[str, Any], device: str) -> Callable[[int], list[float]]:
+    workload = Workload(
+        name=row["workload"],
+        sizes=row["sizes"],
+        dtype=getattr(torch, row["dtype"]),
+        options=row["options"],
+    )
+    return time_row(find(row["op"]), workload, row["direction"], row["implementation"], device)
+
+
+def main() -> None:
+    """Answers until standard input ends. An op that prints writes to standard error instead."""
+    device = sys.argv[1]
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    torch.set_num_threads(1)
+    timed: Callable[[int], list[float]] | None = None
+
+    def answer(content: Mapping[str, object]) -> None:
+        answers.write(json.dumps(content) + "\n")
+        answers.flush()
+
+    answer({"package": sys.modules[Op.__module__].__file__})
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "samples" in request:
+            assert timed is not None
+            answer({"seconds": timed(request["samples"])})
+            continue
+        timed = None
+        if device == "cuda":
+            torch.cuda.empty_cache()
+        timed = _prepared(request["row"], device)
+        answer({"ready": True})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,293 @@
+"""Revisions: two git revisions timed in turn, so that both see the same drift of clocks and load.
+
+Each revision is unpacked into a folder of its own and timed by a process of its own that stays
+alive; the older one by two, which shows how far apart two processes of the same code lie. Where a
+process happens to lay out its memory can cost a row several per cent for as long as it lives: so
+there are several passes, each in new processes, and a row that looks slower is timed anew before it
+is called a regression.
+"""
+
+import io
+import json
+import os
+import select
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict
+
+from tercet.errors import UnsupportedError
+from tercet.harness.noise import Noise
+from tercet.harness.regress import Rounds, compare_rounds, joined_rounds
+from tercet.harness.regress_report import Change, RegressReport
+from tercet.harness.shapes import fit_memory, workloads_of
+from tercet.kernel.contract import Op, Workload
+from tercet.kernel.select import find
+from tercet.records.record import Setting
+
+WORKING_TREE = "."
+_WORKER = Path(__file__).parent / "regress_worker.py"
+_SECONDS = 600.0
+_SAMPLES = 5
+
+Ask = Callable[[int], list[float]]
+
+
+class Row(BaseModel):
+    """What is timed: one call of an op, in one direction.
+
+    Attributes:
+        op: its name.
+        workload, sizes, dtype, options: the call.
+        direction: forward or backward.
+        implementation: its name; None for the one that selection picks.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    op: str
+    workload: str
+    sizes: dict[str, int]
+    dtype: str
+    options: dict[str, Setting]
+    direction: Literal["forward", "backward"]
+    implementation: str | None = None
+
+    def __str__(self) -> str:
+        sizes = " ".join(f"{axis}={size}" for axis, size in self.sizes.items())
+        name = self.implementation or "chosen"
+        return f"{name} {self.direction} {self.workload} {sizes} {self.dtype}"
+
+
+def rows_of(op: Op, workloads: Iterable[Workload]) -> list[Row]:
+    """Forward and, where the op is differentiable, backward of each call."""
+    directions: tuple[Literal["forward", "backward"], ...] = ("forward", "backward")
+    return [
+        Row(
+            op=op.name,
+            workload=workload.name,
+            sizes=dict(workload.sizes),
+            dtype=str(workload.dtype)[6:],
+            options=dict(workload.options),
+            direction=direction,
+        )
+        for workload in workloads
+        for direction in (directions if op.differentiable else directions[:1])
+    ]
+
+
+def model_rows(
+    ops: Sequence[str], models: Sequence[str], tensor_parallel: int, tokens: int, device: str
+) -> list[Row]:
+    """The rows of these ops in these models, cut so that three processes share the memory."""
+    free = None
+    if device == "cuda":
+        free = int(0.9 * torch.cuda.mem_get_info()[0]) // 3
+    found = list[Row]()
+    for op in map(find, ops):
+        for model in models:
+            for workload in workloads_of(op, model, tensor_parallel, tokens):
+                fitting = workload if free is None else fit_memory(op, workload, free)[0]
+                found += rows_of(op, [fitting])
+    return found
+
+
+def interleaved(
+    rows: Sequence[Row],
+    revision_a: str,
+    revision_b: str,
+    *,
+    repository: Path = Path(),
+    device: str = "cpu",
+    passes: int = 3,
+    rounds: int = 5,
+    progress: Callable[[str], None] = lambda _: None,
+) -> RegressReport:
+    """Revision B against revision A on these rows.
+
+    Args:
+        rows: what to time; every op must be in both revisions.
+        revision_a, revision_b: what git calls them; "." is the working tree as it is.
+        repository: a folder in the git repository, whose package is in `src`.
+        device: "cpu" or "cuda".
+        passes: how often all rows are timed in new processes.
+        rounds: how often each row is timed in each of them, in turn.
+        progress: told of each pass.
+
+    Raises:
+        UnsupportedError: an unknown revision, no rows, or a row that fails in a revision.
+    """
+    if not rows:
+        raise UnsupportedError("no rows to time: name an op that declares shapes, and a model")
+    if passes < 1 or passes * rounds < 5:
+        raise UnsupportedError(
+            f"{passes} passes of {rounds} rounds: at least 5 in all, or one outlier decides"
+        )
+    names = (revision_a, revision_b)
+    with unpacked(repository, revision_a) as a, unpacked(repository, revision_b) as b:
+
+        def timed(some: Sequence[Row], noise: Noise | None) -> RegressReport:
+            measured: list[list[Rounds]] = []
+            for each in range(1, passes + 1):
+                progress(f"pass {each} of {passes}: {len(some)} rows")
+                with _workers((a, b, a), device) as workers:
+                    measured.append(
+                        [
+                            measure(row, *(worker.of(row) for worker in workers), rounds=rounds)
+                            for row in some
+                        ]
+                    )
+            joined = [joined_rounds(parts) for parts in zip(*measured, strict=True)]
+            return compare_rounds(joined, _device_label(device), *names, noise)
+
+        return confirmed(rows, timed)
+
+
+def confirmed(
+    rows: Sequence[Row], timed: Callable[[Sequence[Row], Noise | None], RegressReport]
+) -> RegressReport:
+    """The report on all rows; those that differ are timed again, and must differ again."""
+    report = timed(rows, None)
+    found = [i for i, change in enumerate(report.changes) if change.verdict != "same"]
+    if not found:
+        return report
+    again = timed([rows[i] for i in found], report.noise["rounds"])
+    changes = list(report.changes)
+    for i, second in zip(found, again.changes, strict=True):
+        changes[i] = _both(changes[i], second)
+    return report.model_copy(update={"changes": tuple(changes)})
+
+
+def measure(row: Row, a: Ask, b: Ask, again: Ask, /, rounds: int) -> Rounds:
+    """The row's times, the processes asked in turn; the order rotates, as the first finds a GPU
+    that has cooled down.
+
+    The least of a few samples stands for a round: load can only add to a time.
+    """
+    asks, times = (a, b, again), tuple(list[float]() for _ in range(3))
+    for ask in asks:
+        ask(1)
+    for i in range(rounds):
+        for place in ((i + step) % 3 for step in range(3)):
+            times[place].append(min(asks[place](_SAMPLES)))
+    return Rounds(op=row.op, row=str(row), before=times[0], after=times[1], again=times[2])
+
+
+def _both(first: Change, second: Change) -> Change:
+    """A difference is one only where both runs say so; the smaller of the two is reported."""
+    if second.verdict != first.verdict:
+        return second.model_copy(update={"verdict": "same"})
+    return min(first, second, key=lambda change: abs((change.ratio or 1.0) - 1))
+
+
+class Worker:
+    """A process that times rows of one revision."""
+
+    def __init__(self, tree: Path, device: str) -> None:
+        self._tree = tree
+        environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+        # -P: the worker's folder is not on its path, where profile.py or compile.py would shadow
+        # modules of the standard library
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", str(_WORKER), device],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            text=True,
+        )
+        package = Path(self._answer()["package"]).resolve()
+        if not package.is_relative_to(tree.resolve()):
+            self.close()
+            raise UnsupportedError(
+                f"the worker imported tercet from {package}, not from {tree}: an installed package "
+                "shadows PYTHONPATH; install Tercet with `pip install -e .`"
+            )
+
+    def of(self, row: Row) -> Ask:
+        """Prepares the row, and gives the function that times so many samples of it."""
+        self._ask({"row": row.model_dump(mode="json")}, str(row))
+
+        def ask(samples: int) -> list[float]:
+            return self._ask({"samples": samples}, str(row))["seconds"]
+
+        return ask
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            with suppress(BrokenPipeError):
+                pipe.close()
+
+    def _ask(self, request: Mapping[str, Any], row: str) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        # a process that has ended reads nothing: the answer that is missing says so
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        return self._answer(row)
+
+    def _answer(self, row: str = "its start") -> dict[str, Any]:
+        output = self._process.stdout
+        assert output is not None
+        ready, _, _ = select.select([output], [], [], _SECONDS)
+        line = output.readline() if ready else ""
+        if not line:
+            what = "ended" if ready else f"did not answer within {_SECONDS:.0f} s"
+            self.close()
+            raise UnsupportedError(
+                f"the process that times {self._tree.name} {what} at {row}; its own message is "
+                "above; compare revisions that both have this op and shape"
+            )
+        return json.loads(line)
+
+
+@contextmanager
+def _workers(trees: Sequence[Path], device: str) -> Generator[list[Worker], None, None]:
+    with ExitStack() as stack:
+        found = list[Worker]()
+        for tree in trees:
+            worker = Worker(tree, device)
+            stack.callback(worker.close)
+            found.append(worker)
+        yield found
+
+
+@contextmanager
+def unpacked(repository: Path, revision: str) -> Generator[Path, None, None]:
+    """A folder with the revision's `src`. `git archive` leaves no trace in the repository."""
+    root = Path(_git(repository, "rev-parse", "--show-toplevel").decode().strip())
+    if revision == WORKING_TREE:
+        yield root
+        return
+    commit = _git(root, "rev-parse", "--verify", f"{revision}^{{commit}}").decode().strip()
+    with TemporaryDirectory(prefix=f"tercet-{commit[:12]}-") as name:
+        archive = _git(root, "archive", "--format=tar", commit, "src")
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            tar.extractall(name, filter="data")
+        yield Path(name)
+
+
+def _git(folder: Path, *arguments: str) -> bytes:
+    try:
+        done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True)
+    except OSError as error:
+        raise UnsupportedError(f"git did not run: {error.strerror}; install git") from error
+    if done.returncode:
+        raise UnsupportedError(
+            f"git {' '.join(arguments)} in {folder}: {done.stderr.decode().strip()}"
+        )
+    return done.stdout
+
+
+def _device_label(device: str) -> str:
+    return torch.cuda.get_device_name() if device == "cuda" else "cpu"

@@ -1,0 +1,144 @@
+"""Variant: one thing to time, built on a rotation's copies into blocks for the clock.
+
+Forward is timed without recording a gradient. Backward alone is timed as
+`torch.autograd.grad(outputs, inputs, incoming, retain_graph=True)` after one forward on each copy:
+what an op's registered gradient does, plus what autograd adds. In a graph that is the kernels
+alone. Incoming gradients of an output that nothing uses are zeros that autograd makes, and count.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from tercet.harness.baselines import Call, repeatable_backward
+from tercet.harness.clock import Block, capture
+from tercet.harness.memory import peak_bytes
+from tercet.harness.rotation import Copy, cloned
+from tercet.kernel.tuned import Direction
+
+Cache = Literal["cold", "warm"]
+Launch = Literal["graph", "eager"]
+Results = tuple[Tensor | None, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """What is timed.
+
+    Attributes:
+        name: an implementation's, a baseline's or a configuration's.
+        call: prepared arguments to outputs.
+        around: entered around everything that calls it: which kernels run, in what configuration.
+        judged: whether its results are compared with the reference (an implementation's are; it
+            returns the saved outputs too).
+        differentiable: whether it has a gradient of its own.
+        explain: the reason to show for a missing import.
+    """
+
+    name: str
+    call: Call
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
+    judged: bool = False
+    differentiable: bool = True
+    explain: Callable[[ImportError], str] | None = None
+
+
+@dataclass(kw_only=True)
+class Built:
+    """A variant, ready to be timed in one direction.
+
+    Attributes:
+        variant: which.
+        calls: per copy, one call; returns outputs or gradients.
+        peak_bytes: the most memory one call allocates; None on a CPU.
+        blocks: what the clock times.
+        results: of a graph, the results of each copy, at fixed addresses.
+        private: whether it works on clones of the copies, because it writes to its inputs.
+    """
+
+    variant: Variant
+    calls: list[Callable[[], Results]] = field(default_factory=list[Callable[[], Results]])
+    private: bool = False
+    peak_bytes: int | None = None
+    blocks: dict[tuple[Cache, Launch], Block] = field(
+        default_factory=dict[tuple[Cache, Launch], Block]
+    )
+    results: dict[Cache, list[Results]] = field(default_factory=dict[Cache, list[Results]])
+
+    def add_copies(
+        self, copies: Sequence[Copy], direction: Direction, names: Sequence[str]
+    ) -> None:
+        """Calls on these copies too; in a backward, the forward runs here."""
+        with self.variant.around(), repeatable_backward():
+            for copy in copies:
+                copy = cloned(copy) if self.private else copy
+                call = (
+                    _forward(self.variant, copy)
+                    if direction == "forward"
+                    else _backward(self.variant, copy, names)
+                )
+                self.calls.append(call)
+
+    def first_call(self, device: str) -> Results:
+        """The results of a call on the first copy, and its peak memory, after a warm-up."""
+        with self.variant.around(), repeatable_backward():
+            self.calls[0]()
+            self.peak_bytes = peak_bytes(self.calls[0], device)
+            return self.calls[0]()
+
+    def prepare(self, cache: Cache, launch: Launch, warm_calls: int, stream: Any) -> None:
+        """The block of one cache and launch; a graph is captured here."""
+        calls = self.calls if cache == "cold" else self.calls[:1] * warm_calls
+        if launch == "eager":
+            block = Block(run=_loop(calls), calls=len(calls), around=self.variant.around)
+        else:
+            keep = len(calls) if cache == "cold" else 1
+            with self.variant.around(), repeatable_backward():
+                replay, self.results[cache] = capture(calls, stream, keep=keep)
+            block = Block(run=replay, calls=len(calls), queued=True)
+        self.blocks[cache, launch] = block
+
+
+def _loop(calls: Sequence[Callable[[], Results]]) -> Callable[[], None]:
+    def run() -> None:
+        for call in calls:
+            call()
+
+    return run
+
+
+def _forward(variant: Variant, copy: Copy) -> Callable[[], Results]:
+    def run() -> Results:
+        with torch.no_grad():
+            return variant.call(copy.prepared)
+
+    return run
+
+
+def _backward(variant: Variant, copy: Copy, names: Sequence[str]) -> Callable[[], Results]:
+    arguments = dict(copy.prepared)
+    for name in names:
+        arguments[name] = arguments[name].detach().requires_grad_()
+    outputs = variant.call(arguments)
+    ways = copy.ways if variant.judged else [way for way in copy.ways if way is not None]
+    pairs = [
+        (output, way)
+        for output, way in zip(outputs, ways, strict=True)
+        if way is not None and output.requires_grad
+    ]
+    inputs = [arguments[name] for name in names]
+
+    def run() -> Results:
+        return torch.autograd.grad(
+            [output for output, _ in pairs],
+            inputs,
+            [way for _, way in pairs],
+            retain_graph=True,
+            allow_unused=True,
+        )
+
+    return run

@@ -1,0 +1,41 @@
+"""Load: the catalog's models by name."""
+
+from functools import cache
+from pathlib import Path
+
+import yaml
+from pydantic import ValidationError
+
+from tercet.errors import UnsupportedError, unknown_name
+from tercet.kernel.model_shape import ModelShape
+from tercet.models.catalog.entry import Entry
+
+_FOLDER = Path(__file__).parent
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """Every model, from the least to the most parameters."""
+    found = [path.stem for path in _FOLDER.glob("*.yaml")]
+    return tuple(sorted(found, key=lambda name: read(name).parameters))
+
+
+@cache
+def read(name: str) -> Entry:
+    """The published configuration. UnsupportedError for an unknown name, or a file that is none."""
+    path = _FOLDER / f"{name}.yaml"
+    if not path.is_file():
+        known = [path.stem for path in _FOLDER.glob("*.yaml")]
+        raise UnsupportedError(unknown_name("model", name, known))
+    try:
+        return Entry.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (ValidationError, yaml.YAMLError) as error:
+        raise UnsupportedError(f"{path.name} is not a catalog entry: {error}") from error
+
+
+def load(name: str, tensor_parallel: int = 1, tokens: int = 16384) -> ModelShape:
+    """The model's shape on one of `tensor_parallel` GPUs, for calls of so many tokens.
+
+    UnsupportedError for an unknown name (with the nearest ones), or numbers below 1.
+    """
+    return read(name).shape(name, tensor_parallel, tokens)

@@ -1,0 +1,145 @@
+"""The meaning of linear_kl, in float64, and how large the parts of each result are."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# The gradient of the logits is made of float32 parts and rounded to x's dtype: by how much the
+# float32 tolerance of its parts is finer than the dtype's.
+_FINER = {torch.float32: 1.0, torch.float16: 2**-7, torch.bfloat16: 2**-10, torch.float64: 1.0}
+
+
+def reference(
+    x: Tensor,
+    weight: Tensor,
+    teacher_x: Tensor,
+    teacher_weight: Tensor,
+    mask: Tensor | None = None,
+    temperature: float = 1.0,
+    beta: float = 0.0,
+    reduction: str = "mean",
+    x_gradient: bool = True,
+    weight_gradient: bool = True,
+    accumulate_float32: bool = False,
+    divide_late: bool = False,
+    in_place: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(loss [], gradient of x [M, H] or empty, gradient of weight [V, H] or empty).
+
+    The gradients are those of the loss; with divide_late, of the sum even for a mean.
+    """
+    del accumulate_float32, in_place
+    log_q = _log_softmax(x, weight, temperature)
+    log_p = _log_softmax(teacher_x, teacher_weight, temperature)
+    kept = _kept(x, mask)
+    losses = _divergence(log_q, log_p, beta).sum(-1) * temperature**2
+    loss = torch.where(kept, losses, 0.0).sum() / (kept.sum() if reduction == "mean" else 1)
+    with torch.no_grad():
+        grad = _slope(log_q, log_p, beta)
+        grad = grad - log_q.exp() * grad.sum(-1, keepdim=True)
+        grad = torch.where(kept[:, None], grad, 0.0) * temperature
+        grad = grad * _unit(kept, reduction, divide_late)
+        none = log_q.new_empty(0)
+        grad_x = grad @ weight.double() if x_gradient else none
+        grad_weight = grad.T @ x.double() if weight_gradient else none
+    return loss, grad_x, grad_weight
+
+
+def gradient_magnitude(
+    directions: list[Tensor | None], *, divide_late: bool = False, **arguments: Any
+) -> dict[str, Tensor]:
+    """The sizes that rounding errors of the gradients of x and weight are relative to."""
+    del divide_late
+    _, x, weight = magnitude(**arguments)
+    way = directions[0]
+    assert way is not None
+    size = way.double().abs()
+    return {"x": x * size, "weight": weight * size}
+
+
+def magnitude(
+    x: Tensor,
+    weight: Tensor,
+    teacher_x: Tensor,
+    teacher_weight: Tensor,
+    mask: Tensor | None = None,
+    temperature: float = 1.0,
+    beta: float = 0.0,
+    reduction: str = "mean",
+    x_gradient: bool = True,
+    weight_gradient: bool = True,
+    accumulate_float32: bool = False,
+    divide_late: bool = False,
+    in_place: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The sizes that rounding errors are relative to.
+
+    A logarithm of a probability is off by the sizes of the logits in it; each part of a divergence
+    and of its gradient is a probability times such logarithms.
+    """
+    del accumulate_float32, in_place
+    log_q = _log_softmax(x, weight, temperature)
+    log_p = _log_softmax(teacher_x, teacher_weight, temperature)
+    kept = _kept(x, mask)
+    off = 1 + log_q.abs() + log_p.abs()
+    off = off + _size(x, weight, temperature) + _size(teacher_x, teacher_weight, temperature)
+    p, q = log_p.exp(), log_q.exp()
+    spread = ((p + q) * off).sum(-1, keepdim=True)
+    losses = torch.where(kept, spread[:, 0], 0.0).sum() * temperature**2
+    slope = _slope(log_q, log_p, beta)
+    grad = (slope - q * slope.sum(-1, keepdim=True)).abs()
+    grad = grad + ((p + q) * off + q * spread) * _FINER[x.dtype]
+    grad = torch.where(kept[:, None], grad, 0.0) * temperature
+    grad = grad * _unit(kept, reduction, divide_late)
+    none = log_q.new_empty(0)
+    return (
+        losses / (kept.sum() if reduction == "mean" else 1),
+        grad @ weight.double().abs() if x_gradient else none,
+        grad.T @ x.double().abs() if weight_gradient else none,
+    )
+
+
+def _log_softmax(x: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    return (x.double() @ weight.double().T / temperature).log_softmax(-1)
+
+
+def _size(x: Tensor, weight: Tensor, temperature: float) -> Tensor:
+    """Of a logit, and of the terms that it is the sum of, whose errors cancel in part."""
+    x, weight = x.double(), weight.double()
+    return ((x @ weight.T).abs() + x.abs() @ weight.abs().T / 16) / temperature
+
+
+def _log_mixture(log_q: Tensor, log_p: Tensor, beta: float) -> Tensor:
+    return torch.logaddexp(log_p + math.log(beta), log_q + math.log(1 - beta))
+
+
+def _divergence(log_q: Tensor, log_p: Tensor, beta: float) -> Tensor:
+    """Summed over classes: the divergence; p is the teacher's."""
+    p, q = log_p.exp(), log_q.exp()
+    if beta == 0:
+        return p * (log_p - log_q)
+    if beta == 1:
+        return q * (log_q - log_p)
+    log_m = _log_mixture(log_q, log_p, beta)
+    return beta * p * (log_p - log_m) + (1 - beta) * q * (log_q - log_m)
+
+
+def _slope(log_q: Tensor, log_p: Tensor, beta: float) -> Tensor:
+    """The derivative with respect to log q, but for multiples of q, which the softmax removes."""
+    if beta == 0:
+        return -log_p.exp()
+    if beta == 1:
+        return log_q.exp() * (log_q - log_p)
+    return (1 - beta) * log_q.exp() * (log_q - _log_mixture(log_q, log_p, beta))
+
+
+def _kept(x: Tensor, mask: Tensor | None) -> Tensor:
+    return torch.ones(x.shape[0], dtype=torch.bool, device=x.device) if mask is None else mask
+
+
+def _unit(kept: Tensor, reduction: str, divide_late: bool) -> Tensor:
+    """What the gradients of the sum are multiplied by."""
+    count = kept.sum().clamp(min=1).double()
+    return count.reciprocal() if reduction == "mean" and not divide_late else count.fill_(1.0)

@@ -1,0 +1,16 @@
+"""rms_norm_quantized in plain torch, on any device, in float32."""
+
+from torch import Tensor
+
+from tercet.kernel.device.row_codes import quantize
+
+
+def forward(
+    x: Tensor, weight: Tensor, residual: Tensor | None, eps: float, element: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As op.rms_norm_quantized."""
+    total = x.float() if residual is None else x.float() + residual.float()
+    rstd = (total.square().mean(-1, keepdim=True) + eps).rsqrt()
+    codes, scale, row_sum = quantize(total * rstd * weight.float(), element)
+    kept = x.new_empty(0) if residual is None else total.to(x.dtype)
+    return codes, scale, row_sum, kept

@@ -1,0 +1,5 @@
+"""softmax: along the last axis, rows of any length."""
+
+from tercet.ops.softmax.op import softmax
+
+__all__ = ["softmax"]

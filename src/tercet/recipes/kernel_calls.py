@@ -1,0 +1,349 @@
+"""Kernel calls: what `tercet kernel` does, by plain names and numbers, for machines.
+
+Each function here finds the op, calls the harness's function of that name and shortens its report.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tercet.errors import UnsupportedError, unknown_name
+from tercet.harness.bench import BenchReport
+from tercet.harness.bench import bench as bench_op
+from tercet.harness.candidate import candidate_from
+from tercet.harness.ceilings import ceilings
+from tercet.harness.check import CheckReport
+from tercet.harness.check import check as check_op
+from tercet.harness.cross_compile import TARGETS, CompileReport, cross_compile
+from tercet.harness.finding import Finding
+from tercet.harness.new_op import NewOp, new_op
+from tercet.harness.profile import ProfileReport
+from tercet.harness.profile import profile as profile_op
+from tercet.harness.regress import compare
+from tercet.harness.report import ReportSummary, write_report
+from tercet.harness.roofline import flops_per_second
+from tercet.harness.scale import check_scale
+from tercet.harness.shapes import Shape, shapes, workloads_of
+from tercet.harness.trial import Trial
+from tercet.harness.tune import TuneReport
+from tercet.harness.tune import tune as tune_op
+from tercet.kernel import select
+from tercet.kernel.contract import Case, Op, Workload
+from tercet.kernel.tuned import Direction, device_name
+from tercet.recipes.kernel_results import (
+    BenchSummary,
+    Calls,
+    CheckSummary,
+    Choice,
+    Fault,
+    OpSummary,
+    RegressSummary,
+    Timing,
+)
+from tercet.records import Record, append, load
+
+_COMMITTED = Path("benchmarks") / "kernels"
+_FAULTS = 20
+_TRIALS = 5
+
+
+def list_ops() -> tuple[OpSummary, ...]:
+    """Every op of the package."""
+    return tuple(_describe(op) for op in select.discover().values())
+
+
+def explain(
+    op: str, *, sizes: Mapping[str, int], dtype: str, device: str | None
+) -> tuple[Choice, ...]:
+    """Each implementation's verdict, best first."""
+    found = select.find(op)
+    _check_axes(found, sizes)
+    verdicts = select.explain(found, _device(device), _dtype(dtype), sizes)
+    return tuple(
+        Choice(
+            implementation=verdict.implementation,
+            allowed=verdict.allowed,
+            chosen=verdict.chosen,
+            reason=verdict.reason,
+        )
+        for verdict in verdicts
+    )
+
+
+def new(name: str, *, to: str | None) -> NewOp:
+    """`harness.new_op`."""
+    return new_op(name, to)
+
+
+def check(
+    op: str,
+    *,
+    implementation: str | None,
+    candidate: str | None,
+    device: str | None,
+    seed: int | None,
+    cases: list[str] | None,
+    model: str | None,
+) -> CheckSummary:
+    """`harness.check`, or `harness.scale` at a model's shapes."""
+    found, where = select.find(op), _device(device)
+    if model is not None:
+        report = check_scale(found, model, device=where, seed=seed, implementation=implementation)
+    else:
+        report = check_op(
+            found,
+            implementation=implementation,
+            candidate=candidate_from(Path(candidate)) if candidate is not None else None,
+            device=where,
+            seed=seed,
+            cases=_cases(found, cases) if cases is not None else None,
+            integration=cases is None,
+            location=None if op in select.discover() else op,
+        )
+    counts = Counter((finding.implementation, finding.passed) for finding in report.findings)
+    names = sorted({finding.implementation for finding in report.findings})
+    return CheckSummary(
+        op=report.op,
+        device=report.device,
+        seed=report.seed,
+        passed=report.passed,
+        green={name: counts[name, True] for name in names},
+        red={name: counts[name, False] for name in names if counts[name, False]},
+        skipped=report.skipped,
+        faults=_faults(report),
+    )
+
+
+def compile_kernels(
+    op: str, *, implementation: str | None, targets: list[str] | None
+) -> CompileReport:
+    """`harness.cross_compile`."""
+    found = select.find(op)
+    return cross_compile(found, implementation=implementation, targets=targets or TARGETS)
+
+
+def bench(
+    op: str,
+    *,
+    calls: dict[str, Any],
+    implementation: str | None,
+    candidate: str | None,
+    baselines: bool,
+    device: str | None,
+    seed: int | None,
+    write: str | None,
+) -> BenchSummary:
+    """`harness.bench`; the records are appended to the file `write`."""
+    found = select.find(op)
+    report = bench_op(
+        found,
+        _workloads(found, Calls.model_validate(calls)),
+        implementations=None if implementation is None else (implementation,),
+        baselines=baselines,
+        device=_device(device),
+        seed=seed,
+        candidate=candidate_from(Path(candidate)) if candidate is not None else None,
+    )
+    if write is not None:
+        append(Path(write), report.records)
+    return BenchSummary(
+        op=report.op,
+        device=report.device,
+        seed=report.seed,
+        passed=report.passed,
+        copy_bytes_per_second=report.ceilings.copy_bytes_per_second,
+        timings=tuple(_timing(record) for record in report.records),
+        faults=_faults(report),
+        written=write,
+    )
+
+
+def profile(
+    op: str,
+    *,
+    calls: dict[str, Any],
+    implementation: str | None,
+    direction: Direction,
+    device: str | None,
+) -> tuple[ProfileReport, ...]:
+    """`harness.profile` of each call."""
+    found, where = select.find(op), _device(device)
+    limits = ceilings(where)
+    return tuple(
+        profile_op(
+            found,
+            workload,
+            device=where,
+            implementation=implementation,
+            direction=direction,
+            copy_bytes_per_second=limits.copy_bytes_per_second,
+            flops_per_second=flops_per_second(limits, workload.dtype),
+        )
+        for workload in _workloads(found, Calls.model_validate(calls))
+    )
+
+
+def tune(
+    op: str,
+    *,
+    calls: dict[str, Any],
+    implementation: str,
+    device: str | None,
+    seed: int | None,
+    write: bool,
+) -> TuneReport:
+    """`harness.tune`; of the configurations that were tried, only the fastest are returned."""
+    found = select.find(op)
+    report = tune_op(
+        found,
+        implementation,
+        _workloads(found, Calls.model_validate(calls)),
+        device=_device(device),
+        seed=seed,
+        write=write,
+    )
+    shortened = tuple(
+        shape.model_copy(update={"trials": _fastest(shape.trials)}) for shape in report.shapes
+    )
+    return report.model_copy(update={"shapes": shortened})
+
+
+def production_shapes(
+    op: str, *, models: list[str], tensor_parallel: int, tokens: int | None
+) -> tuple[Shape, ...]:
+    """`harness.shapes`."""
+    return shapes(select.find(op), tuple(models), tensor_parallel, tokens)
+
+
+def regress(*, current: str, baseline: str | None, again: str | None) -> RegressSummary:
+    """`harness.regress` of files of records."""
+    committed = _COMMITTED / f"{device_name()}.jsonl"
+    report = compare(
+        _records(Path(baseline) if baseline is not None else committed),
+        _records(Path(current)),
+        _records(Path(again)) if again is not None else None,
+    )
+    return RegressSummary(
+        device=report.device,
+        before=report.before,
+        after=report.after,
+        passed=report.passed,
+        summary=str(report),
+        regressions=tuple(map(str, report.of("regression"))),
+        improvements=tuple(map(str, report.of("improvement"))),
+        other=tuple(map(str, report.of("missing", "new"))),
+        notes=report.notes,
+    )
+
+
+def report(*, output: str, files: list[str] | None) -> ReportSummary:
+    """`harness.report` of files of records."""
+    paths = sorted(_COMMITTED.glob("*.jsonl")) if files is None else [Path(file) for file in files]
+    if not paths:
+        raise UnsupportedError(f"no records in {_COMMITTED}: have bench write some, or name files")
+    return write_report([record for path in paths for record in _records(path)], Path(output))
+
+
+def _device(device: str | None) -> str:
+    if device not in (None, "cpu", "cuda"):
+        raise UnsupportedError(f"device {device!r}: allowed are cpu and cuda")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise UnsupportedError("device 'cuda': this machine has no GPU that torch can use; try cpu")
+    return device or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise UnsupportedError(f"dtype {name!r}: allowed are bfloat16, float16 and float32")
+    return found
+
+
+def _describe(op: Op) -> OpSummary:
+    package = import_module(f"tercet.ops.{op.name}")
+    assert package.__file__ is not None
+    return OpSummary(
+        name=op.name,
+        folder=str(Path(package.__file__).parent),
+        meaning=(package.__doc__ or "").strip().partition("\n")[0],
+        axes={axis.name: axis.meaning for axis in op.axes},
+        tensors={
+            spec.name: f"{spec.role} [{', '.join(spec.axes)}] "
+            f"{', '.join(str(dtype)[6:] for dtype in spec.dtypes)}"
+            + (", may be absent" if spec.optional else "")
+            for spec in op.tensors
+        },
+        differentiable=op.differentiable,
+        implementations=tuple(f"{one.name} ({one.language})" for one in op.implementations),
+        baselines=tuple(baseline.name for baseline in op.baselines),
+        cases=len(op.cases),
+    )
+
+
+def _check_axes(op: Op, sizes: Mapping[str, int]) -> None:
+    axes = [axis.name for axis in op.axes]
+    if unknown := set(sizes) - set(axes):
+        raise UnsupportedError(f"{op.name!r} has no axes {sorted(unknown)}: it has {axes}")
+
+
+def _workloads(op: Op, calls: Calls) -> tuple[Workload, ...]:
+    if (calls.sizes is None) == (calls.model is None):
+        raise UnsupportedError("calls: give either sizes or a model of the catalog")
+    dtype = _dtype(calls.dtype)
+    if calls.model is not None:
+        found = workloads_of(op, calls.model, calls.tensor_parallel, calls.tokens)
+        options = calls.options
+        return tuple(replace(w, dtype=dtype, options={**w.options, **options}) for w in found)
+    sizes = calls.sizes or {}
+    _check_axes(op, sizes)
+    if missing := [axis.name for axis in op.axes if axis.name not in sizes]:
+        raise UnsupportedError(f"{op.name!r} also needs a size for {', '.join(missing)}")
+    name = " ".join(f"{axis}={size}" for axis, size in sizes.items())
+    return (Workload(name=name, sizes=sizes, dtype=dtype, options=calls.options),)
+
+
+def _cases(op: Op, names: list[str]) -> tuple[Case, ...]:
+    known = {case.name: case for case in op.cases}
+    for name in names:
+        if name not in known:
+            raise UnsupportedError(unknown_name(f"case of {op.name!r}", name, known))
+    return tuple(known[name] for name in names)
+
+
+def _records(path: Path) -> list[Record]:
+    if not path.is_file():
+        raise UnsupportedError(f"{path} is no file of records: have bench write one")
+    return load(path)
+
+
+def _faults(report: CheckReport | BenchReport) -> tuple[Fault, ...]:
+    return tuple(_fault(finding) for finding in report.faults[:_FAULTS])
+
+
+def _fault(finding: Finding) -> Fault:
+    return Fault(
+        implementation=finding.implementation,
+        case=finding.case,
+        check=finding.check,
+        message=finding.message,
+        errors=tuple(str(error) for error in finding.errors if error.worst > 1),
+    )
+
+
+def _timing(record: Record) -> Timing:
+    return Timing(
+        settings=record.settings,
+        outcome=record.outcome,
+        reason=record.reason,
+        metrics=record.metrics,
+    )
+
+
+def _fastest(trials: Iterable[Trial]) -> tuple[Trial, ...]:
+    timed = [trial for trial in trials if trial.time_us is not None]
+    return tuple(sorted(timed, key=lambda trial: trial.time_us or 0.0)[:_TRIALS])

@@ -1,0 +1,28 @@
+"""A planted fault; FAULT says which."""
+
+from torch import Tensor
+
+from tercet.ops.layer_norm.torch_path import gradient
+
+OP = "layer_norm"
+FAULT = "The bias is added before the weight is applied."
+CAUGHT_BY = "forward"
+DEVICE = "any"
+
+__all__ = ["forward", "gradient"]
+
+
+def forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As op.layer_norm."""
+    mean = x.float().mean(-1, keepdim=True)
+    # again, for what the first sum rounded off: a constant row has to become zeros
+    mean = mean + (x.float() - mean).mean(-1, keepdim=True)
+    centered = x.float() - mean
+    rstd = (centered.square().mean(-1, keepdim=True) + eps).rsqrt()
+    y = centered * rstd
+    if bias is not None:
+        y = y + bias.float()
+    y = y * weight.float()
+    return y.to(x.dtype), mean.reshape(-1), rstd.reshape(-1)

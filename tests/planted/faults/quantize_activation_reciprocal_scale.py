@@ -1,0 +1,25 @@
+"""A planted fault; FAULT says which."""
+
+import torch
+from torch import Tensor
+
+from tercet.ops.quantize_activation import torch_path
+
+OP = "quantize_activation"
+FAULT = "x is multiplied by the scale's rounded reciprocal: some codes are off by one."
+CAUGHT_BY = "forward"
+DEVICE = "any"
+
+
+def forward(x: Tensor, element: str) -> tuple[Tensor, Tensor, Tensor]:
+    """As op.quantize_activation."""
+    if element != "int8":
+        return torch_path.forward(x, element)
+    wide = x.float()
+    absmax = wide.abs().amax(-1) if x.shape[-1] else wide.new_zeros(x.shape[:-1])
+    scale = absmax / torch.full_like(absmax, 127.0)
+    usable = (scale > 0) & scale.isfinite()
+    factor = 1.0 / torch.where(usable, scale, 1.0)
+    ratio = torch.where(usable[..., None], wide, 0.0) * factor[..., None]
+    codes = ratio.round().clamp(-127, 127).to(torch.int8)
+    return codes, scale, codes.sum(-1, dtype=torch.int32)

@@ -1,0 +1,23 @@
+"""A planted fault; FAULT says which."""
+
+from torch import Tensor
+
+from tercet.ops.rms_norm.torch_path import gradient
+
+OP = "rms_norm"
+FAULT = "y is rounded to x's dtype before the weight is applied, and again after."
+CAUGHT_BY = "forward"
+DEVICE = "any"
+
+__all__ = ["forward", "gradient"]
+
+
+def forward(
+    x: Tensor, weight: Tensor, residual: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As op.rms_norm."""
+    total = x.float() if residual is None else x.float() + residual.float()
+    rstd = (total.square().mean(-1, keepdim=True) + eps).rsqrt()
+    y = ((total * rstd).to(x.dtype).float() * weight.float()).to(x.dtype)
+    kept = x.new_empty(0) if residual is None else total.to(x.dtype)
+    return y, kept, rstd.reshape(-1)

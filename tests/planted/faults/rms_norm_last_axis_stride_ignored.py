@@ -1,0 +1,25 @@
+"""A planted fault; FAULT says which."""
+
+from torch import Tensor
+
+from tercet.ops.rms_norm.torch_path import gradient
+
+OP = "rms_norm"
+FAULT = "The last axis is taken to have unit stride: a transposed x is read in the wrong order."
+CAUGHT_BY = "strided"
+DEVICE = "any"
+
+__all__ = ["forward", "gradient"]
+
+
+def forward(
+    x: Tensor, weight: Tensor, residual: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As op.rms_norm."""
+    if not x.is_contiguous() and x.dim() == 2 and x.stride(-1) != 1:
+        x = x.as_strided(x.shape, (x.shape[-1], 1))
+    total = x.float() if residual is None else x.float() + residual.float()
+    rstd = (total.square().mean(-1, keepdim=True) + eps).rsqrt()
+    y = (total * rstd * weight.float()).to(x.dtype)
+    kept = x.new_empty(0) if residual is None else total.to(x.dtype)
+    return y, kept, rstd.reshape(-1)

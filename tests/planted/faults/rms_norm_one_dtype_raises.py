@@ -1,0 +1,26 @@
+"""A planted fault; FAULT says which."""
+
+import torch
+from torch import Tensor
+
+from tercet.ops.rms_norm.torch_path import gradient
+
+OP = "rms_norm"
+FAULT = "float16 is declared and not implemented: it raises."
+CAUGHT_BY = "forward"
+DEVICE = "any"
+
+__all__ = ["forward", "gradient"]
+
+
+def forward(
+    x: Tensor, weight: Tensor, residual: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As op.rms_norm."""
+    if x.dtype == torch.float16:
+        raise NotImplementedError("float16")
+    total = x.float() if residual is None else x.float() + residual.float()
+    rstd = (total.square().mean(-1, keepdim=True) + eps).rsqrt()
+    y = (total * rstd * weight.float()).to(x.dtype)
+    kept = x.new_empty(0) if residual is None else total.to(x.dtype)
+    return y, kept, rstd.reshape(-1)

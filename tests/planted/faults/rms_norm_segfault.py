@@ -1,0 +1,24 @@
+"""A planted fault; FAULT says which."""
+
+import ctypes
+
+from torch import Tensor
+
+from tercet.ops.rms_norm import torch_path
+from tercet.ops.rms_norm.torch_path import gradient
+
+OP = "rms_norm"
+FAULT = "It reads address zero: the process dies."
+CAUGHT_BY = "isolation"
+DEVICE = "any"
+HOSTILE = True
+
+__all__ = ["forward", "gradient"]
+
+
+def forward(
+    x: Tensor, weight: Tensor, residual: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As op.rms_norm."""
+    ctypes.string_at(0)
+    return torch_path.forward(x, weight, residual, eps)

@@ -1,0 +1,26 @@
+"""A planted fault; FAULT says which."""
+
+import torch
+from torch import Tensor
+
+from tercet.ops.rms_norm.torch_path import gradient
+
+OP = "rms_norm"
+FAULT = "inf in x is clamped to the largest number: y is zero there and finite elsewhere."
+CAUGHT_BY = "forward"
+DEVICE = "any"
+
+__all__ = ["forward", "gradient"]
+
+
+def forward(
+    x: Tensor, weight: Tensor, residual: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As op.rms_norm."""
+    total = x.float() if residual is None else x.float() + residual.float()
+    limit = torch.finfo(torch.float32).max
+    total = total.clamp(-limit, limit)
+    rstd = (total.square().mean(-1, keepdim=True) + eps).rsqrt()
+    y = (total * rstd * weight.float()).to(x.dtype)
+    kept = x.new_empty(0) if residual is None else total.to(x.dtype)
+    return y, kept, rstd.reshape(-1)

@@ -1,0 +1,61 @@
+"""A right kernel that looks unusual; UNUSUAL says how."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from tercet.kernel.launch import as_rows
+from tercet.ops.rms_norm.torch_path import gradient
+
+OP = "rms_norm"
+UNUSUAL = (
+    "A row is walked twice in tiles of 128 columns, the first time from its end, eight "
+    "rows at once."
+)
+
+__all__ = ["forward", "gradient"]
+
+
+_ROWS = 8
+
+
+@triton.jit
+def _kernel(
+    x_ptr, weight_ptr, y_ptr, rstd_ptr, M, N, stride, eps,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    at = rows.to(tl.int64)[:, None]
+    squares = tl.zeros((ROWS, BLOCK), tl.float32)
+    for step in range(tl.cdiv(N, BLOCK)):
+        columns = (tl.cdiv(N, BLOCK) - 1 - step) * BLOCK + tl.arange(0, BLOCK)[None, :]
+        inside = (rows[:, None] < M) & (columns < N)
+        x = tl.load(x_ptr + at * stride + columns, inside, 0.0).to(tl.float32)
+        squares += x * x
+    rstd = 1.0 / tl.sqrt_rn(tl.sum(squares, 1) / N + eps)
+    for first in range(0, N, BLOCK):
+        columns = first + tl.arange(0, BLOCK)[None, :]
+        inside = (rows[:, None] < M) & (columns < N)
+        x = tl.load(x_ptr + at * stride + columns, inside, 0.0).to(tl.float32)
+        weight = tl.load(weight_ptr + columns, columns < N, 0.0).to(tl.float32)
+        tl.store(y_ptr + at * N + columns, x * rstd[:, None] * weight, inside)
+    tl.store(rstd_ptr + rows, rstd, rows < M)
+
+
+def forward(
+    x: Tensor, weight: Tensor, residual: Tensor | None, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As op.rms_norm."""
+    total = as_rows(x if residual is None else x.float() + residual.float())
+    m, n = total.shape
+    y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    kept = x.new_empty(0) if residual is None else total.to(x.dtype).reshape(x.shape)
+    rstd = torch.empty(m, dtype=torch.float32, device=x.device)
+    if not y.numel():
+        return y, kept, rstd.fill_(torch.nan)
+    _kernel[(triton.cdiv(m, _ROWS),)](
+        total, weight.contiguous(), y, rstd, m, n, total.stride(0), eps,
+        ROWS=_ROWS, BLOCK=128,
+    )  # fmt: skip
+    return y, kept, rstd
