@@ -6,6 +6,7 @@ it is trusted. Every run draws fresh inputs from a seed, which the report names.
 
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -298,7 +299,8 @@ def _native(op: Op, prepared: Values) -> list[Tensor] | None:
     if not op.baselines or op.baselines[0].package is not None:
         return None
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, of dtypes that it has no fused kernel for
             result = op.baselines[0].load()(**prepared)
     except (RuntimeError, IndexError, ValueError, NotImplementedError):  # sizes of 0, half on a CPU
         return None

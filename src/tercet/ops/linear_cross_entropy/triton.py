@@ -25,10 +25,10 @@ from tercet.kernel.tuned import configuration
 
 _DEFAULT = {
     "CHUNK": 768, "RESIDENT": 1, "SLICE": 16384, "SPLIT": 1, "BLOCK": 16384, "num_warps": 16,
+    "SUM_DEEP": 4, "SUM_V": 32, "SUM_C": 64, "SUM_SPLITS": 16, "SLICE_V": 16, "SLICE_C": 128,
 }  # fmt: skip
 _DEFAULT_GRADIENT = {"BLOCK": 8192, "num_warps": 8}
 _LOWEST = tl.constexpr(-3.0e38)  # not -inf, so that inf - inf does not arise without an infinity
-_TILE = {"BLOCK_V": 32, "BLOCK_C": 64}
 
 
 @triton.jit
@@ -150,6 +150,9 @@ class _Call:
     block: int
     warps: int
     split: int
+    sum_tile: dict[str, int]
+    splits: int
+    slice_tile: dict[str, int]
 
 
 def forward(
@@ -174,6 +177,11 @@ def forward(
         total=torch.empty((v, h), dtype=kept_as, device=x.device) if weight_gradient else None,
         block=max(8, min(options["BLOCK"], triton.next_power_of_2(v))),
         warps=options["num_warps"], split=options["SPLIT"],
+        sum_tile={
+            "DEEP": options["SUM_DEEP"], "BLOCK_V": options["SUM_V"], "BLOCK_C": options["SUM_C"],
+        },
+        splits=options["SUM_SPLITS"],
+        slice_tile={"BLOCK_V": options["SLICE_V"], "BLOCK_C": options["SLICE_C"]},
     )  # fmt: skip
     chunk, done = options["CHUNK"], 0
     if call.total is not None and not m:
@@ -231,10 +239,11 @@ def _resident(call: _Call, count: int, height: int) -> None:
     for first in reversed(starts):
         rows = min(height, v - first)
         grad = scratch[:rows]
-        grid = (triton.cdiv(rows, _TILE["BLOCK_V"]), triton.cdiv(count, _TILE["BLOCK_C"]))
+        tile = call.slice_tile
+        grid = (triton.cdiv(rows, tile["BLOCK_V"]), triton.cdiv(count, tile["BLOCK_C"]))
         _softmax_slice[grid](
             logits, grad, target, top, sum, call.unit, first, rows, count, v, call.ignore_index,
-            **_TILE, num_warps=4,
+            **tile, num_warps=4,
         )  # fmt: skip
         if grad_x is not None:
             weight = call.weight[first : first + rows]
@@ -247,10 +256,11 @@ def _resident(call: _Call, count: int, height: int) -> None:
 def _columns(call: _Call, logits: Tensor) -> tuple[Tensor, Tensor]:
     """Maximum and sum of exp(logits - maximum) of logits [V, count]; writes lse and losses."""
     v, count = logits.shape
-    splits = max(1, min(16, v // 1024))
+    splits = max(1, min(call.splits, v // 1024))
     tops, sums = (call.lse.new_empty((splits, count)) for _ in range(2))
-    _sums_of_columns[(triton.cdiv(count, _TILE["BLOCK_C"]), splits)](
-        logits, tops, sums, count, v, triton.cdiv(v, splits), DEEP=4, **_TILE, num_warps=8,
+    tile = call.sum_tile
+    _sums_of_columns[(triton.cdiv(count, tile["BLOCK_C"]), splits)](
+        logits, tops, sums, count, v, triton.cdiv(v, splits), **tile, num_warps=8,
     )  # fmt: skip
     top = tops.amax(0)
     sum = (sums * (tops - top).exp()).sum(0)

@@ -24,6 +24,7 @@ from tercet.ops.softmax.cases import CASES, inputs, shapes
 from tercet.ops.softmax.reference import gradient_magnitude, magnitude, reference
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_LONG, _LONGEST = 16385, 2**31 - 1  # a row that Triton holds in registers is faster there
 _SPACE = {
     "ROWS": (1, 4),
     "BLOCK": (4096, 8192, 16384, 32768),
@@ -67,7 +68,11 @@ def _check(x: Tensor, scale: float) -> None:
 
 def _run(x: Tensor, scale: float) -> Tensor:
     _check(x, scale)
-    return choose(OP, x.device.type, x.dtype).forward(x, scale)
+    return choose(OP, x.device.type, x.dtype, _sizes(x)).forward(x, scale)
+
+
+def _sizes(x: Tensor) -> dict[str, int]:
+    return {"M": x.shape[:-1].numel(), "N": x.shape[-1]}
 
 
 def _fake(x: Tensor, scale: float) -> Tensor:
@@ -76,7 +81,7 @@ def _fake(x: Tensor, scale: float) -> Tensor:
 
 
 def _run_gradient(grad: Tensor, y: Tensor, scale: float) -> Tensor:
-    return choose_gradient(OP, y.device.type, y.dtype)(grad, y, scale)
+    return choose_gradient(OP, y.device.type, y.dtype, _sizes(y))(grad, y, scale)
 
 
 def _fake_gradient(grad: Tensor, y: Tensor, scale: float) -> Tensor:
@@ -152,6 +157,18 @@ OP = Op(
     ),
     differentiable=("x",),
     implementations=(
+        Implementation(
+            name="cuda",
+            requirement=Requirement(
+                devices=("cuda",),
+                dtypes=_DTYPES,
+                nvcc=True,
+                capability=(9, 0),
+                ranges={"N": (_LONG, _LONGEST)},
+            ),
+            module="tercet.ops.softmax.cuda",
+            language="cuda",
+        ),
         Implementation(
             name="triton",
             requirement=Requirement(devices=("cuda",), dtypes=_DTYPES),

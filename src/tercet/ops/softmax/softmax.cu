@@ -1,0 +1,319 @@
+// softmax of long rows: each row is read once from device memory, whatever its length.
+//
+// A row of 131072 bfloat16 is 256 KiB: more than one multiprocessor can keep, and with one row on
+// each of 132 multiprocessors the second read does not hit the L2 either. So a cluster of blocks
+// shares a row. Each thread keeps 16 vectors of 16 bytes, 12 in shared memory and 4 in registers;
+// nobody reads another thread's vectors, so loading needs no barrier. Blocks exchange one maximum
+// and one sum through distributed shared memory.
+//
+//   forward   y = exp(scale x) / sum exp(scale x)    2 N elements moved
+//   backward  grad_x = scale y (grad - sum grad y)   3 N elements moved; y and grad are both kept
+//
+// 256 threads and 64 KiB a block: four blocks share a multiprocessor, so that some load while others
+// compute or wait. exp is computed twice a value: at 16 a cycle that is 60 % of the time that memory
+// takes, so the rest of the arithmetic is kept to a few instructions a value.
+#include <cooperative_groups.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#include <stdint.h>
+
+namespace cg = cooperative_groups;
+
+constexpr int THREADS = 256, BLOCKS = 4;
+constexpr int WARPS = THREADS / 32;
+constexpr int KEPT = 4, STASHED = 12, VECTORS = KEPT + STASHED;
+constexpr int STASH_BYTES = STASHED * THREADS * 16;
+constexpr int MAX_CLUSTER = 8;
+constexpr float LOG2E = 1.4426950408889634f;
+
+template <typename T> struct Lanes;
+template <> struct Lanes<float> {
+  static constexpr int COUNT = 4;
+  static __device__ void load(uint4 v, float* x) {
+    x[0] = __uint_as_float(v.x); x[1] = __uint_as_float(v.y);
+    x[2] = __uint_as_float(v.z); x[3] = __uint_as_float(v.w);
+  }
+  static __device__ uint4 store(const float* x) {
+    return make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]),
+                      __float_as_uint(x[3]));
+  }
+  static __device__ float largest(uint4 v, float top) {
+    float x[4];
+    load(v, x);
+    return fmaxf(fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3])), top);
+  }
+};
+template <typename T, typename Pair> struct Halves {
+  static constexpr int COUNT = 8;
+  static __device__ void load(uint4 v, float* x) {
+    const T* h = reinterpret_cast<const T*>(&v);
+#pragma unroll
+    for (int i = 0; i < 8; i++) x[i] = static_cast<float>(h[i]);
+  }
+  static __device__ uint4 store(const float* x) {
+    uint4 v;
+    T* h = reinterpret_cast<T*>(&v);
+#pragma unroll
+    for (int i = 0; i < 8; i++) h[i] = static_cast<T>(x[i]);
+    return v;
+  }
+  // two values an instruction, without converting them
+  static __device__ float largest(uint4 v, float top) {
+    const Pair* p = reinterpret_cast<const Pair*>(&v);
+    const Pair two = __hmax2(__hmax2(p[0], p[1]), __hmax2(p[2], p[3]));
+    return fmaxf(fmaxf(static_cast<float>(two.x), static_cast<float>(two.y)), top);
+  }
+};
+template <> struct Lanes<__nv_bfloat16> : Halves<__nv_bfloat16, __nv_bfloat162> {};
+template <> struct Lanes<__half> : Halves<__half, __half2> {};
+
+__device__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// 2^((x - shift) k) in one fused operation and one exponential: 2^(x k - c) with c = shift k
+// rounded, and `rest` = 2^(c - shift k) to put right what that rounding did. Where c is infinite
+// (a shift near the largest number, or no softmax at all) the difference is taken first.
+struct Shifted {
+  float shift, k, c, rest;
+  bool wide;
+  __device__ Shifted(float shift, float k) : shift(shift), k(k), c(shift * k) {
+    wide = isinf(c);
+    rest = wide ? 1.f : exp2_fast(-fmaf(shift, k, -c));
+  }
+  __device__ float power(float x) const {
+    return exp2_fast(wide ? (x - shift) * k : fmaf(x, k, -c));
+  }
+};
+
+__device__ void stash(void* shared, const void* global) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
+               "l"(global)
+               : "memory");
+}
+__device__ void stashed() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+__device__ uint4 once(const uint4* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+
+template <bool SUM> __device__ float combine(float a, float b) { return SUM ? a + b : fmaxf(a, b); }
+
+// the sum or maximum over the block, the same in every thread and in every run
+template <bool SUM> __device__ float over_block(float value, float* lines) {
+#pragma unroll
+  for (int d = 16; d; d >>= 1) value = combine<SUM>(value, __shfl_xor_sync(~0u, value, d));
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) lines[threadIdx.x / 32] = value;
+  __syncthreads();
+  value = lines[0];
+#pragma unroll
+  for (int w = 1; w < WARPS; w++) value = combine<SUM>(value, lines[w]);
+  return value;
+}
+
+// what a thread keeps of one row: vector i of the block covers elements of the row from
+// ((rank * slots + i) * THREADS + thread) * COUNT on
+template <typename T> struct Slice {
+  static constexpr int COUNT = Lanes<T>::COUNT;
+  int first, step, n;
+  __device__ Slice(int rank, int slots, int n)
+      : first((rank * slots * THREADS + threadIdx.x) * COUNT), step(THREADS * COUNT), n(n) {}
+  __device__ int at(int i) const { return first + i * step; }
+  __device__ bool inside(int i) const { return at(i) < n; }
+};
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    forward(const T* x, T* y, int n, int64_t x_stride, int64_t y_stride, float scale) {
+  extern __shared__ uint4 memory[];
+  __shared__ float lines[WARPS];
+  __shared__ float2 parts[MAX_CLUSTER];
+  cg::cluster_group cluster = cg::this_cluster();
+  const int ranks = cluster.num_blocks(), rank = cluster.block_rank();
+  const int64_t row = blockIdx.x / ranks;
+  x += row * x_stride;
+  y += row * y_stride;
+  // nobody may write into a block's memory before that block runs
+  cluster.barrier_arrive();
+  const Slice<T> slice(rank, VECTORS, n);
+  constexpr int COUNT = Lanes<T>::COUNT;
+  uint4* mine = memory + threadIdx.x;
+
+#pragma unroll
+  for (int i = 0; i < STASHED; i++)
+    if (slice.inside(i)) stash(mine + i * THREADS, x + slice.at(i));
+  uint4 kept[KEPT];
+#pragma unroll
+  for (int i = 0; i < KEPT; i++)
+    if (slice.inside(STASHED + i))
+      kept[i] = once(reinterpret_cast<const uint4*>(x + slice.at(STASHED + i)));
+
+  float values[COUNT], top = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < KEPT; i++)
+    if (slice.inside(STASHED + i)) top = Lanes<T>::largest(kept[i], top);
+  stashed();
+#pragma unroll
+  for (int i = 0; i < STASHED; i++)
+    if (slice.inside(i)) top = Lanes<T>::largest(mine[i * THREADS], top);
+  top = over_block<false>(top, lines);
+
+  // a block whose part is all -inf adds nothing: -inf - (-inf) must not make it NaN. A NaN in x is
+  // in no maximum, but in the sum
+  const float k = scale * LOG2E;
+  const Shifted shifted(top == -INFINITY ? 0.f : top, k);
+  float sum = 0.f;
+#pragma unroll
+  for (int i = 0; i < VECTORS; i++)
+    if (slice.inside(i)) {
+      Lanes<T>::load(i < STASHED ? mine[i * THREADS] : kept[i < STASHED ? 0 : i - STASHED], values);
+#pragma unroll
+      for (int j = 0; j < COUNT; j++) sum += shifted.power(values[j]);
+    }
+  sum = over_block<true>(sum * shifted.rest, lines);
+
+  cluster.barrier_wait();
+  if (threadIdx.x < ranks)
+    *cluster.map_shared_rank(&parts[rank], threadIdx.x) = make_float2(top, sum);
+  cluster.sync();
+  float largest = -INFINITY, total = 0.f;
+  for (int r = 0; r < ranks; r++) largest = fmaxf(largest, parts[r].x);
+  for (int r = 0; r < ranks; r++) {
+    const float2 part = parts[r];
+    // where all is -inf there is no softmax: NaN, as -inf - (-inf)
+    total += part.y * (part.x == -INFINITY && largest != -INFINITY
+                           ? 0.f
+                           : exp2_fast((part.x - largest) * k));
+  }
+  const Shifted result(largest, k);
+  const float factor = result.rest / total;
+#pragma unroll
+  for (int i = 0; i < VECTORS; i++)
+    if (slice.inside(i)) {
+      Lanes<T>::load(i < STASHED ? mine[i * THREADS] : kept[i < STASHED ? 0 : i - STASHED], values);
+#pragma unroll
+      for (int j = 0; j < COUNT; j++) values[j] = result.power(values[j]) * factor;
+      *reinterpret_cast<uint4*>(y + slice.at(i)) = Lanes<T>::store(values);
+    }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    backward(const T* grad, const T* y, T* grad_x, int n, int64_t grad_stride, int64_t y_stride,
+             int64_t x_stride, float scale) {
+  extern __shared__ uint4 memory[];
+  __shared__ float lines[WARPS];
+  __shared__ float parts[MAX_CLUSTER];
+  cg::cluster_group cluster = cg::this_cluster();
+  const int ranks = cluster.num_blocks(), rank = cluster.block_rank();
+  const int64_t row = blockIdx.x / ranks;
+  grad += row * grad_stride;
+  y += row * y_stride;
+  grad_x += row * x_stride;
+  constexpr int COUNT = Lanes<T>::COUNT, PAIRS = VECTORS / 2, STASHED_PAIRS = STASHED / 2;
+  cluster.barrier_arrive();
+  const Slice<T> slice(rank, PAIRS, n);
+  uint4* mine = memory + threadIdx.x;
+
+#pragma unroll
+  for (int i = 0; i < STASHED_PAIRS; i++)
+    if (slice.inside(i)) {
+      stash(mine + 2 * i * THREADS, y + slice.at(i));
+      stash(mine + (2 * i + 1) * THREADS, grad + slice.at(i));
+    }
+  uint4 kept[KEPT];
+#pragma unroll
+  for (int i = 0; i < KEPT / 2; i++)
+    if (slice.inside(STASHED_PAIRS + i)) {
+      const int at = slice.at(STASHED_PAIRS + i);
+      kept[2 * i] = once(reinterpret_cast<const uint4*>(y + at));
+      kept[2 * i + 1] = once(reinterpret_cast<const uint4*>(grad + at));
+    }
+  float a[COUNT], b[COUNT], dot = 0.f;
+#pragma unroll
+  for (int i = 0; i < KEPT / 2; i++)
+    if (slice.inside(STASHED_PAIRS + i)) {
+      Lanes<T>::load(kept[2 * i], a);
+      Lanes<T>::load(kept[2 * i + 1], b);
+#pragma unroll
+      for (int j = 0; j < COUNT; j++) dot = fmaf(a[j], b[j], dot);
+    }
+  stashed();
+#pragma unroll
+  for (int i = 0; i < STASHED_PAIRS; i++)
+    if (slice.inside(i)) {
+      Lanes<T>::load(mine[2 * i * THREADS], a);
+      Lanes<T>::load(mine[(2 * i + 1) * THREADS], b);
+#pragma unroll
+      for (int j = 0; j < COUNT; j++) dot = fmaf(a[j], b[j], dot);
+    }
+  dot = over_block<true>(dot, lines);
+  cluster.barrier_wait();
+  if (threadIdx.x < ranks) *cluster.map_shared_rank(&parts[rank], threadIdx.x) = dot;
+  cluster.sync();
+  dot = 0.f;
+  for (int r = 0; r < ranks; r++) dot += parts[r];
+#pragma unroll
+  for (int i = 0; i < PAIRS; i++)
+    if (slice.inside(i)) {
+      const bool in_memory = i < STASHED_PAIRS;
+      const int at = in_memory ? 0 : 2 * (i - STASHED_PAIRS);
+      Lanes<T>::load(in_memory ? mine[2 * i * THREADS] : kept[at], a);
+      Lanes<T>::load(in_memory ? mine[(2 * i + 1) * THREADS] : kept[at + 1], b);
+#pragma unroll
+      for (int j = 0; j < COUNT; j++) a[j] = scale * a[j] * (b[j] - dot);
+      *reinterpret_cast<uint4*>(grad_x + slice.at(i)) = Lanes<T>::store(a);
+    }
+}
+
+template <typename Kernel, typename... Arguments>
+int launch(Kernel kernel, int64_t rows, int cluster, void* stream, Arguments... arguments) {
+  cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, STASH_BYTES);
+  if (error != cudaSuccess) return error;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(rows * cluster));
+  config.blockDim = dim3(THREADS);
+  config.dynamicSmemBytes = STASH_BYTES;
+  config.stream = static_cast<cudaStream_t>(stream);
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = cluster;
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+// dtype: 0 float32, 1 float16, 2 bfloat16. Returns a cudaError_t.
+extern "C" int tercet_softmax(int dtype, const void* x, void* y, int64_t rows, int n,
+                              int64_t x_stride, int64_t y_stride, float scale, int cluster,
+                              void* stream) {
+#define FORWARD(T)                                                                         \
+  launch(forward<T>, rows, cluster, stream, static_cast<const T*>(x), static_cast<T*>(y), n, \
+         x_stride, y_stride, scale)
+  if (dtype == 0) return FORWARD(float);
+  if (dtype == 1) return FORWARD(__half);
+  return FORWARD(__nv_bfloat16);
+}
+
+extern "C" int tercet_softmax_gradient(int dtype, const void* grad, const void* y, void* grad_x,
+                                       int64_t rows, int n, int64_t grad_stride, int64_t y_stride,
+                                       int64_t x_stride, float scale, int cluster, void* stream) {
+#define BACKWARD(T)                                                                         \
+  launch(backward<T>, rows, cluster, stream, static_cast<const T*>(grad),                   \
+         static_cast<const T*>(y), static_cast<T*>(grad_x), n, grad_stride, y_stride, \
+         x_stride, scale)
+  if (dtype == 0) return BACKWARD(float);
+  if (dtype == 1) return BACKWARD(__half);
+  return BACKWARD(__nv_bfloat16);
+}
