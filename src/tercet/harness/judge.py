@@ -128,6 +128,14 @@ def _gradient_errors(
     )
 
 
+def wrong_results(
+    op: Op, outputs: list[Tensor], gradients: dict[str, Tensor | None], expected: Expected
+) -> str:
+    """What is wrong with outputs and gradients, in words; empty when nothing is."""
+    errors = _output_errors(op, outputs, expected, None)
+    return _worst(errors + _gradient_errors(op, gradients, expected))
+
+
 def _unlike(op: Op, prepared: Values, outputs: list[Tensor]) -> str:
     promised = described(op, prepared)
     if len(promised) != len(outputs):

@@ -331,6 +331,7 @@ OP = Op(
             module="tercet.ops.linear_cross_entropy.torch_path",
             language="torch",
             slow=True,
+            capturable=False,
         ),
     ),
     inputs=inputs,

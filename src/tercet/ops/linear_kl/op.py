@@ -349,6 +349,7 @@ OP = Op(
             module="tercet.ops.linear_kl.torch_path",
             language="torch",
             slow=True,
+            capturable=False,
         ),
     ),
     inputs=inputs,

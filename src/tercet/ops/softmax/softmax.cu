@@ -22,7 +22,7 @@ namespace cg = cooperative_groups;
 
 constexpr int THREADS = 256, BLOCKS = 4;
 constexpr int WARPS = THREADS / 32;
-constexpr int KEPT = 4, STASHED = 12, VECTORS = KEPT + STASHED;
+constexpr int KEPT = 4, STASHED = 12, VECTORS = KEPT + STASHED, GROUP = 3;
 constexpr int STASH_BYTES = STASHED * THREADS * 16;
 constexpr int MAX_CLUSTER = 8;
 constexpr float LOG2E = 1.4426950408889634f;
@@ -75,17 +75,17 @@ __device__ float exp2_fast(float x) {
 }
 
 // 2^((x - shift) k) in one fused operation and one exponential: 2^(x k - c) with c = shift k
-// rounded, and `rest` = 2^(c - shift k) to put right what that rounding did. Where c is infinite
-// (a shift near the largest number, or no softmax at all) the difference is taken first.
+// rounded, and `rest` = 2^(c - shift k) to put right what that rounding did. Where c is too large
+// for that (or no number: there is no softmax then) the difference is taken first.
 struct Shifted {
   float shift, k, c, rest;
   bool wide;
   __device__ Shifted(float shift, float k) : shift(shift), k(k), c(shift * k) {
-    wide = isinf(c);
+    wide = !(fabsf(c) < 1e6f);
     rest = wide ? 1.f : exp2_fast(-fmaf(shift, k, -c));
   }
-  __device__ float power(float x) const {
-    return exp2_fast(wide ? (x - shift) * k : fmaf(x, k, -c));
+  template <bool WIDE> __device__ float power(float x) const {
+    return exp2_fast(WIDE ? (x - shift) * k : fmaf(x, k, -c));
   }
 };
 
@@ -94,6 +94,13 @@ __device__ void stash(void* shared, const void* global) {
                    static_cast<uint32_t>(__cvta_generic_to_shared(shared))),
                "l"(global)
                : "memory");
+}
+// waits until at most so many of the last groups are still on their way
+__device__ void arrived(int behind) {
+  if (behind == 3) asm volatile("cp.async.wait_group 3;" ::: "memory");
+  if (behind == 2) asm volatile("cp.async.wait_group 2;" ::: "memory");
+  if (behind == 1) asm volatile("cp.async.wait_group 1;" ::: "memory");
+  if (behind == 0) asm volatile("cp.async.wait_group 0;" ::: "memory");
 }
 __device__ void stashed() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
@@ -105,18 +112,54 @@ __device__ uint4 once(const uint4* p) {
   return v;
 }
 
-template <bool SUM> __device__ float combine(float a, float b) { return SUM ? a + b : fmaxf(a, b); }
-
-// the sum or maximum over the block, the same in every thread and in every run
-template <bool SUM> __device__ float over_block(float value, float* lines) {
+// the maximum of some values and the sum of 2^((x - maximum) k). A NaN is in no maximum, but in the
+// sum; a part that is all -inf adds nothing
+struct Sum {
+  float top, total;
+  __device__ Sum(float top = -INFINITY, float total = 0.f) : top(top), total(total) {}
+  template <typename T> __device__ void add(uint4 v, float k) {
+    const float now = Lanes<T>::largest(v, top);
+    const float base = now == -INFINITY ? 0.f : now;
+    float x[Lanes<T>::COUNT], more = 0.f;
+    Lanes<T>::load(v, x);
 #pragma unroll
-  for (int d = 16; d; d >>= 1) value = combine<SUM>(value, __shfl_xor_sync(~0u, value, d));
+    for (int j = 0; j < Lanes<T>::COUNT; j++) more += exp2_fast((x[j] - base) * k);
+    total = fmaf(total, exp2_fast((top - base) * k), more);
+    top = now;
+  }
+  __device__ void merge(Sum other, float k) {
+    const float now = fmaxf(top, other.top), base = now == -INFINITY ? 0.f : now;
+    total = total * exp2_fast((top - base) * k) + other.total * exp2_fast((other.top - base) * k);
+    top = now;
+  }
+};
+
+// over the block, the same in every thread and in every run
+__device__ Sum over_block(Sum sum, float k, float2* sums) {
+#pragma unroll
+  for (int d = 16; d; d >>= 1) {
+    const Sum other(__shfl_xor_sync(~0u, sum.top, d), __shfl_xor_sync(~0u, sum.total, d));
+    // both of a pair add in the same order
+    const bool lower = (threadIdx.x & d) == 0;
+    Sum first = lower ? sum : other;
+    first.merge(lower ? other : sum, k);
+    sum = first;
+  }
+  if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = make_float2(sum.top, sum.total);
   __syncthreads();
+  sum = Sum();
+#pragma unroll
+  for (int w = 0; w < WARPS; w++) sum.merge(Sum(sums[w].x, sums[w].y), k);
+  return sum;
+}
+__device__ float over_block(float value, float* lines) {
+#pragma unroll
+  for (int d = 16; d; d >>= 1) value += __shfl_xor_sync(~0u, value, d);
   if (threadIdx.x % 32 == 0) lines[threadIdx.x / 32] = value;
   __syncthreads();
-  value = lines[0];
+  value = 0.f;
 #pragma unroll
-  for (int w = 1; w < WARPS; w++) value = combine<SUM>(value, lines[w]);
+  for (int w = 0; w < WARPS; w++) value += lines[w];
   return value;
 }
 
@@ -131,11 +174,26 @@ template <typename T> struct Slice {
   __device__ bool inside(int i) const { return at(i) < n; }
 };
 
+template <typename T, bool WIDE>
+__device__ void write(const Slice<T>& slice, const uint4* mine, const uint4* kept,
+                      const Shifted& result, float factor, T* y) {
+  float values[Lanes<T>::COUNT];
+#pragma unroll
+  for (int i = 0; i < VECTORS; i++)
+    if (slice.inside(i)) {
+      Lanes<T>::load(i < STASHED ? mine[i * THREADS] : kept[i < STASHED ? 0 : i - STASHED], values);
+#pragma unroll
+      for (int j = 0; j < Lanes<T>::COUNT; j++)
+        values[j] = result.template power<WIDE>(values[j]) * factor;
+      *reinterpret_cast<uint4*>(y + slice.at(i)) = Lanes<T>::store(values);
+    }
+}
+
 template <typename T>
 __global__ void __launch_bounds__(THREADS, BLOCKS)
     forward(const T* x, T* y, int n, int64_t x_stride, int64_t y_stride, float scale) {
   extern __shared__ uint4 memory[];
-  __shared__ float lines[WARPS];
+  __shared__ float2 sums[WARPS];
   __shared__ float2 parts[MAX_CLUSTER];
   cg::cluster_group cluster = cg::this_cluster();
   const int ranks = cluster.num_blocks(), rank = cluster.block_rank();
@@ -145,65 +203,43 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
   // nobody may write into a block's memory before that block runs
   cluster.barrier_arrive();
   const Slice<T> slice(rank, VECTORS, n);
-  constexpr int COUNT = Lanes<T>::COUNT;
   uint4* mine = memory + threadIdx.x;
 
 #pragma unroll
-  for (int i = 0; i < STASHED; i++)
+  for (int i = 0; i < STASHED; i++) {
     if (slice.inside(i)) stash(mine + i * THREADS, x + slice.at(i));
+    if (i % GROUP == GROUP - 1) asm volatile("cp.async.commit_group;" ::: "memory");
+  }
   uint4 kept[KEPT];
 #pragma unroll
   for (int i = 0; i < KEPT; i++)
     if (slice.inside(STASHED + i))
       kept[i] = once(reinterpret_cast<const uint4*>(x + slice.at(STASHED + i)));
 
-  float values[COUNT], top = -INFINITY;
-#pragma unroll
-  for (int i = 0; i < KEPT; i++)
-    if (slice.inside(STASHED + i)) top = Lanes<T>::largest(kept[i], top);
-  stashed();
-#pragma unroll
-  for (int i = 0; i < STASHED; i++)
-    if (slice.inside(i)) top = Lanes<T>::largest(mine[i * THREADS], top);
-  top = over_block<false>(top, lines);
-
-  // a block whose part is all -inf adds nothing: -inf - (-inf) must not make it NaN. A NaN in x is
-  // in no maximum, but in the sum
+  // maximum and sum of powers in one pass over what has arrived, each thread by its own maximum
   const float k = scale * LOG2E;
-  const Shifted shifted(top == -INFINITY ? 0.f : top, k);
-  float sum = 0.f;
+  Sum sum;
 #pragma unroll
-  for (int i = 0; i < VECTORS; i++)
-    if (slice.inside(i)) {
-      Lanes<T>::load(i < STASHED ? mine[i * THREADS] : kept[i < STASHED ? 0 : i - STASHED], values);
-#pragma unroll
-      for (int j = 0; j < COUNT; j++) sum += shifted.power(values[j]);
-    }
-  sum = over_block<true>(sum * shifted.rest, lines);
+  for (int i = 0; i < VECTORS; i++) {
+    if (i % GROUP == 0 && i < STASHED) arrived(STASHED / GROUP - 1 - i / GROUP);
+    if (slice.inside(i))
+      sum.add<T>(i < STASHED ? mine[i * THREADS] : kept[i < STASHED ? 0 : i - STASHED], k);
+  }
+  sum = over_block(sum, k, sums);
 
   cluster.barrier_wait();
   if (threadIdx.x < ranks)
-    *cluster.map_shared_rank(&parts[rank], threadIdx.x) = make_float2(top, sum);
+    *cluster.map_shared_rank(&parts[rank], threadIdx.x) = make_float2(sum.top, sum.total);
   cluster.sync();
-  float largest = -INFINITY, total = 0.f;
-  for (int r = 0; r < ranks; r++) largest = fmaxf(largest, parts[r].x);
-  for (int r = 0; r < ranks; r++) {
-    const float2 part = parts[r];
-    // where all is -inf there is no softmax: NaN, as -inf - (-inf)
-    total += part.y * (part.x == -INFINITY && largest != -INFINITY
-                           ? 0.f
-                           : exp2_fast((part.x - largest) * k));
-  }
-  const Shifted result(largest, k);
-  const float factor = result.rest / total;
-#pragma unroll
-  for (int i = 0; i < VECTORS; i++)
-    if (slice.inside(i)) {
-      Lanes<T>::load(i < STASHED ? mine[i * THREADS] : kept[i < STASHED ? 0 : i - STASHED], values);
-#pragma unroll
-      for (int j = 0; j < COUNT; j++) values[j] = result.power(values[j]) * factor;
-      *reinterpret_cast<uint4*>(y + slice.at(i)) = Lanes<T>::store(values);
-    }
+  sum = Sum();
+  for (int r = 0; r < ranks; r++) sum.merge(Sum(parts[r].x, parts[r].y), k);
+  // where all is -inf there is no softmax: -inf - (-inf) is NaN
+  const Shifted result(sum.top, k);
+  const float factor = result.rest / sum.total;
+  if (result.wide)
+    write<T, true>(slice, mine, kept, result, factor, y);
+  else
+    write<T, false>(slice, mine, kept, result, factor, y);
 }
 
 template <typename T>
@@ -256,7 +292,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
       for (int j = 0; j < COUNT; j++) dot = fmaf(a[j], b[j], dot);
     }
-  dot = over_block<true>(dot, lines);
+  dot = over_block(dot, lines);
   cluster.barrier_wait();
   if (threadIdx.x < ranks) *cluster.map_shared_rank(&parts[rank], threadIdx.x) = dot;
   cluster.sync();
