@@ -38,4 +38,14 @@ class ThreadWatch:
 def _running() -> set[threading.Thread]:
     """Without the dummies that stand for threads of others, such as autograd's."""
     alive = threading.enumerate()
-    return {thread for thread in alive if type(thread).__name__ != "_DummyThread"}
+    return {
+        thread
+        for thread in alive
+        if type(thread).__name__ != "_DummyThread" and not _of_torch_compile(thread)
+    }
+
+
+def _of_torch_compile(thread: threading.Thread) -> bool:
+    """The pool in which a baseline is compiled starts threads whenever it likes."""
+    target = getattr(thread, "_target", None)
+    return str(getattr(target, "__module__", "")).startswith("torch._inductor.")

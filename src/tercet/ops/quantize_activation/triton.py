@@ -18,7 +18,7 @@ from tercet.kernel.device.row_quantizer import absolute_bits, encode, scale_of, 
 from tercet.kernel.launch import as_rows
 from tercet.kernel.tuned import configuration
 
-_HELD = 16384
+_HELD = 32768
 
 
 @triton.jit
@@ -89,6 +89,6 @@ def forward(x: Tensor, element: str) -> Quantized:
 
 
 def _default(k: int) -> dict[str, int]:
-    """32 elements a thread where the row is held, 16 where it is walked."""
-    warps = 8 if k > _HELD else min(max(triton.next_power_of_2(k) // 1024, 4), 16)
+    """At most 64 elements a thread where the row is held, 16 where it is walked."""
+    warps = 8 if k > _HELD else min(max(triton.next_power_of_2(k) // 2048, 4), 16)
     return {"HELD": _HELD, "BLOCK": 4096, "STAGES": 2, "num_warps": warps}
