@@ -194,7 +194,6 @@ OP = Op(
             module="tercet.ops.layer_norm.triton",
             language="triton",
             space={
-                "EARLY": (0, 1),
                 "ROWS": (1, 2),
                 "WAVES": (0, 1, 2, 4),
                 "STAGES": (1, 2, 3),

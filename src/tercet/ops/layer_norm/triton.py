@@ -112,7 +112,7 @@ def _add_parts(
 def _default(n: int) -> dict[str, int]:
     """32 numbers a thread."""
     warps = min(max(triton.next_power_of_2(n) // 1024, 1), 16)
-    return {"EARLY": 1, "ROWS": 1, "WAVES": 0, "STAGES": 1, "num_warps": warps}
+    return {"ROWS": 1, "WAVES": 0, "STAGES": 1, "num_warps": warps}
 
 
 def _default_gradient(n: int) -> dict[str, int]:
@@ -141,7 +141,7 @@ def forward(
     if not y.numel():
         return y, mean.fill_(torch.nan), rstd.fill_(torch.nan)
     options = dict(configuration("layer_norm", "triton", {"M": m, "N": n}, _default(n)))
-    height, waves, early = options.pop("ROWS"), options.pop("WAVES"), options.pop("EARLY")
+    height, waves = options.pop("ROWS"), options.pop("WAVES")
     block = triton.next_power_of_2(n)
     options["STAGES"] = _stages(options["STAGES"], height * block * x.element_size())
     weight = weight.contiguous()
@@ -151,7 +151,7 @@ def forward(
     _forward[(programs,)](
         rows, weight, bias.contiguous() if bias is not None else weight, y, mean, rstd,
         m, n, rows.stride(0), eps,
-        HAS_BIAS=bias is not None, KEPT=waves > 0 or early > 0, ROWS=height, BLOCK=block, **options,
+        HAS_BIAS=bias is not None, KEPT=waves > 0, ROWS=height, BLOCK=block, **options,
     )  # fmt: skip
     return y, mean, rstd
 
@@ -171,7 +171,7 @@ def gradient(
     options = dict(
         configuration("layer_norm", "triton", {"M": m, "N": n}, _default_gradient(n), "backward")
     )
-    height, waves, early = options.pop("ROWS"), options.pop("WAVES"), options.pop("EARLY")
+    height, waves = options.pop("ROWS"), options.pop("WAVES")
     block = triton.next_power_of_2(n)
     options["STAGES"] = _stages(options["STAGES"], 2 * height * block * x.element_size())
     programs = min(triton.cdiv(m, height), waves * multiprocessors(x.device))
