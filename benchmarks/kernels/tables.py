@@ -45,15 +45,21 @@ def _of_device(op: Op, device: str, records: Sequence[Record]) -> str:
     implementations = [each.name for each in op.implementations if each.name in found]
     if not implementations:
         return f"{device}: no implementation of Tercet was measured."
-    mine, *others = implementations
-    others += _peers(found - set(implementations))
+    others = _peers(found - set(implementations))
+    several = len(implementations) > 1
+    name = "implementation | us" if several else f"{implementations[0]}, us"
     lines = [
-        f"| shape | sizes | direction | {mine}, us | speed | of the limit |"
+        f"| shape | sizes | direction | {name} | speed | of the limit |"
         + "".join(f" {name}, us |" for name in others),
-        "|---|---|---|---:|---:|---:|" + "---:|" * len(others),
+        f"|---|---|---|{'---|' if several else ''}---:|---:|---:|" + "---:|" * len(others),
     ]
-    lines += [_line(rows[row], mine, others) for row in order if mine in rows[row]]
-    measured = [variants[mine] for variants in rows.values() if mine in variants]
+    measured = list[Record]()
+    for row in order:
+        # the one that selection takes: implementations are declared best first
+        mine = next((name for name in implementations if name in rows[row]), None)
+        if mine is not None and rows[row][mine] not in measured:
+            measured.append(rows[row][mine])
+            lines.append(_line(rows[row], mine, others, several))
     return f"{_caption(device, measured)}\n\n" + "\n".join(lines)
 
 
@@ -70,7 +76,7 @@ def _peers(names: set[str]) -> list[str]:
     return [*(name for name in FIRST_PEERS if name in names), *sorted(names - set(FIRST_PEERS))]
 
 
-def _line(variants: dict[str, Record], mine: str, others: Sequence[str]) -> str:
+def _line(variants: dict[str, Record], mine: str, others: Sequence[str], named: bool) -> str:
     record = variants[mine]
     metrics, time = record.metrics, record.metrics["time_us"]
     if setting(record, "binds") == "compute":
@@ -81,6 +87,7 @@ def _line(variants: dict[str, Record], mine: str, others: Sequence[str]) -> str:
         setting(record, "workload"),
         " ".join(filter(None, (setting(record, "sizes"), setting(record, "options")))),
         setting(record, "direction"),
+        *([mine] if named else []),
         f"{time:.4g}",
         speed,
         f"{metrics['roofline_fraction']:.0%}",
