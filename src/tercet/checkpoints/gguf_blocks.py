@@ -3,12 +3,14 @@
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 from torch import Tensor
 
-from tercet.checkpoints.gguf_header import GgufTensor, damaged
+from tercet.checkpoints.gguf_codes import CODE_BLOCKS, CODE_BLOCKS_BY_NUMBER
+from tercet.checkpoints.gguf_header import GgufKind, GgufTensor, damaged
 
 # 1 MB of float32: stays in cache, and keeps what is held beside the result small
 _PIECE_WEIGHTS = 1 << 18
@@ -38,12 +40,27 @@ QUANTIZED_KINDS: tuple[GGMLQuantizationType, ...] = (
 )
 
 
+_Q2_0 = CODE_BLOCKS["Q2_0"].number
+KNOWN_NUMBERS = frozenset((*QUANTIZED_KINDS, *PLAIN_DTYPES, _Q2_0))
+
+
+def plain_dtype(kind: GgufKind) -> torch.dtype | None:
+    """The dtype of a type that is no block format; None for the others."""
+    return {plain.value: dtype for plain, dtype in PLAIN_DTYPES.items()}.get(kind.number)
+
+
+def known_names() -> str:
+    """The types that can be read, for a message."""
+    names = [kind.name for kind in QUANTIZED_KINDS]
+    return ", ".join((*names, "Q2_0", *(kind.name for kind in PLAIN_DTYPES)))
+
+
 def read_blocks(path: Path, tensor: GgufTensor) -> Tensor:
     """That tensor: plain types in their own dtype, quantized ones exactly, in float32."""
-    plain = PLAIN_DTYPES.get(tensor.kind)
+    plain = plain_dtype(tensor.kind)
     if plain is not None:
         return _read_bytes(path, tensor).view(plain).reshape(tensor.shape)
-    block, block_bytes = GGML_QUANT_SIZES[tensor.kind]
+    block, block_bytes = tensor.kind.weights, tensor.kind.size_bytes
     blocks = tensor.size_bytes // block_bytes
     piece = max(1, _PIECE_WEIGHTS // block)
     values = np.empty((blocks, block), dtype=np.float32)
@@ -56,8 +73,21 @@ def read_blocks(path: Path, tensor: GgufTensor) -> Tensor:
                 raise damaged(path, "it became shorter while it was read")
             # one long row: gguf works on 16 rows at a time, which is slow where rows are short
             row = np.frombuffer(raw, dtype=np.uint8)[None]
-            values[first : first + count] = dequantize(row, tensor.kind).reshape(count, block)
+            values[first : first + count] = _dequantize(row, tensor.kind).reshape(count, block)
     return torch.from_numpy(values).reshape(tensor.shape)
+
+
+def _dequantize(row: npt.NDArray[np.uint8], kind: GgufKind) -> npt.NDArray[np.float32]:
+    if kind.number != _Q2_0:
+        return dequantize(row, GGMLQuantizationType(kind.number))
+    layout = CODE_BLOCKS_BY_NUMBER[_Q2_0]
+    codes, scale, _ = layout.decode(torch.from_numpy(row.reshape(-1, layout.size_bytes).copy()))
+    return ((codes.float() + layout.lowest) * scale.float().unsqueeze(1)).numpy()
+
+
+def read_code_blocks(path: Path, tensor: GgufTensor) -> Tensor:
+    """The blocks of a tensor as they lie in the file, uint8 [blocks, bytes of one]."""
+    return _read_bytes(path, tensor).reshape(-1, tensor.kind.size_bytes)
 
 
 def _read_bytes(path: Path, tensor: GgufTensor) -> Tensor:

@@ -2,12 +2,18 @@
 
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from tercet.checkpoints.gguf_blocks import PLAIN_DTYPES, QUANTIZED_KINDS, read_blocks
+from tercet.checkpoints.gguf_blocks import (
+    KNOWN_NUMBERS,
+    known_names,
+    plain_dtype,
+    read_blocks,
+)
 from tercet.checkpoints.gguf_config import GgufMetadata, gguf_config
 from tercet.checkpoints.gguf_header import GgufHeader, GgufTensor, damaged, read_gguf_header
 from tercet.checkpoints.gguf_names import (
@@ -69,29 +75,52 @@ class GgufFile(ModelSource):
         return list(self._tensors)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self._stored(name).shape
+        return self.stored(name).shape
 
     def dtype(self, name: str) -> torch.dtype:
-        return PLAIN_DTYPES.get(self._stored(name).kind, torch.float32)
+        return plain_dtype(self.stored(name).kind) or torch.float32
 
     def read(self, name: str) -> Tensor:
-        values = read_blocks(self.path, self._stored(name))
-        if self._architecture.rotated and name.endswith("self_attn.q_proj.weight"):
-            return halves_from_pairs(values, self._metadata.heads)
-        if self._architecture.rotated and name.endswith("self_attn.k_proj.weight"):
-            return halves_from_pairs(values, self._metadata.key_heads)
-        return values
+        values = read_blocks(self.path, self.stored(name))
+        heads = self.paired_heads(name)
+        return values if heads is None else halves_from_pairs(values, heads)
+
+    @property
+    def header(self) -> GgufHeader:
+        """The file's metadata and tensors."""
+        return self._header
+
+    @property
+    def layers(self) -> int:
+        """How many decoder layers there are."""
+        return self._metadata.layers
+
+    def paired_heads(self, name: str) -> int | None:
+        """How many heads the rows of a tensor are of, where they are stored in pairs."""
+        if not self._architecture.rotated:
+            return None
+        if name.endswith("self_attn.q_proj.weight"):
+            return self._metadata.heads
+        return self._metadata.key_heads if name.endswith("self_attn.k_proj.weight") else None
 
     def save_tokenizer(self, directory: str | Path) -> None:
-        if "tokenizer.ggml.model" not in self._header.fields:
+        if self._header.fields.get("tokenizer.ggml.model") in (None, "none"):
             return
         from transformers import AutoTokenizer
 
         loader: Any = AutoTokenizer
-        tokenizer = loader.from_pretrained(self.path.parent, gguf_file=self.path.name)
+        with TemporaryDirectory() as folder:
+            # the metadata alone: the gguf package refuses a file with a type it does not know
+            (Path(folder) / "metadata.gguf").write_bytes(self._metadata_bytes())
+            tokenizer = loader.from_pretrained(folder, gguf_file="metadata.gguf")
         tokenizer.save_pretrained(directory)
 
-    def _stored(self, name: str) -> GgufTensor:
+    def _metadata_bytes(self) -> bytes:
+        with self.path.open("rb") as file:
+            raw = file.read(self._header.fields_end)
+        return raw[:8] + bytes(8) + raw[16:]
+
+    def stored(self, name: str) -> GgufTensor:
         if name not in self._tensors:
             raise self._missing(name)
         return self._tensors[name]
@@ -122,10 +151,10 @@ def _named(
                 f"{reference}: tensor {stored!r} is none that Tercet knows in this architecture: "
                 "pass the model's Hugging Face directory instead"
             )
-        if tensor.kind not in PLAIN_DTYPES and tensor.kind not in QUANTIZED_KINDS:
-            known = ", ".join(kind.name for kind in (*QUANTIZED_KINDS, *PLAIN_DTYPES))
+        if tensor.kind.number not in KNOWN_NUMBERS:
             raise CheckpointError(
-                f"{reference}: tensor {stored!r} is in {tensor.kind.name}; Tercet reads {known}"
+                f"{reference}: tensor {stored!r} is in {tensor.kind.name}; Tercet reads "
+                f"{known_names()}"
             )
         tensors[name] = tensor
     return tensors

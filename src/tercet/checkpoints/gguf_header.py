@@ -15,16 +15,42 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.constants import GGML_QUANT_SIZES
 
+from tercet.checkpoints.gguf_codes import CODE_BLOCKS_BY_NUMBER
 from tercet.errors import CheckpointError
 
 _SCALARS: dict[int, str] = dict(zip((*range(8), 10, 11, 12), "BbHhIif?Qqd", strict=True))
 _STRING, _ARRAY = 8, 9
 _VERSIONS = (2, 3)
 _MOST_DIMENSIONS = 4
+# a fork writes blocks of 128 weights in 34 bytes under the number of Q2_0, blocks of 64 in 18
+_Q2_0 = 42
+_FORK_WEIGHTS, _FORK_BYTES = 128, 34
 
 Value = int | float | bool | str | tuple[int | float | bool, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GgufKind:
+    """A type of block: ggml's number and name, weights and bytes of one block."""
+
+    number: int
+    name: str
+    weights: int
+    size_bytes: int
+
+
+# the gguf package 0.19 does not know Q2_0
+KINDS: dict[int, GgufKind] = {
+    kind.value: GgufKind(number=kind.value, name=kind.name, weights=weights, size_bytes=size)
+    for kind, (weights, size) in GGML_QUANT_SIZES.items()
+} | {
+    number: GgufKind(
+        number=number, name=blocks.name, weights=blocks.weights, size_bytes=blocks.size_bytes
+    )
+    for number, blocks in CODE_BLOCKS_BY_NUMBER.items()
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,25 +65,31 @@ class GgufTensor:
     """
 
     shape: tuple[int, ...]
-    kind: GGMLQuantizationType
+    kind: GgufKind
     begin: int
     size_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class GgufHeader:
-    """Metadata (arrays of strings left out) and tensors, in the file's order."""
+    """Metadata (arrays of strings left out) and tensors, in the file's order.
+
+    `fields_end` is the byte after the metadata, `data_begin` the first byte of tensor data.
+    """
 
     fields: Mapping[str, Value]
     tensors: Mapping[str, GgufTensor]
+    fields_end: int
+    data_begin: int
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
     """The header of that file.
 
     Errors:
-        CheckpointError, naming the file, when it is no GGUF, is damaged, or is shorter than its
-        tensors need.
+        CheckpointError, naming the file, when it is no GGUF, is damaged, is shorter than its
+        tensors need, or has tensors that are not one after the other (llama.cpp refuses that too;
+        a flipped bit in a shape shows so, and so do blocks of another size under a known number).
     """
     size = path.stat().st_size
     if size < 24:
@@ -66,14 +98,19 @@ def read_gguf_header(path: Path) -> GgufHeader:
         cursor = _Cursor(path, data)
         tensor_count, field_count = _counts(cursor)
         fields = dict(_field(cursor) for _ in range(field_count))
+        fields_end = cursor.position
         entries = [_tensor_entry(cursor) for _ in range(tensor_count)]
-    start = _data_start(cursor, fields)
+    alignment = _alignment(path, fields)
+    start = -(-cursor.position // alignment) * alignment
     tensors: dict[str, GgufTensor] = {}
-    for name, shape, kind, offset in entries:
+    for place, (name, shape, kind, offset) in enumerate(entries):
         if name in tensors:
             raise damaged(path, f"tensor {name!r} is listed twice")
-        tensors[name] = _place(path, name, shape, kind, start + offset, size)
-    return GgufHeader(fields=fields, tensors=tensors)
+        follower = entries[place + 1][3] if place + 1 < len(entries) else None
+        end = size if follower is None else start + follower
+        space = _Space(begin=start + offset, end=end, file_end=size, alignment=alignment)
+        tensors[name] = _place(path, name, shape, kind, space)
+    return GgufHeader(fields=fields, tensors=tensors, fields_end=fields_end, data_begin=start)
 
 
 def damaged(path: Path, what: str) -> CheckpointError:
@@ -139,7 +176,7 @@ def _numbers(cursor: _Cursor, kind: int, count: int) -> tuple[int | float | bool
     return struct.unpack(f"<{count}{_SCALARS[kind]}", cursor.bytes(count * width))
 
 
-_Entry = tuple[str, tuple[int, ...], GGMLQuantizationType, int]
+_Entry = tuple[str, tuple[int, ...], GgufKind, int]
 
 
 def _tensor_entry(cursor: _Cursor) -> _Entry:
@@ -148,27 +185,55 @@ def _tensor_entry(cursor: _Cursor) -> _Entry:
         raise damaged(cursor.path, f"tensor {name!r} has {rank} dimensions")
     shape = tuple(cursor.integer(8) for _ in range(rank))[::-1]
     kind, offset = cursor.integer(4), cursor.integer(8)
-    try:
-        return name, shape, GGMLQuantizationType(kind), offset
-    except ValueError as error:
-        raise damaged(cursor.path, f"tensor {name!r} has the unknown type {kind}") from error
+    if kind not in KINDS:
+        raise damaged(cursor.path, f"tensor {name!r} has the unknown type {kind}")
+    return name, shape, KINDS[kind], offset
 
 
-def _data_start(cursor: _Cursor, fields: Mapping[str, Value]) -> int:
+def _alignment(path: Path, fields: Mapping[str, Value]) -> int:
     alignment = fields.get("general.alignment", 32)
     if not isinstance(alignment, int) or alignment < 1:
-        raise damaged(cursor.path, f"its alignment is {alignment}")
-    return -(-cursor.position // alignment) * alignment
+        raise damaged(path, f"its alignment is {alignment}")
+    return alignment
 
 
-def _place(
-    path: Path, name: str, shape: tuple[int, ...], kind: GGMLQuantizationType, begin: int, size: int
-) -> GgufTensor:
-    block, block_bytes = GGML_QUANT_SIZES[kind]
-    if not shape or shape[-1] % block:
-        raise damaged(path, f"tensor {name!r}: shape {list(shape)} in blocks of {block}")
-    needed = prod(shape) // block * block_bytes
-    if begin + needed > size:
-        end = f"tensor {name!r} ends at byte {begin + needed:,}, the file at {size:,}"
+@dataclass(frozen=True, kw_only=True)
+class _Space:
+    """Where a tensor may lie: from its own offset to the next one's, or to the file's end."""
+
+    begin: int
+    end: int
+    file_end: int
+    alignment: int
+
+    def just_holds(self, needed: int) -> bool:
+        """Whether so many bytes fill the space, padding apart."""
+        padded = -(-needed // self.alignment) * self.alignment
+        # not every writer pads the last tensor
+        return self.end - self.begin in (needed, padded)
+
+
+def _place(path: Path, name: str, shape: tuple[int, ...], kind: GgufKind, at: _Space) -> GgufTensor:
+    if not shape or shape[-1] % kind.weights:
+        raise damaged(path, f"tensor {name!r}: shape {list(shape)} in blocks of {kind.weights}")
+    blocks = prod(shape) // kind.weights
+    needed = blocks * kind.size_bytes
+    if at.just_holds(needed):
+        return GgufTensor(shape=shape, kind=kind, begin=at.begin, size_bytes=needed)
+    fork = prod(shape) // _FORK_WEIGHTS * _FORK_BYTES
+    if kind.number == _Q2_0 and shape[-1] % _FORK_WEIGHTS == 0 and at.just_holds(fork):
+        raise CheckpointError(
+            f"{path}: tensor {name!r} is marked type {_Q2_0}, Q2_0: blocks of 64 weights in 18 "
+            f"bytes, {needed:,} bytes in all; but it lies in {at.end - at.begin:,} bytes, which is "
+            f"blocks of {_FORK_WEIGHTS} weights in {_FORK_BYTES}: a fork of llama.cpp writes those "
+            f"under the same number; get the file with groups of 64, or the model's Hugging Face "
+            f"directory"
+        )
+    if at.begin + needed > at.file_end:
+        end = f"tensor {name!r} ends at byte {at.begin + needed:,}, the file at {at.file_end:,}"
         raise damaged(path, f"truncated: {end}")
-    return GgufTensor(shape=shape, kind=kind, begin=begin, size_bytes=needed)
+    raise damaged(
+        path,
+        f"tensor {name!r}, {list(shape)} in {kind.name}, takes {needed:,} bytes, but the next "
+        f"one begins (or the file ends) {at.end - at.begin:,} bytes after it does",
+    )

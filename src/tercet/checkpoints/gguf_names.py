@@ -1,7 +1,7 @@
 """GGUF's names of tensors and Hugging Face's, by architecture; a new one is one entry here."""
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from tercet.errors import CheckpointError, unknown_name
@@ -88,11 +88,24 @@ def hugging_face_name(stored: str, architecture: GgufArchitecture) -> str | None
     return _MODEL.get(stored)
 
 
+def gguf_name(name: str, architecture: GgufArchitecture) -> str | None:
+    """The GGUF name of Hugging Face's, None if the architecture has no such tensor."""
+    if found := re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name):
+        tails = {theirs: ours for ours, theirs in architecture.layer.items()}
+        tail = tails.get(found[2])
+        return f"blk.{found[1]}.{tail}" if tail is not None else None
+    return {theirs: ours for ours, theirs in _MODEL.items()}.get(name)
+
+
 def first_missing(
     names: Collection[str], architecture: GgufArchitecture, layers: int
 ) -> str | None:
     """The first Hugging Face name that a model of that many layers lacks, or None."""
-    expected = ["model.embed_tokens.weight", "model.norm.weight"]
+    # one by one: a damaged file may say that it has two thousand million layers
+    return next((name for name in _expected(architecture, layers) if name not in names), None)
+
+
+def _expected(architecture: GgufArchitecture, layers: int) -> Iterator[str]:
+    yield from ("model.embed_tokens.weight", "model.norm.weight")
     for layer in range(layers):
-        expected += [f"model.layers.{layer}.{tail}" for tail in architecture.layer.values()]
-    return next((name for name in expected if name not in names), None)
+        yield from (f"model.layers.{layer}.{tail}" for tail in architecture.layer.values())

@@ -47,7 +47,7 @@ class SafetensorsDirectory(ModelSource):
         self.reference = reference if reference is not None else str(directory)
         self._config = read_json(directory / "config.json")
         _refuse_quantized(self._config, self.reference)
-        self.files, self._tensors = _open_weights(directory)
+        self.files, self._tensors = open_weights(directory)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -105,7 +105,8 @@ def _refuse_quantized(config: dict[str, Any], reference: str) -> None:
         )
 
 
-def _open_weights(directory: Path) -> tuple[tuple[Path, ...], dict[str, StoredTensor]]:
+def open_weights(directory: Path) -> tuple[tuple[Path, ...], dict[str, StoredTensor]]:
+    """The weight files of a directory, and where each tensor lies; no weight is read."""
     if (directory / _INDEX).is_file():
         return _open_shards(directory)
     if (directory / _WHOLE).is_file():

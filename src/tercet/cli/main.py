@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tercet.cli import compress, evaluate, fetch, inspect, mcp, plan, run
+from tercet.cli import compress, evaluate, export, fetch, import_, inspect, mcp, plan, run
 from tercet.cli.kernel.app import app as kernel_app
 from tercet.errors import TercetError
 from tercet.version import VERSION
@@ -22,6 +22,8 @@ app.command(name="compress")(compress.compress_command)
 app.command(name="eval")(evaluate.evaluate_command)
 app.command(name="run")(run.run_command)
 app.command(name="inspect")(inspect.inspect_command)
+app.command(name="export")(export.export_command)
+app.command(name="import")(import_.import_command)
 app.command(name="mcp")(mcp.mcp_command)
 app.add_typer(plan.app, name="plan")
 app.add_typer(kernel_app, name="kernel")

@@ -12,21 +12,22 @@ from tercet.harness.report.rows import device_of, latest, setting, succeeded
 from tercet.harness.report.table import Cell, Column, table
 from tercet.records import Outcome, Record
 
+# what was measured first: on a phone only the first columns are in sight
 _BENCH = (
     Column(title="op", choice=True),
+    Column(title="variant", choice=True),
+    Column(title="time, us", number=True),
+    Column(title="+- %", number=True, narrow=False),
+    Column(title="% of roofline", number=True),
+    Column(title="direction", choice=True),
+    Column(title="TB/s", number=True),
+    Column(title="TFLOP/s", number=True, narrow=False),
     Column(title="shape"),
     Column(title="sizes", narrow=False),
     Column(title="dtype", narrow=False),
     Column(title="options", narrow=False),
-    Column(title="direction", choice=True),
-    Column(title="variant", choice=True),
     Column(title="cache", narrow=False, choice=True),
     Column(title="launch", narrow=False, choice=True),
-    Column(title="time, us", number=True),
-    Column(title="+- %", number=True, narrow=False),
-    Column(title="TB/s", number=True),
-    Column(title="TFLOP/s", number=True, narrow=False),
-    Column(title="% of roofline", number=True),
     Column(title="bound by", narrow=False),
     Column(title="peak, MiB", number=True, narrow=False),
     Column(title="clock, MHz", number=True, narrow=False),
@@ -123,7 +124,7 @@ def _ceiling(records: Sequence[Record], device: str) -> Record | None:
 
 
 def _timed(record: Record) -> list[Cell]:
-    names = ("workload", "sizes", "dtype", "options", "direction", "variant", "cache", "launch")
+    call = ("workload", "sizes", "dtype", "options", "cache", "launch", "binds")
     metrics = record.metrics
     time = metrics["time_us"]
     low, high = metrics.get("time_us_low", time), metrics.get("time_us_high", time)
@@ -131,15 +132,16 @@ def _timed(record: Record) -> list[Cell]:
     throttled = "bad" if metrics.get("throttled") else ""
     return [
         Cell(text=record.subject),
-        *(Cell(text=setting(record, name)) for name in names),
+        Cell(text=setting(record, "variant")),
         Cell(text=f"{time:.4g}", value=time),
         _number(50 * (high - low) / time, "{:.1f}"),
-        _number(metrics.get("bytes_per_second"), "{:.2f}", 1e12),
-        _number(metrics.get("flops_per_second"), "{:.1f}", 1e12),
         Cell(text=f"{fraction:.0%}", value=fraction, bar=fraction)
         if fraction is not None
         else Cell(),
-        Cell(text=setting(record, "binds")),
+        Cell(text=setting(record, "direction")),
+        _number(metrics.get("bytes_per_second"), "{:.2f}", 1e12),
+        _number(metrics.get("flops_per_second"), "{:.1f}", 1e12),
+        *(Cell(text=setting(record, name)) for name in call),
         _number(metrics.get("peak_memory_bytes"), "{:,.0f}", 2**20),
         _number(metrics.get("clock_mhz"), "{:.0f}", style=throttled),
     ]

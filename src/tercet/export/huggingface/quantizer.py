@@ -55,7 +55,7 @@ class TercetConfig(QuantizationConfigMixin):
         }
 
 
-class _PackedBuffers(nn.Module):
+class PackedBuffers(nn.Module):
     """Holds a weight in storage form, so that `save_pretrained` writes what was read."""
 
     def __init__(self, module: str, entry: PackedModule) -> None:
@@ -107,7 +107,7 @@ class _PackedBuffers(nn.Module):
         return self
 
 
-class PackedLinearForTransformers(_PackedBuffers):
+class PackedLinearForTransformers(PackedBuffers):
     """y = transform(x) W^T + bias with W packed; the bias is a parameter, as in nn.Linear."""
 
     def __init__(self, module: str, entry: PackedModule, old: nn.Linear) -> None:
@@ -124,7 +124,7 @@ class PackedLinearForTransformers(_PackedBuffers):
         return linear_packed(transform(x), self.weight_for(x.device), self.bias)
 
 
-class PackedEmbeddingForTransformers(_PackedBuffers):
+class PackedEmbeddingForTransformers(PackedBuffers):
     """Rows of a packed W [V, K] by id, in the model's dtype."""
 
     def __init__(self, module: str, entry: PackedModule, dtype: torch.dtype) -> None:
@@ -171,7 +171,7 @@ class TercetQuantizer(HfQuantizer):
         self, model: "PreTrainedModel", **_: Any
     ) -> "PreTrainedModel":
         for name in self._checkpoint.modules:
-            cast(_PackedBuffers, model.get_submodule(name)).fill(name, self._checkpoint)
+            cast(PackedBuffers, model.get_submodule(name)).fill(name, self._checkpoint)
         return model
 
     def is_serializable(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]

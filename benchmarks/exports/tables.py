@@ -1,0 +1,147 @@
+"""Writes the tables of docs/reference/exports.md from committed records.
+
+python benchmarks/exports/tables.py [--check]
+
+Of each model, format and target the newest record counts. Each table stands between
+`<!-- table NAME -->` and `<!-- end -->`; --check fails where one is out of date.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from tercet.records import Outcome, Record, load
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs" / "reference" / "exports.md"
+
+Row = list[str]
+
+
+def newest() -> list[Record]:
+    """The newest record of each model, format and target."""
+    records = [r for path in sorted(Path(__file__).parent.glob("*.jsonl")) for r in load(path)]
+    records = [r for r in records if r.kind == "export"]
+    found = {
+        (str(r.settings["model"]), str(r.settings["format"]), r.subject): r
+        for r in sorted(records, key=lambda r: r.time)
+    }
+    return [record for _, record in sorted(found.items())]
+
+
+def verified() -> list[Row]:
+    """What was written, read back and run."""
+    rows = [
+        [
+            "target", "model", "format", "held as", "bits a weight", "bit-equal modules",
+            "logits error", "bound", "inputs rounded alike", "top-1 equal", "greedy tokens equal",
+            "client",
+        ]
+    ]  # fmt: skip
+    for record in newest():
+        metrics, settings = record.metrics, record.settings
+        if record.outcome is not Outcome.OK:
+            continue
+        rows.append(
+            [
+                record.subject,
+                str(settings["model"]),
+                str(settings["format"]),
+                str(settings["kind"]),
+                f"{metrics['bits_per_weight']:.3f}",
+                f"{metrics['bit_equal_modules']:.0f} of {metrics['modules']:.0f}",
+                f"{metrics['logits_error']:.1e}",
+                f"{metrics['bound']:.1e}",
+                f"{metrics['rounded_error']:.1e}" if "rounded_error" in metrics else "-",
+                f"{metrics['top1_agreement']:.1%}",
+                f"{metrics['greedy_equal_tokens']:.0f} of {metrics['greedy_tokens']:.0f}",
+                str(settings["client"]),
+            ]
+        )
+    return rows
+
+
+def refused() -> list[Row]:
+    """What a target cannot hold, or held wrongly, in its own words."""
+    rows = [["target", "model", "format", "outcome", "reason"]]
+    for record in newest():
+        if record.outcome is not Outcome.OK:
+            settings = record.settings
+            names = [str(settings[name]) for name in ("model", "format")]
+            word = "refused" if record.outcome is Outcome.FAILED else "wrong"
+            rows.append([record.subject, *names, word, _plain(str(record.reason))])
+    return rows
+
+
+def greedy() -> list[Row]:
+    """The continuations side by side."""
+    rows = [["target", "format", "Tercet", "client"]]
+    for record in newest():
+        settings = record.settings
+        if record.outcome is Outcome.OK and settings["text"] is not None:
+            texts = [_plain(str(settings[name])) for name in ("our_text", "text")]
+            rows.append([record.subject, str(settings["format"]), *texts])
+    return rows
+
+
+def vllm() -> list[Row]:
+    """Greedy tokens in vLLM's CPU build, the newest record of each model, format and dtype."""
+    rows = [["model", "format", "client", "dtype", "greedy tokens equal", "Tercet", "vLLM"]]
+    records = [r for path in sorted(Path(__file__).parent.glob("*.jsonl")) for r in load(path)]
+    found = {
+        tuple(str(r.settings[name]) for name in ("model", "format", "client", "dtype")): r
+        for r in sorted(records, key=lambda r: r.time)
+        if r.kind == "export-vllm"
+    }
+    for names, record in sorted(found.items()):
+        metrics, reason = record.metrics, _plain(str(record.reason))
+        same, count = metrics.get("greedy_equal_tokens"), metrics.get("greedy_tokens")
+        texts = [_plain(str(record.settings[name])) for name in ("our_text", "text")]
+        rows.append([*names, f"{same:.0f} of {count:.0f}" if metrics else reason, *texts])
+    return rows
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+TABLES: dict[str, Callable[[], list[Row]]] = {
+    "verified": verified,
+    "refused": refused,
+    "greedy": greedy,
+    "vllm": vllm,
+}
+
+
+def markdown(rows: list[Row]) -> str:
+    """A Markdown table; "Not measured yet." where there are no rows."""
+    if len(rows) == 1:
+        return "Not measured yet."
+    lines = ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
+
+
+def filled(text: str) -> str:
+    """The text with every table made anew."""
+    for name, table in TABLES.items():
+        start, end = f"<!-- table {name} -->", "<!-- end -->"
+        before, found, rest = text.partition(start)
+        assert found, f"{PAGE} has no {start}"
+        _, _, after = rest.partition(end)
+        text = f"{before}{start}\n{markdown(table())}\n{end}{after}"
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    old = PAGE.read_text()
+    new = filled(old)
+    if parser.parse_args().check:
+        sys.exit(old != new and f"{PAGE} is out of date: run python benchmarks/exports/tables.py")
+    PAGE.write_text(new)
+
+
+if __name__ == "__main__":
+    main()

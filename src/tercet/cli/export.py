@@ -1,0 +1,90 @@
+"""tercet export DIR --to TARGET --out PATH [--verify], and --list."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tercet.cli.show import Json, console, mebibytes, print_json, say
+from tercet.errors import PlanError
+from tercet.recipes.export_list import acceptances
+from tercet.recipes.export_report import ExportReport, record
+from tercet.recipes.export_run import export
+from tercet.records import append
+
+
+def export_command(
+    directory: Annotated[Path, typer.Argument(help="A packed checkpoint.")],
+    to: Annotated[str | None, typer.Option("--to", help="The target; see --list.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="File or directory to write.")] = None,
+    verify: Annotated[
+        bool, typer.Option(help="Read it back and run it in the target's client.")
+    ] = False,
+    listing: Annotated[
+        bool, typer.Option("--list", help="What each target makes of this checkpoint.")
+    ] = False,
+    tokens: Annotated[int, typer.Option(help="Tokens to generate when verifying.")] = 16,
+    records: Annotated[
+        Path | None, typer.Option(help="Append the verification to this file of records.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a packed checkpoint for another program; codes and scales stay as they are."""
+    if listing:
+        _list(directory, as_json)
+        return
+    if to is None or out is None:
+        raise PlanError("give --to TARGET and --out PATH, or --list to see the targets")
+    if records is not None and not verify:
+        raise PlanError("--records needs --verify: an export that was not verified is no record")
+    report = export(directory, to, out, verify, count=tokens, progress=say)
+    if records is not None:
+        append(records, [record(report)])
+    if as_json:
+        print_json({**report.model_dump(mode="json"), "passed": report.passed})
+    else:
+        _show(report)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def _show(report: ExportReport) -> None:
+    main = report.main_module
+    console.print(
+        f"{report.out}: {mebibytes(report.size_bytes)} (packed: "
+        f"{mebibytes(report.packed_size_bytes)}), {report.format} as {main.kind}, "
+        f"{main.bits_per_weight:.3f} bits a weight",
+        soft_wrap=True,
+        highlight=False,
+    )
+    client = report.client
+    if client is None:
+        return
+    equal = sum(bool(module.bit_equal) for module in report.modules)
+    verdict = "within" if client.passed else "OUTSIDE"
+    lines = [
+        f"values bit-equal: {equal} of {len(report.modules)} modules",
+        f"logits in {client.client}: off by {client.error:.2e}, {verdict} {client.bound:.2e} "
+        f"(float32 twin {client.twin_error:.2e}, int8 inputs {client.activation_error:.2e})",
+        f"most likely token the same at {client.top1_agreement:.1%} of {len(client.tokens)} places",
+        f"ours:   {client.our_text if client.our_text is not None else client.our_greedy}",
+        f"client: {client.text if client.text is not None else client.greedy}",
+    ]
+    for line in lines:
+        console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _list(directory: Path, as_json: bool) -> None:
+    found = acceptances(directory)
+    if as_json:
+        print_json([entry.model_dump(mode="json") for entry in found])
+        return
+    console.print(f"{directory}: what is held dequantizes to exactly our values", highlight=False)
+    for entry in found:
+        client = f"{entry.client} {entry.installed}" if entry.installed else entry.install
+        bits = f"{entry.bits_per_weight:.3f} bits a weight" if entry.bits_per_weight else "refused"
+        lines = [f"{entry.target}: {bits} ({client})"]
+        lines += [f"  {count} x {kind}" for kind, count in entry.kinds.items()]
+        lines += [f"  {count} refused: {reason}" for reason, count in entry.refusals.items()]
+        for line in lines:
+            console.print(line, soft_wrap=True, highlight=False, markup=False)

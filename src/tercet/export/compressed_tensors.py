@@ -1,0 +1,339 @@
+"""compressed-tensors: what vLLM loads without a plugin, and transformers with the library.
+
+Every linear layer keeps its codes and its scales. An embedding is written dequantized in float32,
+which holds its values exactly: transformers 5.23 cannot load a packed one, vLLM only looks rows up
+in it and cannot multiply by a tied one.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from tercet.checkpoints.atomic import atomic_directory
+from tercet.checkpoints.compressed_tensors import BITS, METHOD, Form, read_section, store
+from tercet.checkpoints.layout import INDEX_NAME, PackedModule
+from tercet.checkpoints.origin import copy_companions, remember
+from tercet.checkpoints.packed import PackedCheckpoint
+from tercet.checkpoints.safetensors_directory import open_weights, read_json
+from tercet.errors import CheckpointError
+from tercet.export import transformers_client
+from tercet.export.target import Holding, client_module, is_embedding, refuse, transform_reason
+from tercet.formats import Granularity
+
+_SHARING = {Granularity.TENSOR, Granularity.CHANNEL, Granularity.GROUP}
+_SCALE_DTYPES = ("float16", "bfloat16", "float32")
+_WIDEST = "compress to int8, or export to huggingface, which holds every format"
+# engines run these side by side as one product, so they must be of one width
+_FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """How one module is stored.
+
+    Attributes:
+        form: the compression format.
+        bits: of one value.
+        weights: `weights` of its config group.
+        activations: `input_activations` of its config group.
+    """
+
+    form: Form
+    bits: int
+    weights: dict[str, Any]
+    activations: dict[str, Any] | None
+
+    @property
+    def kind(self) -> str:
+        """What to call it: "pack-quantized int4 g64"."""
+        number = "fp8" if self.form is Form.FLOAT else f"int{self.bits}"
+        size = self.weights["group_size"]
+        sharing = f"g{size}" if size is not None else self.weights["strategy"]
+        asym = "" if self.weights["symmetric"] else " asym"
+        return f"{self.form.value} {number} {sharing}{asym}"
+
+
+class CompressedTensors:
+    """Integers of 2, 3, 4 and 8 bits, with int8 inputs too, and fp8; ternary in 2, nonary in 4."""
+
+    name = "compressed-tensors"
+    client = "compressed-tensors"
+    extra = "compressed-tensors"
+
+    def holdings(self, checkpoint: PackedCheckpoint) -> tuple[Holding, ...]:
+        found: list[Holding] = []
+        for name, entry in checkpoint.modules.items():
+            if is_embedding(name):
+                found.append(Holding(module=name, kind="float32", bits_per_weight=32.0))
+                continue
+            reason = _reason(checkpoint, name, entry)
+            if reason is not None:
+                found.append(Holding(module=name, reason=reason))
+                continue
+            place = _place(checkpoint, name)
+            found.append(
+                Holding(
+                    module=name,
+                    kind=place.kind,
+                    bits_per_weight=_bits_per_weight(place, entry),
+                    activation_block=entry.shape[1] if place.activations else None,
+                )
+            )
+        return tuple(found)
+
+    def write(self, checkpoint: PackedCheckpoint, out: Path) -> None:
+        refuse(self, self.holdings(checkpoint))
+        places = {n: _place(checkpoint, n) for n in checkpoint.modules if not is_embedding(n)}
+        with atomic_directory(out) as target:
+            weight_map: dict[str, str] = {}
+            for file in sorted(set(checkpoint.file_of.values())):
+                tensors = _file(checkpoint, file, places)
+                (target / file).write_bytes(save(tensors, {"format": "pt"}))
+                weight_map.update(dict.fromkeys(tensors, file))
+            if (checkpoint.directory / INDEX_NAME).exists():
+                total = sum((target / file).stat().st_size for file in set(weight_map.values()))
+                index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+                _write_json(target / INDEX_NAME, index)
+            _write_json(target / "config.json", _config(checkpoint, places))
+            copy_companions(checkpoint.directory, target)
+            remember(checkpoint, target, [n for n in checkpoint.modules if is_embedding(n)])
+
+    def write_twin(self, checkpoint: PackedCheckpoint, out: Path) -> None:
+        transformers_client.write_twin(checkpoint, out)
+
+    def dequantized(self, out: Path) -> Iterator[tuple[str, Tensor]]:
+        compressors = client_module(self, "compressed_tensors.compressors")
+        quantization = client_module(self, "compressed_tensors.quantization")
+        section = read_section(read_json(out / "config.json"), str(out))
+        _, stored = open_weights(out)
+        for name in [n.removesuffix(".weight") for n in stored if is_embedding(n[:-7])]:
+            yield name, stored[f"{name}.weight"].read().float()
+        for name in [n.removesuffix(".weight_scale") for n in stored if n.endswith("weight_scale")]:
+            group = section.group(name)
+            if group is None or group.weights is None:
+                raise CheckpointError(f"{out}: no group of config.json names {name}")
+            scheme = quantization.QuantizationScheme(
+                targets=[name], weights=group.weights.model_dump(exclude_none=True)
+            )
+            names = [n for n in stored if n.startswith(f"{name}.weight")]
+            state = {n.removeprefix(f"{name}."): stored[n].read() for n in names}
+            # a model in float32 holds its scales in float32
+            state["weight_scale"] = state["weight_scale"].float()
+            form = group.format or section.format
+            compressor = compressors.BaseCompressor.get_value_from_registry(form)
+            yield name, compressor.decompress(state, scheme)["weight"].float()
+
+    def logits(self, out: Path, tokens: list[int]) -> Tensor:
+        client_module(self, "compressed_tensors")
+        return transformers_client.logits(out, tokens)
+
+    def greedy(self, out: Path, tokens: list[int], count: int) -> list[int]:
+        client_module(self, "compressed_tensors")
+        return transformers_client.greedy(out, tokens, count)
+
+
+def _reason(checkpoint: PackedCheckpoint, module: str, entry: PackedModule) -> str | None:
+    """Why the format cannot hold a module, or None."""
+    scheme, scaling = entry.scheme, entry.scheme.scaling
+    if entry.input_scale or entry.hadamard is not None:
+        return transform_reason(entry, METHOD)
+    if scheme.element.name not in (*BITS, "fp8_e4m3"):
+        held = f"{', '.join(BITS)} and fp8_e4m3"
+        return f"{entry.format}: compressed-tensors holds {held} without loss: {_WIDEST}"
+    if scaling.granularity not in _SHARING or scaling.second_level:
+        return f"{entry.format}: scales are held per tensor, channel or group: {_WIDEST}"
+    if scaling.dtype not in _SCALE_DTYPES:
+        return f"{entry.format}: scales are held in {', '.join(_SCALE_DTYPES)}: {_WIDEST}"
+    if scaling.group_size is not None and entry.shape[1] % scaling.group_size:
+        return (
+            f"{entry.format}: its {entry.shape[1]} columns are no multiple of the group "
+            f"{scaling.group_size}: compress with a group that divides them, or with channel scales"
+        )
+    return (
+        _width_reason(entry)
+        or _zero_reason(checkpoint, module)
+        or _fused_reason(checkpoint, module)
+    )
+
+
+def _width_reason(entry: PackedModule) -> str | None:
+    """Floats and W8A8 come with one scale a channel or tensor, as the engines' kernels have it."""
+    scheme = entry.scheme
+    whole = scheme.scaling.granularity is not Granularity.GROUP
+    if scheme.element.name == "fp8_e4m3" and (not whole or entry.activation):
+        return (
+            f"{entry.format}, activations {entry.activation}: fp8 weights are held with channel or "
+            f"tensor scales and inputs in floating point: use fp8_e4m3-channel"
+        )
+    if entry.activation and (scheme.element.name != "int8" or not whole or scheme.scaling.zero):
+        return (
+            f"{entry.format} with activations {entry.activation}: int8 inputs are multiplied by "
+            f"symmetric int8 weights with channel or tensor scales: use int8-channel"
+        )
+    return None
+
+
+def _zero_reason(checkpoint: PackedCheckpoint, module: str) -> str | None:
+    entry = checkpoint.modules[module]
+    if entry.scheme.scaling.zero is None:
+        return None
+    bits = BITS[entry.scheme.element.name]
+    if entry.scheme.scaling.zero != "int8":
+        return (
+            f"{entry.format}: zero points in {entry.scheme.scaling.zero}, integers of {bits} bits "
+            f"are held: compress with -asym, or export to huggingface"
+        )
+    formats = {e.format for name, e in checkpoint.modules.items() if not is_embedding(name)}
+    if len(formats) > 1:
+        return (
+            f"{entry.format} beside {', '.join(sorted(formats - {entry.format}))}: transformers "
+            f"loads zero points only where every linear layer has the same format: give all one "
+            f"format, or compress without zero points"
+        )
+    zero = checkpoint.tensor(f"{module}.weight_zero")
+    low, high = (int(zero.min()), int(zero.max())) if zero.numel() else (0, 0)
+    if -(2 ** (bits - 1)) <= low and high < 2 ** (bits - 1):
+        return None
+    return (
+        f"{entry.format}: zero points from {low} to {high}, {bits} bits hold "
+        f"{-(2 ** (bits - 1))} to {2 ** (bits - 1) - 1}: compress symmetrically or to int8-asym"
+    )
+
+
+def _siblings(checkpoint: PackedCheckpoint, module: str) -> list[str]:
+    """The packed modules that engines fuse with this one, itself included."""
+    parent, _, own = module.rpartition(".")
+    names = next((group for group in _FUSED if own in group), (own,))
+    paths = [f"{parent}.{name}" if parent else name for name in names]
+    return [path for path in paths if path in checkpoint.modules]
+
+
+def _fused_reason(checkpoint: PackedCheckpoint, module: str) -> str | None:
+    def kept(name: str) -> tuple[object, ...]:
+        entry = checkpoint.modules[name]
+        scaling, integer = entry.scheme.scaling, entry.scheme.element.integer
+        return scaling.granularity, scaling.group_size, scaling.zero, entry.activation, integer
+
+    other = next(
+        (n for n in _siblings(checkpoint, module) if kept(n) != kept(module)),
+        None,
+    )
+    if other is None:
+        return None
+    return (
+        f"{checkpoint.modules[module].format} beside {other} in "
+        f"{checkpoint.modules[other].format}: engines multiply both as one weight, so they need "
+        f"one group size, zero points or none, and one activation: give them one format in the plan"
+    )
+
+
+def _place(checkpoint: PackedCheckpoint, module: str) -> Place:
+    entry = checkpoint.modules[module]
+    scheme, scaling = entry.scheme, entry.scheme.scaling
+    if scheme.element.name == "fp8_e4m3":
+        form, bits = Form.FLOAT, 8
+    elif entry.activation is not None:
+        form, bits = Form.INT, 8
+    else:
+        names = _siblings(checkpoint, module)
+        form = Form.PACKED
+        bits = max(BITS[checkpoint.modules[name].scheme.element.name] for name in names)
+    strategy = scaling.granularity.value
+    if form is Form.PACKED and scaling.granularity is Granularity.TENSOR:
+        strategy = Granularity.CHANNEL.value
+    weights = {
+        "num_bits": bits,
+        "type": "float" if form is Form.FLOAT else "int",
+        "symmetric": scaling.zero is None,
+        "strategy": strategy,
+        "group_size": scaling.group_size,
+        "dynamic": False,
+    }
+    tokens = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
+    return Place(
+        form=form, bits=bits, weights=weights, activations=tokens if entry.activation else None
+    )
+
+
+def _bits_per_weight(place: Place, entry: PackedModule) -> float:
+    rows, columns = entry.shape
+    scaling = entry.scheme.scaling
+    groups = scaling.scale_shape(entry.shape)[1]
+    width = 4 if scaling.zero is not None else scaling.torch_dtype.itemsize
+    scales = rows * groups * width
+    if place.weights["strategy"] == Granularity.TENSOR.value:
+        scales = width
+    size = rows * columns + scales
+    if place.form is Form.PACKED:
+        size = 4 * rows * -(-columns * place.bits // 32) + scales + 2 * torch.int64.itemsize
+        size += 4 * groups * -(-rows * place.bits // 32) if scaling.zero is not None else 0
+    return size * 8 / max(rows * columns, 1)
+
+
+def _file(checkpoint: PackedCheckpoint, file: str, places: dict[str, Place]) -> dict[str, Tensor]:
+    """The tensors of one file of the export: those of the checkpoint's file of that name."""
+    names = {name for name, place in checkpoint.file_of.items() if place == file}
+    tensors = {name: checkpoint.tensor(name) for name in checkpoint.names() if name in names}
+    for module in checkpoint.modules:
+        if f"{module}.weight_packed" not in names:
+            continue
+        weight, place = checkpoint.packed(module), places.get(module)
+        if place is None:
+            tensors[f"{module}.weight"] = weight.dequantize()
+            continue
+        parts = store(weight, place.form, place.bits)
+        if weight.zero is not None:
+            # transformers dequantizes these in the dtype of the scales, and float16 would round
+            parts["weight_scale"] = parts["weight_scale"].float()
+        tensors.update({f"{module}.{part}": tensor for part, tensor in parts.items()})
+    return {name: tensor.contiguous() for name, tensor in sorted(tensors.items())}
+
+
+def _config(checkpoint: PackedCheckpoint, places: dict[str, Place]) -> dict[str, Any]:
+    groups: dict[str, dict[str, Any]] = {}
+    for name, place in places.items():
+        group = groups.setdefault(
+            place.kind,
+            {
+                "targets": [],
+                "weights": place.weights,
+                "input_activations": place.activations,
+                "output_activations": None,
+                "format": place.form.value,
+            },
+        )
+        group["targets"].append(name)
+    forms = sorted({place.form.value for place in places.values()})
+    # engines look for every linear layer in targets or here
+    plain = [
+        name.removesuffix(".weight")
+        for name in checkpoint.names()
+        if name.endswith(".weight") and len(checkpoint.layout[name][1]) == 2
+    ]
+    section: dict[str, Any] = {
+        "quant_method": METHOD,
+        "format": forms[0] if len(forms) == 1 else "mixed-precision",
+        "quantization_status": "compressed",
+        "config_groups": {f"group_{i}": group for i, group in enumerate(groups.values())},
+        "ignore": plain,
+        "kv_cache_scheme": None,
+        "global_compression_ratio": None,
+    }
+    if any(not place.weights["symmetric"] for place in places.values()):
+        # compressed-tensors 0.20 leaves zero points unpacked on the meta device, so transformers
+        # 5.23 finds other shapes in the file, unless it dequantizes while it loads
+        section["dequantize"] = True
+    return {**checkpoint.config, "quantization_config": section}
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    path.write_text(json.dumps(content, indent=1, sort_keys=True))
+
+
+TARGET = CompressedTensors()

@@ -1,0 +1,90 @@
+"""The real client: llama.cpp in a process of its own, and the gguf package's own decoding."""
+
+import ctypes
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from gguf.constants import GGMLQuantizationType
+from gguf.quants import dequantize
+from torch import Tensor
+
+from tercet.checkpoints.gguf_blocks import read_code_blocks
+from tercet.checkpoints.gguf_codes import CODE_BLOCKS, CODE_BLOCKS_BY_NUMBER
+from tercet.checkpoints.gguf_file import GgufFile, halves_from_pairs
+from tercet.checkpoints.gguf_header import GgufTensor
+from tercet.errors import UnsupportedError
+from tercet.export.gguf import llama_cpp
+from tercet.export.target import Target, client_module
+
+
+def own_values(target: Target, out: Path) -> Iterator[tuple[str, Tensor]]:
+    """(module, float32 [N, K]) of every matrix in blocks of codes, rows as the model has them."""
+    source = GgufFile(out)
+    for name in source.names():
+        tensor = source.stored(name)
+        if tensor.kind.number not in CODE_BLOCKS_BY_NUMBER:
+            continue
+        values = _values(target, out, tensor)
+        heads = source.paired_heads(name)
+        module = name.removesuffix(".weight")
+        yield module, values if heads is None else halves_from_pairs(values, heads)
+
+
+def _values(target: Target, out: Path, tensor: GgufTensor) -> Tensor:
+    raw = read_code_blocks(out, tensor).numpy()
+    if tensor.kind.number != CODE_BLOCKS["Q2_0"].number:
+        values = dequantize(raw, GGMLQuantizationType(tensor.kind.number))
+        return torch.from_numpy(values).reshape(tensor.shape)
+    module = client_module(target, "xllamacpp")
+    library = ctypes.CDLL(str(llama_cpp.library_path(str(module.__file__))))
+    values = torch.empty(tensor.shape, dtype=torch.float32)
+    library.dequantize_row_q2_0.restype = None
+    library.dequantize_row_q2_0(
+        ctypes.c_void_p(raw.ctypes.data),
+        ctypes.c_void_p(values.data_ptr()),
+        ctypes.c_int64(values.numel()),
+    )
+    return values
+
+
+def next_logits(target: Target, out: Path, tokens: list[int]) -> Tensor:
+    """Scores float32 [T, V]."""
+    with TemporaryDirectory() as folder:
+        scores = Path(folder) / "scores.npy"
+        _run(target, out, {"tokens": tokens, "scores": str(scores)})
+        return torch.from_numpy(np.load(scores))
+
+
+def greedy_tokens(target: Target, out: Path, tokens: list[int], count: int) -> list[int]:
+    """The likeliest continuation."""
+    return timed_continuation(target, out, tokens, count)["tokens"]
+
+
+def text_tokens(target: Target, out: Path, text: str) -> list[int]:
+    """What llama.cpp's own tokenizer makes of a text; special tokens in it are read as such."""
+    return json.loads(_run(target, out, {"text": text}))
+
+
+def timed_continuation(target: Target, out: Path, tokens: list[int], count: int) -> dict[str, Any]:
+    """Its `tokens`, `prefill_s` (up to the first token) and `decode_s` (all that follow)."""
+    return json.loads(_run(target, out, {"tokens": tokens, "count": count}))
+
+
+def _run(target: Target, out: Path, request: dict[str, Any]) -> str:
+    client_module(target, "xllamacpp")
+    threads = torch.get_num_threads()
+    # -P: modules of this folder must not stand in for others of the same name
+    command = [sys.executable, "-P", llama_cpp.__file__]
+    content = json.dumps({"model": str(out), "threads": threads, **request})
+    done = subprocess.run(command, input=content, capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        raise UnsupportedError(f"llama.cpp failed on {out}: {' | '.join(lines[-4:]) or 'crashed'}")
+    return done.stdout

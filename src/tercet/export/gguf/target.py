@@ -1,0 +1,95 @@
+"""The `gguf` target."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from torch import Tensor
+
+from tercet.checkpoints.atomic import write_atomic
+from tercet.checkpoints.gguf_codes import CODE_BLOCKS
+from tercet.checkpoints.gguf_notes import FORMATS
+from tercet.checkpoints.packed import PackedCheckpoint
+from tercet.errors import CheckpointError, UnsupportedError, unknown_name
+from tercet.export.gguf.client import greedy_tokens, next_logits, own_values
+from tercet.export.gguf.container import write_container
+from tercet.export.gguf.fit import holding
+from tercet.export.gguf.metadata import architecture_of, model_fields, rope_divisors
+from tercet.export.gguf.tensors import Entries
+from tercet.export.gguf.vocabulary import vocabulary_fields
+from tercet.export.target import Holding, refuse
+
+
+@dataclass(frozen=True, kw_only=True)
+class GgufTarget:
+    """llama.cpp's file.
+
+    Attributes:
+        kind: the type that every matrix of the layers must take; None for the densest that holds
+            it. Embedding and head take the densest always.
+    """
+
+    kind: str | None = None
+    name: str = "gguf"
+    client: str = "xllamacpp"
+    extra: str = "gguf"
+
+    def variant(self, kind: str) -> "GgufTarget":
+        """The same with one type for all layers, "TQ2_0" say; UnsupportedError on another word."""
+        if kind not in CODE_BLOCKS:
+            raise UnsupportedError(unknown_name("GGUF type", kind, CODE_BLOCKS))
+        return replace(self, kind=kind)
+
+    def holdings(self, checkpoint: PackedCheckpoint) -> tuple[Holding, ...]:
+        """How each module is held; UnsupportedError for a model that llama.cpp cannot run."""
+        _, _, sizes = architecture_of(checkpoint)
+        vocabulary_fields(checkpoint, sizes.vocabulary)
+        return tuple(
+            holding(checkpoint, module, self.kind if ".layers." in module else None)
+            for module in checkpoint.modules
+        )
+
+    def write(self, checkpoint: PackedCheckpoint, out: Path) -> None:
+        """Writes the file; see Target."""
+        found = self.holdings(checkpoint)
+        refuse(self, found)
+        kinds = {entry.module: entry.kind for entry in found if entry.kind is not None}
+        formats = {name: entry.format for name, entry in checkpoint.modules.items()}
+        _write(checkpoint, out, kinds, {FORMATS: json.dumps(formats)})
+
+    def write_twin(self, checkpoint: PackedCheckpoint, out: Path) -> None:
+        """Writes the same model in float32; see Target."""
+        _write(checkpoint, out, None, {})
+
+    def dequantized(self, out: Path) -> Iterator[tuple[str, Tensor]]:
+        """Packed modules by the gguf package; Q2_0, which it does not know, by llama.cpp itself."""
+        return own_values(self, out)
+
+    def logits(self, out: Path, tokens: list[int]) -> Tensor:
+        """Scores by llama.cpp; see Target."""
+        return next_logits(self, out, tokens)
+
+    def greedy(self, out: Path, tokens: list[int], count: int) -> list[int]:
+        """Tokens by llama.cpp; see Target."""
+        return greedy_tokens(self, out, tokens, count)
+
+
+def _write(
+    checkpoint: PackedCheckpoint,
+    out: Path,
+    kinds: Mapping[str, str] | None,
+    notes: Mapping[str, str],
+) -> None:
+    if out.exists():
+        raise CheckpointError(f"{out} exists already: choose another name or remove it")
+    name, architecture, sizes = architecture_of(checkpoint)
+    fields = {
+        **model_fields(name, sizes, checkpoint),
+        **vocabulary_fields(checkpoint, sizes.vocabulary),
+        **notes,
+    }
+    entries = Entries(checkpoint, architecture, sizes, kinds)
+    tensors = entries.all(rope_divisors(sizes, checkpoint.config))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(out, lambda path: write_container(path, fields, tensors))

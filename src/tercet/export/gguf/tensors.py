@@ -1,0 +1,178 @@
+"""The tensors of a packed checkpoint as GGUF entries: codes as they are, the rest without loss."""
+
+from collections.abc import Iterator, Mapping
+from math import prod
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from tercet.checkpoints.gguf_codes import CODE_BLOCKS, CodeBlocks
+from tercet.checkpoints.gguf_names import ROPE_DIVISORS, GgufArchitecture, gguf_name
+from tercet.checkpoints.gguf_packed import scale_index
+from tercet.checkpoints.packed import PackedCheckpoint
+from tercet.errors import UnsupportedError
+from tercet.export.gguf.container import TensorEntry
+from tercet.export.gguf.fit import turned
+from tercet.formats import PackedTensor
+from tercet.models.decoder_config import DecoderConfig
+
+# about 8 MiB of codes at a time
+_PIECE_CODES = 1 << 23
+_NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 30}
+
+
+def pairs_from_halves(rows: int, heads: int) -> Tensor:
+    """Which row of the model lies at each row of the file: the order that llama's converter makes.
+
+    Row (h, 2i + j) of the file is row (h, j * d/2 + i) of the model, d = rows / heads.
+    """
+    size = rows // heads
+    return torch.arange(rows).reshape(heads, 2, size // 2).transpose(1, 2).reshape(rows)
+
+
+class Entries:
+    """Makes the entries of one checkpoint.
+
+    Args:
+        checkpoint: what to export.
+        architecture: GGUF's names.
+        sizes: of the model.
+        kinds: type of each packed module; None writes the twin, everything in float32.
+    """
+
+    def __init__(
+        self,
+        checkpoint: PackedCheckpoint,
+        architecture: GgufArchitecture,
+        sizes: DecoderConfig,
+        kinds: Mapping[str, str] | None,
+    ) -> None:
+        self.checkpoint = checkpoint
+        self.architecture = architecture
+        self.sizes = sizes
+        self.kinds = kinds or {}
+        self.twin = kinds is None
+
+    def all(self, divisors: Tensor | None) -> list[TensorEntry]:
+        """Every tensor: packed modules, then the rest, then the divisors of rotary frequencies."""
+        entries = [self._module(module) for module in self.checkpoint.modules]
+        plain = [name for name in self.checkpoint.names() if not name.endswith("inv_freq")]
+        entries += [self._plain(name) for name in plain if not self._tied(name)]
+        if divisors is not None:
+            entries.append(self._divisors(divisors))
+        return entries
+
+    def _tied(self, name: str) -> bool:
+        return self.sizes.tied and name == "lm_head.weight"
+
+    def _name(self, name: str) -> str:
+        found = gguf_name(name, self.architecture)
+        if found is None:
+            raise UnsupportedError(
+                f"tensor {name!r} has no place in this GGUF architecture: export to huggingface"
+            )
+        return found
+
+    def order(self, name: str, rows: int) -> Tensor | None:
+        """The order of a tensor's rows in the file, None where they stay."""
+        if not self.architecture.rotated:
+            return None
+        if name.endswith("self_attn.q_proj.weight"):
+            return pairs_from_halves(rows, self.sizes.heads)
+        if name.endswith("self_attn.k_proj.weight"):
+            return pairs_from_halves(rows, self.sizes.key_value_heads)
+        return None
+
+    def _module(self, module: str) -> TensorEntry:
+        name = f"{module}.weight"
+        shape = self.checkpoint.modules[module].shape
+        order = self.order(name, shape[0])
+        if self.twin:
+            return TensorEntry(
+                name=self._name(name),
+                shape=shape,
+                number=_NUMBERS[torch.float32],
+                size_bytes=4 * shape[0] * shape[1],
+                pieces=lambda: [_bytes(_sorted(self._dequantized(module), order))],
+            )
+        blocks = CODE_BLOCKS[self.kinds[module]]
+        return TensorEntry(
+            name=self._name(name),
+            shape=shape,
+            number=blocks.number,
+            size_bytes=shape[0] * shape[1] // blocks.weights * blocks.size_bytes,
+            pieces=lambda: encoded(self.checkpoint.packed(module), blocks, order),
+        )
+
+    def _dequantized(self, module: str) -> Tensor:
+        return self.checkpoint.packed(module).dequantize()
+
+    def _plain(self, name: str) -> TensorEntry:
+        dtype, shape = self.checkpoint.layout[name]
+        # llama.cpp adds and multiplies vectors (norms, biases) in float32 only
+        wide = len(shape) == 1 or self.twin or dtype not in _NUMBERS
+        stored = torch.float32 if wide else dtype
+        order = self.order(name, shape[0])
+        return TensorEntry(
+            name=self._name(name),
+            shape=shape,
+            number=_NUMBERS[stored],
+            size_bytes=prod(shape) * stored.itemsize,
+            pieces=lambda: [_bytes(_sorted(self.checkpoint.tensor(name), order).to(stored))],
+        )
+
+    def _divisors(self, divisors: Tensor) -> TensorEntry:
+        return TensorEntry(
+            name=ROPE_DIVISORS,
+            shape=tuple(divisors.shape),
+            number=_NUMBERS[torch.float32],
+            size_bytes=4 * divisors.numel(),
+            pieces=lambda: [_bytes(divisors)],
+        )
+
+
+def encoded(weight: PackedTensor, blocks: CodeBlocks, order: Tensor | None) -> Iterator[bytes]:
+    """The blocks of a packed weight, some rows at a time.
+
+    Args:
+        weight: what `fit.holding` found to be held by such blocks.
+        blocks: the type.
+        order: which row of the weight lies at each row of the file.
+    """
+    rows, columns = weight.shape
+    at_row, at_block = scale_index(weight.scheme, weight.shape, blocks.weights)
+    order = torch.arange(rows) if order is None else order
+    step = max(1, _PIECE_CODES // max(columns, 1))
+    for first in range(0, rows, step):
+        taken = order[first : first + step]
+        codes = weight.scheme.storage.unpack(weight.codes[taken], columns)
+        # adding 0 makes a scale of -0 a scale of 0, whose sign bit would turn the numbers
+        scale = weight.scale[at_row[taken]][:, at_block].float() + 0.0
+        zero = None if weight.zero is None else weight.zero[at_row[taken]][:, at_block]
+        yield _bytes(_blocks(codes, scale, zero, weight, blocks))
+
+
+def _blocks(
+    codes: Tensor, scale: Tensor, zero: Tensor | None, weight: PackedTensor, blocks: CodeBlocks
+) -> Tensor:
+    """uint8 blocks of codes [R, K] with scales and zero points [R, K / blocks.weights]."""
+    element = weight.scheme.element
+    low, high = int(element.lowest), int(element.highest)
+    numbers = codes.reshape(*scale.shape, blocks.weights).to(torch.int16) + low
+    points = torch.zeros(scale.shape, dtype=torch.int16) if zero is None else zero.to(torch.int16)
+    negated = torch.zeros(scale.shape, dtype=torch.bool)
+    for point in cast(list[int], points.unique().tolist()):
+        negated |= (points == point) & bool(turned(low, high, point, blocks))
+    numbers -= points.unsqueeze(-1)
+    numbers = torch.where(negated.unsqueeze(-1), -numbers, numbers) - blocks.lowest
+    signed = torch.where(negated, -scale, scale).to(torch.float16)
+    return blocks.encode(numbers.to(torch.uint8).flatten(0, 1), signed.flatten())
+
+
+def _sorted(tensor: Tensor, order: Tensor | None) -> Tensor:
+    return tensor if order is None else tensor[order]
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes()

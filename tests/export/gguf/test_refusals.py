@@ -1,0 +1,112 @@
+"""What cannot be held is refused with the reason and the way out."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tercet.errors import CheckpointError, UnsupportedError
+from tercet.export.gguf import TARGET, GgufTarget
+
+IDS = torch.randint(3, 96, (24,), generator=torch.Generator().manual_seed(3)).tolist()
+
+
+REFUSALS = [
+    (
+        "TQ2_0",
+        "ternary-g64",
+        {},
+        "TQ2_0 holds one scale per 256 weights; this .* group 64: use Q2_0",
+    ),
+    ("TQ1_0", "ternary-g32", {}, "one scale per 256 weights; this tensor has group 32: use Q4_0"),
+    (
+        "TQ2_0",
+        "ternary-channel",
+        {"hidden_size": 320, "num_attention_heads": 5, "num_key_value_heads": 1},
+        "TQ2_0 has blocks of 256 weights; this tensor has 320 columns: use Q2_0",
+    ),
+    ("TQ2_0", "nonary-channel", {}, "TQ2_0 holds -1 to 1, nonary has -4 to 4: use Q4_0"),
+    ("Q2_0", "nonary-g64", {}, "Q2_0 holds -1 to 2, nonary has -4 to 4: use Q4_0"),
+    ("Q4_0", "int4-g64-asym", {}, "Q4_0 has no zero points and holds -8 to 7; .*: use Q8_0"),
+    (
+        None,
+        "int4-g64-hqq",
+        {},
+        "zero points, and this tensor's are no whole.*: compress to int4-g32",
+    ),
+    (None, "nonary-g24", {}, "Q4_0 holds one scale per 32 weights; .* 24: compress to nonary-g32"),
+    (
+        None,
+        "mxfp4",
+        {},
+        "whole numbers times one scale, fp4_e2m1 has others: compress to int4-g32",
+    ),
+    (None, "nonary-g64-float32", {}, "no fp16 numbers.*: compress with fp16 scales: nonary-g64$"),
+]
+
+
+@pytest.mark.parametrize(("kind", "layers", "sizes", "message"), REFUSALS)
+def test_refusals_name_the_reason_and_the_way_out(
+    kind: str | None, layers: str, sizes: dict[str, Any], message: str, make: Any, tmp_path: Path
+) -> None:
+    target = TARGET if kind is None else TARGET.variant(kind)
+    algorithm = "hqq" if "hqq" in layers else "rtn"
+    checkpoint = make(layers=layers, algorithm=algorithm, **sizes)
+    with pytest.raises(UnsupportedError, match=message):
+        target.write(checkpoint, tmp_path / "a.gguf")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "layers", "message"),
+    [
+        ("awq", "int4-g32", "input scale"),
+        ("hadamard", "nonary-g32", "Hadamard rotation of size"),
+        ("smoothquant", "int8-channel", "input scale"),
+    ],
+)
+def test_transformed_inputs_are_refused(
+    algorithm: str, layers: str, message: str, make: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedError, match=f"{message}.*llama.cpp multiplies plain inputs"):
+        TARGET.write(make(layers=layers, algorithm=algorithm), tmp_path / "a.gguf")
+
+
+def test_what_llama_cpp_lacks_is_refused(make: Any, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match=r"GGUF architecture 'mistral'.*huggingface"):
+        TARGET.write(make("mistral", sliding_window=None), tmp_path / "a.gguf")
+    with pytest.raises(UnsupportedError, match="no biases on queries, keys and values: export"):
+        TARGET.write(make("llama", attention_bias=True), tmp_path / "a.gguf")
+    window = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}
+    with pytest.raises(UnsupportedError, match="'qwen2' has no sliding window"):
+        TARGET.write(make("qwen2", **window), tmp_path / "a.gguf")
+    with pytest.raises(UnsupportedError, match="unknown GGUF type 'TQ3_0'"):
+        GgufTarget().variant("TQ3_0")
+
+
+def test_the_client_is_named_where_it_is_missing(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    TARGET.write(make(), tmp_path / "a.gguf")
+
+    def missing(name: str) -> Any:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr("tercet.export.target.import_module", missing)
+    with pytest.raises(UnsupportedError, match=r"xllamacpp, .*pip install 'tercet\[gguf\]'"):
+        TARGET.logits(tmp_path / "a.gguf", IDS)
+
+
+def test_a_file_in_the_way_stays(make: Any, tmp_path: Path) -> None:
+    (tmp_path / "a.gguf").write_bytes(b"mine")
+    with pytest.raises(CheckpointError, match="exists already"):
+        TARGET.write(make(), tmp_path / "a.gguf")
+    assert (tmp_path / "a.gguf").read_bytes() == b"mine"
+
+
+def test_llama_cpp_says_why_it_refuses(make: Any, client: Any, tmp_path: Path) -> None:
+    TARGET.write(make(), tmp_path / "a.gguf")
+    (tmp_path / "cut.gguf").write_bytes((tmp_path / "a.gguf").read_bytes()[:-4096])
+    with pytest.raises(UnsupportedError, match=r"llama.cpp failed on .*cut.gguf: .*cannot load"):
+        TARGET.logits(tmp_path / "cut.gguf", IDS)
