@@ -8,6 +8,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from tercet.errors import UnsupportedError
+from tercet.harness.candidate import import_candidate
 from tercet.harness.coverage import coverage
 from tercet.harness.expected import Expected, directions, expect, wanted_gradients
 from tercet.harness.finding import Finding
@@ -154,7 +156,7 @@ def _chosen(op: Op, implementation: str | None) -> tuple[Implementation, ...]:
 def _load(implementation: Implementation) -> Any:
     if interpreting():
         correct()
-    return implementation.load()
+    return replace(implementation, module=import_candidate(implementation.module)).load()
 
 
 def _check_case(
@@ -227,7 +229,7 @@ def _check_integration(
     capturable: bool,
 ) -> list[Finding]:
     findings = list[Finding]()
-    for case in _spread(tuple(cases), _INTEGRATION_CASES):
+    for case in _of_each_dtype(_spread(tuple(cases), _LAYOUT_CASES))[:_INTEGRATION_CASES]:
         verdicts = Verdicts(implementation, case.name)
         prepared, other = (op.prepare(case.make(seed + at)) for at in (0, 1))
         names = wanted_gradients(op, prepared)
@@ -252,6 +254,15 @@ def _spread(cases: tuple[Case, ...], count: int) -> list[Case]:
     """Some cases with plain values, elements and a gradient, from the whole range."""
     plain = [case for case in cases if case.gradient and _has_elements(case)]
     return list(dict.fromkeys(plain[:: max(1, len(plain) // count)]))[:count]
+
+
+def _of_each_dtype(cases: list[Case]) -> list[Case]:
+    """The cases, first one of each dtype that occurs: autograd hides a gradient of a wrong one."""
+    first: dict[object, Case] = {}
+    for case in cases:
+        tensors = (value for value in case.make(0).values() if isinstance(value, Tensor))
+        first.setdefault(next((x.dtype for x in tensors), None), case)
+    return [*first.values(), *(case for case in cases if case not in first.values())]
 
 
 def _has_elements(case: Case) -> bool:

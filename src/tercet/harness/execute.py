@@ -78,7 +78,8 @@ def execute(
     Returns:
         outputs, gradients: of the first inputs; second_outputs, second_gradients; `changed`: names
         of inputs that were written to; `unstable`: what differed between equal calls;
-        `overwritten`: outputs that a later call wrote to; `guard`: writes past an end; `state`:
+        `overwritten`: outputs that a later call wrote to; `promises`: results unlike the fake's;
+        `guard`: writes past an end; `state`:
         global state that changed; `views`: outputs that share memory with an input.
     """
     zones = Zones()
@@ -91,7 +92,8 @@ def execute(
     report: dict[str, Any] = {"changed": [], "unstable": [], "overwritten": []}
     once = _Call(op, kernels, arguments, ways if directions is not None else None, wanted, zones)
 
-    held = once.run()
+    promises = list[str]()
+    held = once.run(promises)
     kept = _copy(held)
     report["outputs"], report["gradients"] = kept
     report["views"] = _views(held[0], arguments)
@@ -105,6 +107,7 @@ def execute(
         _overwrite(arguments, first)
     for _ in range(repeats):
         report["unstable"] += _differences(kept, _copy(once.run()))
+    report["promises"] = promises
     report["guard"] = zones.broken()
     report["state"] = [name for name, value in _state().items() if value != before[name]]
     return report
@@ -125,12 +128,14 @@ class _Call:
         self._op, self._kernels, self._arguments = op, kernels, arguments
         self._ways, self._wanted, self._zones = ways, wanted, zones
 
-    def run(self) -> tuple[list[Tensor], dict[str, Tensor | None]]:
+    def run(
+        self, promises: list[str] | None = None
+    ) -> tuple[list[Tensor], dict[str, Tensor | None]]:
         arguments = dict(self._arguments)
         if self._ways is not None:
             for name in self._wanted:
                 arguments[name] = arguments[name].detach().requires_grad_()
-        with using(self._op, self._kernels), GuardedAllocations(self._zones):
+        with using(self._op, self._kernels), GuardedAllocations(self._zones, promises):
             outputs = list(outputs_of(self._op.run(*arguments.values())))
             gradients: dict[str, Tensor | None] = {}
             if self._ways is not None and self._wanted:

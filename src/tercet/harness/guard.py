@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from tercet.kernel.register import behind
 
@@ -77,11 +79,15 @@ class Zones:
 
 
 class GuardedAllocations(TorchDispatchMode):
-    """While it is on, each new tensor is placed by `zones` and poisoned."""
+    """While it is on, each new tensor is placed by `zones` and poisoned.
 
-    def __init__(self, zones: Zones) -> None:
+    `promises` collects what a registered op returns otherwise than its fake says; that of a
+    gradient nobody else sees, because autograd converts it silently.
+    """
+
+    def __init__(self, zones: Zones, promises: list[str] | None = None) -> None:
         super().__init__()
-        self._zones = zones
+        self._zones, self._promises = zones, promises
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -90,9 +96,29 @@ class GuardedAllocations(TorchDispatchMode):
         run = behind(func)
         if run is not None:
             with self:
-                return run(*args, **kwargs)
+                given = run(*args, **kwargs)
+            if self._promises is not None:
+                self._promises += _broken_promises(func, args, kwargs, given)
+            return given
         result = func(*args, **kwargs)
         if func in _EMPTY or func in _FILLED:
             placed = self._zones.place(f"a {list(result.shape)} {result.dtype} buffer", result)
             return placed.copy_(result) if func in _FILLED else placed
         return result
+
+
+def _broken_promises(func: Any, args: Any, kwargs: dict[str, Any], given: Any) -> list[str]:
+    """Where dtypes or shapes of results differ from those of the op's fake."""
+    with FakeTensorMode() as mode:
+
+        def fake(value: Any) -> Any:
+            return mode.from_tensor(value) if isinstance(value, Tensor) else value
+
+        promised = func(*tree_map(fake, args), **tree_map(fake, kwargs))
+    pairs = zip(tree_leaves(given), tree_leaves(promised), strict=True)
+    return [
+        f"{func} returned {a.dtype} {list(a.shape)} as result {at}, its fake promises {b.dtype} "
+        f"{list(b.shape)}"
+        for at, (a, b) in enumerate(pairs)
+        if isinstance(a, Tensor) and (a.dtype != b.dtype or a.shape != b.shape)
+    ]

@@ -40,6 +40,8 @@ def judge(
     right = _results(op, verdicts, prepared, report, first, natives)
     if second is not None and "second_outputs" in report:
         _later(op, verdicts, report, second, right)
+    if report["promises"]:
+        verdicts.add("opcheck", "; ".join(report["promises"]))
     verdicts.add("guard", "; ".join(report["guard"]))
     verdicts.add("inputs", _inputs(report))
     verdicts.add("determinism", _listed("differs between equal calls", report["unstable"]))

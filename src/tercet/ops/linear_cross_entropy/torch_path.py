@@ -20,6 +20,9 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As op.linear_cross_entropy."""
     del in_place
+    if not x.is_cuda:
+        # torch's bfloat16 product on a CPU reads an element past odd rows that lie apart
+        x, weight = x.contiguous(), weight.contiguous()
     kept = target != ignore_index
     count = kept.sum()
     divide = reduction == "mean" and not divide_late

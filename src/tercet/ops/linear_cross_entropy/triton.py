@@ -163,6 +163,9 @@ def forward(
     """As op.linear_cross_entropy."""
     del in_place
     (m, h), v = x.shape, weight.shape[0]
+    if not x.is_cuda:
+        # torch's bfloat16 product on a CPU reads an element past odd rows that lie apart
+        x, weight = x.contiguous(), weight.contiguous()
     x, weight, target = as_rows(x), as_rows(weight), target.contiguous()
     sizes = {"M": m, "H": h, "V": v}
     options = configuration("linear_cross_entropy", "triton", sizes, _DEFAULT)
