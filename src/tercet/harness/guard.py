@@ -112,7 +112,7 @@ def _broken_promises(func: Any, args: Any, kwargs: dict[str, Any], given: Any) -
     with FakeTensorMode() as mode:
 
         def fake(value: Any) -> Any:
-            return mode.from_tensor(value) if isinstance(value, Tensor) else value
+            return mode.from_tensor(value.detach()) if isinstance(value, Tensor) else value
 
         promised = func(*tree_map(fake, args), **tree_map(fake, kwargs))
     pairs = zip(tree_leaves(given), tree_leaves(promised), strict=True)
