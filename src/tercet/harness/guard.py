@@ -109,12 +109,14 @@ class GuardedAllocations(TorchDispatchMode):
 
 def _broken_promises(func: Any, args: Any, kwargs: dict[str, Any], given: Any) -> list[str]:
     """Where dtypes or shapes of results differ from those of the op's fake."""
-    with FakeTensorMode() as mode:
+    mode = FakeTensorMode()
 
-        def fake(value: Any) -> Any:
-            return mode.from_tensor(value.detach()) if isinstance(value, Tensor) else value
+    def fake(value: Any) -> Any:
+        return mode.from_tensor(value.detach()) if isinstance(value, Tensor) else value
 
-        promised = func(*tree_map(fake, args), **tree_map(fake, kwargs))
+    fakes = tree_map(fake, args), tree_map(fake, kwargs)
+    with mode:
+        promised = func(*fakes[0], **fakes[1])
     pairs = zip(tree_leaves(given), tree_leaves(promised), strict=True)
     return [
         f"{func} returned {a.dtype} {list(a.shape)} as result {at}, its fake promises {b.dtype} "
