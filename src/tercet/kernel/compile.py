@@ -1,4 +1,7 @@
-"""Compile: C++ sources to a shared library, once per machine, without torch's headers."""
+"""Compile: C++ sources to a shared library, once per machine, without torch's headers.
+
+`load_or_build` and what it stands on serve every compiler; CUDA C++ is in `kernel.cuda`.
+"""
 
 import ctypes
 import hashlib
@@ -7,6 +10,7 @@ import platform
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -41,19 +45,35 @@ def build(source: Path) -> ctypes.CDLL:
             f"no C++ compiler for {source.name}: tried {', '.join(_candidates())} on PATH; "
             "run `apt install g++`, or name one in CXX"
         )
-    library = library_path(source, compiler)
-    if not library.exists():
-        _compile(source, compiler, library)
-    try:
-        return ctypes.CDLL(str(library))
-    except OSError as error:
-        raise BuildError(f"{library} does not load: {error}; delete it to compile anew") from error
+    command = [compiler, *FLAGS, f"-I{INCLUDE}"]
+    return load_or_build(source, command, library_path(source, compiler))
 
 
 def library_path(source: Path, compiler: str) -> Path:
     """Where the library of these very sources, built by this compiler, lies in the cache."""
-    folder = environment.cache_dir() / "build"
-    return folder / f"{source.stem}-{_key(source, compiler)}.so"
+    headers = (*sorted(source.parent.glob("*.hpp")), *sorted(INCLUDE.glob("*.hpp")))
+    return cached_path(source, headers, (*FLAGS, version_of(compiler), platform.machine()))
+
+
+def cached_path(source: Path, headers: Iterable[Path], words: Iterable[str]) -> Path:
+    """Where the library of a source lies: its name holds a sha256 of all that it depends on."""
+    digest = hashlib.sha256()
+    for file in (source, *headers):
+        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    digest.update("\0".join(words).encode())
+    return environment.cache_dir() / "build" / f"{source.stem}-{digest.hexdigest()[:32]}.so"
+
+
+def load_or_build(
+    source: Path, command: list[str], library: Path, minutes: int = _MINUTES
+) -> ctypes.CDLL:
+    """The library, first built by `command SOURCE -o LIBRARY` where it is not there yet."""
+    if not library.exists():
+        _compile(source, command, library, minutes)
+    try:
+        return ctypes.CDLL(str(library))
+    except OSError as error:
+        raise BuildError(f"{library} does not load: {error}; delete it to compile anew") from error
 
 
 def _candidates() -> tuple[str, ...]:
@@ -61,21 +81,13 @@ def _candidates() -> tuple[str, ...]:
     return (given,) if given else ("g++", "clang++")
 
 
-def _key(source: Path, compiler: str) -> str:
-    """sha256 over everything that the library depends on."""
-    digest = hashlib.sha256()
-    for file in (source, *sorted(source.parent.glob("*.hpp")), *sorted(INCLUDE.glob("*.hpp"))):
-        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
-    digest.update("\0".join((*FLAGS, _version(compiler), platform.machine())).encode())
-    return digest.hexdigest()[:32]
-
-
 @cache
-def _version(compiler: str) -> str:
+def version_of(compiler: str) -> str:
+    """What the compiler says of its version."""
     return _run([compiler, "--version"]).stdout
 
 
-def _compile(source: Path, compiler: str, library: Path) -> None:
+def _compile(source: Path, command: list[str], library: Path, minutes: int) -> None:
     try:
         library.parent.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile(dir=library.parent, suffix=".tmp", delete=False) as file:
@@ -85,9 +97,9 @@ def _compile(source: Path, compiler: str, library: Path) -> None:
             f"cannot write to {library.parent}: {error.strerror}; set TERCET_CACHE to a directory "
             "that can be written"
         ) from error
-    command = [compiler, *FLAGS, f"-I{INCLUDE}", str(source), "-o", str(unfinished)]
+    command = [*command, str(source), "-o", str(unfinished)]
     try:
-        result = _run(command)
+        result = _run(command, minutes)
         if result.returncode:
             raise BuildError(
                 f"{source.name} did not compile (exit status {result.returncode}): tried "
@@ -98,10 +110,12 @@ def _compile(source: Path, compiler: str, library: Path) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+def _run(command: list[str], minutes: int = _MINUTES) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(
-            command, capture_output=True, text=True, timeout=60 * _MINUTES, check=False
+            command, capture_output=True, text=True, timeout=60 * minutes, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise BuildError(f"`{shlex.join(command)}` did not run: {error}; set CXX") from error
+        raise BuildError(
+            f"`{shlex.join(command)}` did not run: {error}; set CXX or CUDA_HOME"
+        ) from error

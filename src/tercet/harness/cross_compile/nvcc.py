@@ -1,7 +1,6 @@
 """CUDA C++: the .cu files of an op's folder, compiled by nvcc where this machine has it."""
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,11 +10,10 @@ from tercet.harness.cross_compile.resources import of_ptx
 from tercet.harness.cross_compile.target import Target
 from tercet.harness.cross_compile.units import reason
 from tercet.kernel.contract import Implementation
+from tercet.kernel.cuda import architecture, find_nvcc
 
 _FLAGS = ("-std=c++17", "-O3", "-cubin", "-Xptxas", "-v")
 _SECONDS = 300
-# architecture-specific instructions (wgmma, tcgen05) need the "a"
-_ARCH = {"sm_90": "sm_90a", "sm_100": "sm_100a"}
 _FUNCTION = re.compile(
     r"Compiling entry function '(?P<name>\w+)'.*?"
     r"(?P<spills>\d+) bytes spill stores.*?"
@@ -50,11 +48,11 @@ def _compile(implementation: Implementation, source: Path, target: Target) -> li
         outcome="skipped",
         reason="nvcc not found: install the CUDA toolkit, or put its bin directory on PATH",
     )
-    nvcc = shutil.which("nvcc")
+    nvcc = find_nvcc()
     if nvcc is None:
         return [row]
     with TemporaryDirectory() as folder:
-        command = [nvcc, *_FLAGS, f"-arch={_ARCH.get(target.name, target.name)}", "--keep"]
+        command = [nvcc, *_FLAGS, f"-arch={architecture(_capability(target))}", "--keep"]
         command += ["--keep-dir", folder, "-o", f"{folder}/kernel.cubin", str(source)]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_SECONDS, check=False
@@ -66,11 +64,14 @@ def _compile(implementation: Implementation, source: Path, target: Target) -> li
     return rows_of_output(row, done.stderr, ptx)
 
 
+def _capability(target: Target) -> tuple[int, int]:
+    number = int(target.name.removeprefix("sm_"))
+    return number // 10, number % 10
+
+
 def rows_of_output(row: CompileRow, ptxas: str, ptx: str) -> list[CompileRow]:
     """A row like `row` for each kernel that ptxas told of, with the instructions of its PTX."""
-    bodies = dict(
-        re.findall(r"\.entry (\w+)\((.*?)(?=\n\.(?:visible|entry|func)|\Z)", ptx, re.DOTALL)
-    )
+    bodies = dict(_ENTRY.findall(ptx))
     rows: list[CompileRow] = []
     for found in _FUNCTION.finditer(ptxas):
         shared = re.search(r"(\d+) bytes smem", found["rest"])
