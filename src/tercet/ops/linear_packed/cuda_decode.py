@@ -16,6 +16,7 @@ MOST_TOKENS = 64
 _TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
 _SHARED_BYTES = 227 * 1024
 _WARPS = 16
+_TILE = 8
 _LIBRARIES = {
     torch.int8: "decode_int8.cu",
     torch.bfloat16: "decode_bfloat16.cu",
@@ -69,7 +70,7 @@ class Plan:
 
 @cache
 def build(x_dtype: torch.dtype) -> ctypes.CDLL:
-    """The library for products in int8, bfloat16 or float16. BuildError where it cannot be built."""
+    """The library for products in int8, bfloat16 or float16; BuildError where there is none."""
     library = build_cuda(Path(__file__).parent / _LIBRARIES[x_dtype])
     library.tercet_decode.argtypes = (
         ctypes.POINTER(_Task), ctypes.POINTER(_Launch), ctypes.c_void_p,
@@ -116,10 +117,11 @@ def plan_for(m: int, row_blocks: int, units: int, unit_bytes: int, groups: int, 
         row_bytes = -(-units // ranks) * unit_bytes
         scales = min(groups, -(-groups // ranks) + 1) * 16 * scale
         most = processors // ranks
-        for waves in (1, 2, 4, 8):
+        for waves in (1, 2, 4, 8, 16, 32, 64):
             rows = -(-row_blocks // min(row_blocks, most * waves))
             blocks = -(-row_blocks // rows)
-            team = 1 if units // ranks < 4 else 2
+            # a second member doubles the slots, which are large for many rows of x
+            team = 1 if units // ranks < 4 or m > 16 else 2
             plan = Plan(blocks=blocks, ranks=ranks, team=team)
             # a lone large x would be read from the L2 by every multiprocessor
             crowded = m * row_bytes > 112 * 1024 and ranks < 8 and units // ranks >= 2
@@ -178,9 +180,21 @@ def product(
     kind = torch.int8 if quantize else x.dtype
     row_blocks, units = codes.shape[:2]
     unit_bytes = 256 // bits * kind.itemsize
-    chosen = plan or plan_for(
-        m, row_blocks, units, unit_bytes, groups, scale.itemsize, multiprocessors(x.device)
-    )
+    try:
+        chosen = plan or plan_for(
+            m, row_blocks, units, unit_bytes, groups, scale.itemsize, multiprocessors(x.device)
+        )
+    except UnsupportedError:
+        if m <= _TILE:
+            raise
+        half = -(-m // (2 * _TILE)) * _TILE
+        for part in (slice(0, half), slice(half, m)):
+            product(
+                x[part], x_scale[part] if x_scale is not None else None, codes, scale, y[part],
+                bits=bits, columns=columns, group=group, bias=bias,
+                residual=residual[part] if residual is not None else None, quantize=quantize,
+            )  # fmt: skip
+        return
     doubled = 2 if bits == 2 else 1
     task = _Task(
         codes=codes.data_ptr(),

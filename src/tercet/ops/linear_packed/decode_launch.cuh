@@ -55,11 +55,11 @@ template <int BITS, int TILES, class X>
 static int with_groups(const Task& task, const Launch& how, cudaStream_t stream) {
   constexpr int USUAL = TILES <= 2 ? 6 : 4;
   if (task.groups > 1) return launch<BITS, TILES, X, true, USUAL>(task, how, stream);
-#ifdef DECODE_DEPTHS
-  if (TILES == 1 && BITS == 2 && how.depth == 4) return launch<BITS, TILES, X, false, 4>(task, how, stream);
-  if (TILES == 1 && BITS == 2 && how.depth == 8) return launch<BITS, TILES, X, false, 8>(task, how, stream);
-  if (TILES == 1 && BITS == 2 && how.depth == 16) return launch<BITS, TILES, X, false, 16>(task, how, stream);
-#endif
+  // other depths only where the sweep of the bench asks for them
+  if constexpr (TILES == 1 && BITS == 2) {
+    if (how.depth == 4) return launch<BITS, TILES, X, false, 4>(task, how, stream);
+    if (how.depth == 8) return launch<BITS, TILES, X, false, 8>(task, how, stream);
+  }
   return launch<BITS, TILES, X, false, USUAL>(task, how, stream);
 }
 
