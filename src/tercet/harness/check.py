@@ -18,8 +18,9 @@ from torch import Tensor
 from tercet.errors import UnsupportedError
 from tercet.harness.candidate import import_candidate
 from tercet.harness.coverage import coverage
-from tercet.harness.expected import Expected, directions, expect, wanted_gradients
+from tercet.harness.expected import Expected, expect
 from tercet.harness.finding import Finding
+from tercet.harness.gradients import directions, wanted_gradients
 from tercet.harness.isolate import MEMORY_BYTES, SECONDS, WorkerError
 from tercet.harness.judge import Verdicts, judge, wrong_results
 from tercet.harness.layouts import LAYOUTS, lay_out
