@@ -21,6 +21,7 @@ from tercet.harness.check_integration import alike, check_integration
 from tercet.harness.coverage import coverage
 from tercet.harness.expected import Expected, expect
 from tercet.harness.finding import Finding
+from tercet.harness.given import device_or_best
 from tercet.harness.gradients import directions, wanted_gradients
 from tercet.harness.isolate import MEMORY_BYTES, SECONDS, WorkerError
 from tercet.harness.judge import Verdicts, judge, wrong_results
@@ -95,7 +96,7 @@ def check(
         location: the path of the op's folder, where it lies outside the package.
         on_case: called with (implementation, case) before each.
     """
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_or_best(device)
     seed = int.from_bytes(os.urandom(4), "little") >> 1 if seed is None else seed
     prefix = _sanitizer(sanitizer, device, isolated)
     chosen = (candidate,) if candidate is not None else _chosen(op, implementation)
