@@ -14,7 +14,6 @@ Two schedules share the tokens:
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -50,10 +49,8 @@ class Rows:
     ignore_index: int
 
 
-class Softmax(Protocol):
-    """A kernel that reads the logits of rows, and writes losses, lse and gradients."""
-
-    def __call__(self, rows: Rows) -> None: ...
+# a kernel that reads the logits of rows, and writes losses, lse and gradients
+Softmax = Callable[[Rows], None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,14 +89,14 @@ def prepared(x: Tensor, weight: Tensor, target: Tensor) -> tuple[Tensor, Tensor,
 
 
 def run(
-    inputs: Inputs, options: Mapping[str, int], softmax: Callable[[Rows], None]
+    inputs: Inputs, options: Mapping[str, int], softmax: Softmax
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """op.linear_cross_entropy's results, with this kernel for the rows.
 
     Args:
         inputs: as of op.linear_cross_entropy, but `in_place`; the tensors `prepared`.
         options: CHUNK, RESIDENT, SLICE (classes of a piece, rounded down to a power of two), SPLIT.
-        softmax: a `Softmax`.
+        softmax: the kernel.
     """
     x, weight, target, ignore_index, reduction, x_gradient, weight_gradient, exact, late = inputs
     (m, h), v = x.shape, weight.shape[0]
