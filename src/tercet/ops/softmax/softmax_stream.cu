@@ -5,7 +5,7 @@
 #include <cooperative_groups.h>
 
 #include "row_stream.cuh"
-#include "softmax_sums.cuh"
+#include "row_sums.cuh"
 
 namespace cg = cooperative_groups;
 using row_stream::WarpShare;

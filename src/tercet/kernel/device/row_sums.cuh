@@ -1,8 +1,9 @@
-// What both softmax kernels are made of: vectors of numbers, powers, sums of powers.
+// What kernels over long rows are made of: vectors of numbers, powers, sums of powers.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
+#include <math.h>
 #include <stdint.h>
 
 constexpr float LOG2E = 1.4426950408889634f;
