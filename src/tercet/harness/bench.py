@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-import torch
 from pydantic import BaseModel, ConfigDict
 
 from tercet.errors import UnsupportedError
@@ -23,6 +22,7 @@ from tercet.harness.candidate import import_candidate
 from tercet.harness.ceilings import Ceilings, ceilings, copy_bandwidth
 from tercet.harness.clock import clock_untouched
 from tercet.harness.finding import Finding
+from tercet.harness.given import device_or_best
 from tercet.harness.threads import ThreadWatch
 from tercet.harness.variant import Cache, Launch, Variant
 from tercet.harness.workload import check_workload
@@ -102,7 +102,7 @@ def bench(
         raise UnsupportedError(
             f"op {op.name!r} draws no inputs for a workload: give its Op `inputs`"
         )
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    where = device_or_best(device)
     known = ceilings(where)
     session = Session(
         op=op,

@@ -10,8 +10,8 @@ from tercet.harness.bench_row import Row
 from tercet.harness.ceilings import Ceilings
 from tercet.harness.clock import Timer, clock_untouched, clocks_agree, timing_on
 from tercet.harness.device_state import DeviceState, device_state, state_metrics
-from tercet.harness.expected import wanted_gradients
 from tercet.harness.finding import Finding
+from tercet.harness.gradients import wanted_gradients
 from tercet.harness.interleave import interleave
 from tercet.harness.memory import cache_bytes, free_bytes, peak_bytes, tensor_bytes
 from tercet.harness.retest import retest

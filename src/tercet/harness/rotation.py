@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tercet.errors import UnsupportedError
 from tercet.harness.execute import same_bits
-from tercet.harness.expected import described
+from tercet.harness.gradients import described
 from tercet.harness.memory import tensor_bytes
 from tercet.kernel.contract import Op, Workload
 

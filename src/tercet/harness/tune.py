@@ -11,12 +11,12 @@ import secrets
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import torch
 from pydantic import BaseModel, ConfigDict
 
 from tercet.checkpoints.atomic import write_atomic
 from tercet.errors import UnsupportedError
 from tercet.harness.clock import timing_on
+from tercet.harness.given import device_or_best
 from tercet.harness.statistics import Interval
 from tercet.harness.trial import Trial
 from tercet.harness.tune_course import Course
@@ -99,7 +99,7 @@ def tune(
     Raises:
         UnsupportedError: where the implementation declares no space, or cannot run here.
     """
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    where = device_or_best(device)
     found = op.implementation(implementation)
     chosen = secrets.randbelow(2**31) if seed is None else seed
     kernels = found.load()

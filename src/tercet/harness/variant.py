@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tercet.harness.baselines import Call, repeatable_backward
 from tercet.harness.clock import Block, capture
+from tercet.harness.gradients import as_leaves, paired
 from tercet.harness.memory import peak_bytes
 from tercet.harness.rotation import Copy, cloned
 from tercet.kernel.tuned import Direction
@@ -120,25 +121,13 @@ def _forward(variant: Variant, copy: Copy) -> Callable[[], Results]:
 
 
 def _backward(variant: Variant, copy: Copy, names: Sequence[str]) -> Callable[[], Results]:
-    arguments = dict(copy.prepared)
-    for name in names:
-        arguments[name] = arguments[name].detach().requires_grad_()
+    arguments = as_leaves(copy.prepared, names)
     outputs = variant.call(arguments)
     ways = copy.ways if variant.judged else [way for way in copy.ways if way is not None]
-    pairs = [
-        (output, way)
-        for output, way in zip(outputs, ways, strict=True)
-        if way is not None and output.requires_grad
-    ]
+    pulled, incoming = paired(outputs, ways)
     inputs = [arguments[name] for name in names]
 
     def run() -> Results:
-        return torch.autograd.grad(
-            [output for output, _ in pairs],
-            inputs,
-            [way for _, way in pairs],
-            retain_graph=True,
-            allow_unused=True,
-        )
+        return torch.autograd.grad(pulled, inputs, incoming, retain_graph=True, allow_unused=True)
 
     return run

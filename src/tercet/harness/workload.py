@@ -6,13 +6,13 @@ piece by piece, and the gradient of what all pieces share (a weight) is the sum 
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tercet.errors import UnsupportedError
 from tercet.harness.compare import compare, row_magnitude
-from tercet.harness.expected import directions, expect, wanted_gradients
+from tercet.harness.expected import expect
 from tercet.harness.finding import ErrorSummary, Finding
+from tercet.harness.gradients import as_leaves, directions, pull, wanted_gradients
 from tercet.kernel.contract import Kernels, Op, TensorSpec, Workload, outputs_of
 from tercet.kernel.select import using
 
@@ -127,24 +127,19 @@ def _run(
     ways: list[Tensor | None] | None,
     names: tuple[str, ...],
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
-    values = dict(prepared)
-    for name in names:
-        values[name] = values[name].detach().requires_grad_()
+    values = as_leaves(prepared, names)
     with using(op, kernels):
         outputs = list(outputs_of(op.run(*values.values())))
         if ways is None:
             return outputs, {}
-        pairs = [
-            (output, way)
-            for output, way in zip(outputs, ways, strict=True)
-            if way is not None and output.requires_grad
-        ]
-        found = torch.autograd.grad(
-            [output for output, _ in pairs],
-            [values[name] for name in names],
-            [way for _, way in pairs],
+        found = pull(outputs, ways, values, names, allow_unused=False)
+    gradients = {name: gradient for name, gradient in found.items() if gradient is not None}
+    if len(gradients) < len(names):
+        raise UnsupportedError(
+            f"no output of op {op.name!r} depends on {', '.join(names)}, which it calls "
+            "differentiable: give its kernels a `gradient`"
         )
-    return [output.detach() for output in outputs], dict(zip(names, found, strict=True))
+    return [output.detach() for output in outputs], gradients
 
 
 def _position(op: Op, spec: TensorSpec) -> int | None:

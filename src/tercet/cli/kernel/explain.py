@@ -4,8 +4,9 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from tercet.cli.kernel.shape import Device, Dtype, OpName, Shape, default_device, parse_workload
+from tercet.cli.kernel.shape import Device, Dtype, OpName, Shape, parse_workload
 from tercet.cli.show import Json, console, print_json
+from tercet.harness.given import device_or_best
 from tercet.kernel.select import explain, find
 
 
@@ -19,7 +20,7 @@ def explain_command(
     """Say which implementation runs, and why the others do not."""
     found = find(op)
     workload = parse_workload(found, shape, dtype)
-    where = default_device(device)
+    where = device_or_best(device)
     verdicts = explain(found, where, workload.dtype, workload.sizes)
     if as_json:
         print_json([asdict(verdict) for verdict in verdicts])

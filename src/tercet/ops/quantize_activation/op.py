@@ -24,6 +24,8 @@ from tercet.ops.quantize_activation.cases import CASES, inputs, shapes
 from tercet.ops.quantize_activation.reference import reference
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+# of fewer rows each multiprocessor has but a few, and nothing streams; longer rows are not held
+_STREAMED, _LONGEST = 1024, 65536
 
 
 def quantize_activation(x: Tensor, element: str = "int8") -> Quantized:
@@ -62,7 +64,8 @@ def _check(x: Tensor, element: str) -> None:
 
 def _run(x: Tensor, element: str) -> Quantized:
     _check(x, element)
-    return choose(OP, x.device.type, x.dtype).forward(x, element)
+    sizes = {"M": x.shape[:-1].numel(), "K": x.shape[-1]}
+    return choose(OP, x.device.type, x.dtype, sizes).forward(x, element)
 
 
 def _fake(x: Tensor, element: str) -> Quantized:
@@ -108,6 +111,20 @@ OP = Op(
         Tolerance(dtype=torch.float8_e4m3fn, relative=0.0, reason="defined to the bit"),
     ),
     implementations=(
+        Implementation(
+            name="cuda",
+            requirement=Requirement(
+                devices=("cuda",),
+                dtypes=(torch.float16, torch.bfloat16),
+                nvcc=True,
+                capability=(9, 0),
+                multiples={"K": 8},
+                ranges={"M": (_STREAMED, 2**31 - 1), "K": (8, _LONGEST)},
+            ),
+            module="tercet.ops.quantize_activation.cuda",
+            language="cuda",
+            space={"VECTORS": (4, 8), "STAGES": (1, 2, 3)},
+        ),
         Implementation(
             name="triton",
             requirement=Requirement(devices=("cuda",), dtypes=_DTYPES),
