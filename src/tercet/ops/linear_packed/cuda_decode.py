@@ -12,11 +12,9 @@ from tercet.errors import UnsupportedError
 from tercet.kernel.cuda import build_cuda, stream
 from tercet.kernel.launch import multiprocessors
 
-MOST_TOKENS = 64
+MOST_TOKENS = 16
 _TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
 _SHARED_BYTES = 227 * 1024
-_WARPS = 16
-_TILE = 8
 _LIBRARIES = {
     torch.int8: "decode_int8.cu",
     torch.bfloat16: "decode_bfloat16.cu",
@@ -30,11 +28,12 @@ class _Task(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("codes", "scale", "x", "x_scale", "bias")),
         *((name, ctypes.c_void_p) for name in ("residual", "y")),
-        ("x_pitch", ctypes.c_int64),
-        *((name, ctypes.c_int) for name in ("m", "n", "k", "row_blocks", "units", "groups")),
+        *((name, ctypes.c_int64) for name in ("x_pitch", "residual_pitch")),
+        *((name, ctypes.c_int) for name in ("m", "n", "k", "units", "groups")),
         *((name, ctypes.c_int) for name in ("group_steps_log2", "scale_type", "x_type")),
         *((name, ctypes.c_int) for name in ("bias_type", "residual_type", "y_type")),
-        *((name, ctypes.c_int) for name in ("team", "ranks")),
+        *((name, ctypes.c_int) for name in ("rows_each", "rows_more", "warp_units")),
+        *((name, ctypes.c_int) for name in ("stages", "stage_bytes")),
         ("factor", ctypes.c_float),
     )
 
@@ -43,7 +42,7 @@ class _Launch(ctypes.Structure):
     """Mirrors `struct Launch` of decode_launch.cuh."""
 
     _fields_ = tuple(
-        (name, ctypes.c_int) for name in ("bits", "depth", "warps", "blocks", "dependent")
+        (name, ctypes.c_int) for name in ("bits", "pieces", "warps", "blocks", "dependent")
     )
 
 
@@ -52,19 +51,17 @@ class Plan:
     """How a product is cut up.
 
     Attributes:
-        blocks: clusters in the grid; each takes a run of row-blocks.
-        warps: a block.
-        team: warps that read one contiguous range together; divides `warps`.
-        ranks: blocks a cluster; they split K.
-        depth: 16-byte loads in flight a lane; 0 is the usual.
+        blocks: in the grid; each takes a run of row-blocks.
+        warps: a block; they split K.
+        stages: pieces of a row-block that a warp has under way.
+        pieces: units a piece; 0 is the usual.
         dependent: whether the kernel may start before the one ahead of it ends.
     """
 
     blocks: int
-    warps: int = _WARPS
-    team: int = 1
-    ranks: int = 1
-    depth: int = 0
+    warps: int = 8
+    stages: int = 4
+    pieces: int = 0
     dependent: bool = False
 
 
@@ -78,59 +75,15 @@ def build(x_dtype: torch.dtype) -> ctypes.CDLL:
     return library
 
 
-def shared_bytes(m: int, row_blocks: int, row_bytes: int, scales: int, plan: Plan) -> int:
-    """Shared memory of a block with so many row-blocks, as `Places` of decode.cuh has it.
+def plan_for(row_blocks: int, units: int, processors: int) -> Plan:
+    """Two blocks a multiprocessor.
 
     Args:
-        m: rows of x.
-        row_blocks: of one block.
-        row_bytes: of one staged row of x.
-        scales: bytes of scales a row-block.
-        plan: for its warps and team.
-    """
-    tiles = _tiles(m)
-    held = m * (row_bytes + 16)
-    slots = (row_blocks + plan.warps // plan.team) * plan.team * tiles * 512
-    end = 256 + max(held, m * row_blocks * 64) + slots + row_blocks * scales
-    return max(end, 256 + tiles * 8 * (row_bytes + 16)) if tiles > 1 else end
-
-
-def _tiles(m: int) -> int:
-    return 1 << (-(-m // 8) - 1).bit_length()
-
-
-def plan_for(m: int, row_blocks: int, units: int, unit_bytes: int, groups: int, scale: int,
-             processors: int) -> Plan:  # fmt: skip
-    """One block a multiprocessor; K is split over a cluster where x is too large for one block.
-
-    Args:
-        m: rows of x.
         row_blocks, units: of W.
-        unit_bytes: of one row of x against one unit.
-        groups: of scales along K.
-        scale: bytes of a scale.
         processors: multiprocessors of the GPU.
     """
-    for ranks in (1, 2, 4, 8):
-        if ranks > units:
-            break
-        row_bytes = -(-units // ranks) * unit_bytes
-        scales = min(groups, -(-groups // ranks) + 1) * 16 * scale
-        most = processors // ranks
-        for waves in (1, 2, 4, 8, 16, 32, 64):
-            rows = -(-row_blocks // min(row_blocks, most * waves))
-            blocks = -(-row_blocks // rows)
-            # a second member doubles the slots, which are large for many rows of x
-            team = 1 if units // ranks < 4 or m > 16 else 2
-            plan = Plan(blocks=blocks, ranks=ranks, team=team)
-            # a lone large x would be read from the L2 by every multiprocessor
-            crowded = m * row_bytes > 112 * 1024 and ranks < 8 and units // ranks >= 2
-            if not crowded and shared_bytes(m, rows, row_bytes, scales, plan) <= _SHARED_BYTES:
-                return plan
-    raise UnsupportedError(
-        f"decode: {m} rows of x with {units} units of {unit_bytes} bytes do not fit in the shared "
-        "memory of 8 blocks: split M"
-    )
+    rows = -(-row_blocks // (2 * processors))
+    return Plan(blocks=-(-row_blocks // rows))
 
 
 def product(
@@ -148,7 +101,7 @@ def product(
     quantize: bool = False,
     plan: Plan | None = None,
 ) -> None:
-    """y = x W^T * scales + bias + residual, for up to 64 rows of x.
+    """y = x W^T * scales + bias + residual, sixteen rows of x at a time.
 
     Args:
         x: [M, K] with unit stride along K: int8; or bfloat16 or float16; or any float with
@@ -161,16 +114,14 @@ def product(
         columns: K.
         group: columns a scale; None is one scale a row.
         bias: [N], any float.
-        residual: [M, N], contiguous, any float.
+        residual: [M, N] with unit stride along N, any float.
         quantize: turn float x into int8 codes, row by row, as kernel/device/row_codes.py.
         plan: how to cut it up; None chooses.
 
     Raises:
-        UnsupportedError: for more than 64 rows, or a group that is not 32, 64, 128, ...
+        UnsupportedError: for a group that is not 32, 64, 128, ...
     """
     m, n = y.shape
-    if m > MOST_TOKENS:
-        raise UnsupportedError(f"decode: x has {m} rows: at most {MOST_TOKENS} at a time")
     if not m or not n:
         return
     groups = scale.shape[1]
@@ -179,22 +130,17 @@ def product(
         raise UnsupportedError(f"decode: groups of {group}: allowed are 32 times a power of two")
     kind = torch.int8 if quantize else x.dtype
     row_blocks, units = codes.shape[:2]
-    unit_bytes = 256 // bits * kind.itemsize
-    try:
-        chosen = plan or plan_for(
-            m, row_blocks, units, unit_bytes, groups, scale.itemsize, multiprocessors(x.device)
-        )
-    except UnsupportedError:
-        if m <= _TILE:
-            raise
-        half = -(-m // (2 * _TILE)) * _TILE
-        for part in (slice(0, half), slice(half, m)):
+    if m > MOST_TOKENS:
+        for at in range(0, m, MOST_TOKENS):
+            part = slice(at, at + MOST_TOKENS)
             product(
                 x[part], x_scale[part] if x_scale is not None else None, codes, scale, y[part],
                 bits=bits, columns=columns, group=group, bias=bias,
                 residual=residual[part] if residual is not None else None, quantize=quantize,
+                plan=plan,
             )  # fmt: skip
         return
+    chosen = plan or plan_for(row_blocks, units, multiprocessors(x.device))
     doubled = 2 if bits == 2 else 1
     task = _Task(
         codes=codes.data_ptr(),
@@ -205,10 +151,10 @@ def product(
         residual=residual.data_ptr() if residual is not None else None,
         y=y.data_ptr(),
         x_pitch=x.stride(0),
+        residual_pitch=residual.stride(0) if residual is not None else 0,
         m=m,
         n=n,
         k=columns,
-        row_blocks=row_blocks,
         units=units,
         groups=groups,
         group_steps_log2=(steps.bit_length() - 1) if groups > 1 else 0,
@@ -217,13 +163,15 @@ def product(
         bias_type=_TYPES[bias.dtype] if bias is not None else 0,
         residual_type=_TYPES[residual.dtype] if residual is not None else 0,
         y_type=_TYPES[y.dtype],
-        team=chosen.team,
-        ranks=chosen.ranks,
+        rows_each=row_blocks // chosen.blocks,
+        rows_more=row_blocks % chosen.blocks,
+        warp_units=-(-units // chosen.warps),
+        stages=chosen.stages,
         factor=2.0 ** -(8 - bits) if kind == torch.int8 else 1.0 / doubled,
     )
     launch = _Launch(
         bits=bits,
-        depth=chosen.depth,
+        pieces=chosen.pieces,
         warps=chosen.warps,
         blocks=chosen.blocks,
         dependent=chosen.dependent,

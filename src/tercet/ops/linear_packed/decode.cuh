@@ -1,10 +1,14 @@
-// y[M, N] = x[M, K] W[N, K]^T for M up to 64, W in the layout "fragments": bound by reading W.
+// y[M, N] = x[M, K] W[N, K]^T for M up to 16, W in the layout "fragments": bound by reading W.
 //
-// A block takes a run of row-blocks (16 rows of W each) that lies in one piece in memory, and its warps
-// share the run's units evenly: a team of `team` warps takes a contiguous range, its members every
-// team-th unit. Each lane keeps DEPTH loads of 16 bytes in flight. At the end of a row-block a warp
-// leaves its sums in a slot of its own in shared memory; after one barrier all threads add the slots
-// of their outputs in a fixed order, apply the scales and store. A cluster of blocks may split K.
+// A block takes a run of row-blocks (16 rows of W each), and each of its warps a fixed range of K. So a
+// warp holds its part of x in registers, as the B operand of mma, over all row-blocks: the inner loop
+// only fetches and decodes weights. Where the range is longer than UNITS units, the warp goes over the
+// row-blocks again for each further piece of it.
+//
+// A piece of a row-block is contiguous in memory. One lane requests it by a bulk copy into a ring in
+// shared memory that belongs to the warp alone: one barrier a stage says that it came, a __syncwarp
+// that it was read. At the end of a piece a warp adds its sums to its own slot of the row-block; after
+// the only barrier of the block all threads add the slots in a fixed order, scale and store.
 //
 // Weights and scales do not depend on the kernel before, so with programmatic dependent launch they are
 // on their way while that kernel still runs; x is read after it.
@@ -20,266 +24,254 @@ struct Task {
   const void* x;            // [M, K], rows x_pitch elements apart
   const float* x_scale;     // [M] or null
   const void* bias;         // [N] or null
-  const void* residual;     // [M, N] or null
+  const void* residual;     // [M, N], rows residual_pitch elements apart, or null
   void* y;                  // [M, N]
-  int64_t x_pitch;
+  int64_t x_pitch, residual_pitch;
   int m, n, k;
-  int row_blocks, units, groups;
+  int units, groups;
   int group_steps_log2;     // a group is 32 * 2^this columns
   int scale_type, x_type, bias_type, residual_type, y_type;
-  int team, ranks;          // warps a team; blocks a cluster
+  int rows_each, rows_more; // row-blocks of a block; of the first rows_more blocks one more
+  int warp_units;           // units of a row-block that a warp takes
+  int stages, stage_bytes;  // of a warp's ring
   float factor;             // sums are products times 1 / factor
 };
 
-// where things lie in shared memory, in bytes; the host computes the same
+// where things lie in shared memory, in bytes
 struct Places {
-  static constexpr int ROWS_SCALE = 0, X = 256;  // the same in every block of a cluster
-  int row_stride, slots, scales, end;
-  __host__ __device__ Places(int rows_of_x, int row_bytes, int row_blocks, int warps, int team,
-                             int tiles, int groups, int scale_bytes) {
+  static constexpr int ROWS_SCALE = 0, BARRIERS = 64, RING = 2048;
+  static constexpr int SLOT_PITCH = 20;  // words from one row of x to the next: no bank conflicts
+  int row_stride, x, slots, end;
+  __host__ __device__ Places(const Task& task, int warps, int row_bytes) {
     row_stride = row_bytes + 16;
-    // where a cluster splits K, sums take the place of x in the end
-    const int outputs = rows_of_x * row_blocks * 64, x_bytes = rows_of_x * row_stride;
-    slots = X + (outputs > x_bytes ? outputs : x_bytes);
-    scales = slots + (row_blocks + warps / team) * team * tiles * 512;
-    end = scales + row_blocks * groups * 16 * scale_bytes;
+    x = RING + warps * task.stages * task.stage_bytes;
+    slots = x + warps * task.m * row_stride;
+    end = slots + (task.rows_each + (task.rows_more > 0)) * warps * task.m * SLOT_PITCH * 4;
   }
 };
 
-template <int BITS, int TILES, class X, bool GROUPED, int DEPTH>
-__global__ void __launch_bounds__(512, TILES == 1 && DEPTH <= 8 ? 2 : 1) decode(const Task task) {
+template <int BITS, int TILES, class X, bool GROUPED, int UNITS>
+__global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task task) {
   using U = Unit<BITS, TILES, X>;
   using Part = typename U::Sum;
   // sums that scales of groups have been applied to are floats
   using Sum = std::conditional_t<GROUPED, float, Part>;
-  constexpr int WORDS = TILES * 4;
+  constexpr int PITCH = Places::SLOT_PITCH, STEP_WORDS = U::STEP_WORDS;
   extern __shared__ __align__(128) unsigned char memory[];
 
   const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
   const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
-  const int ranks = task.ranks, rank = ranks > 1 ? cluster_rank() : 0;
-  const int block = blockIdx.x / ranks, blocks = gridDim.x / ranks;
-  const int first_row = static_cast<unsigned>(task.row_blocks * block) / static_cast<unsigned>(blocks);
-  const int rows =
-      static_cast<unsigned>(task.row_blocks * (block + 1)) / static_cast<unsigned>(blocks) - first_row;
-  const int first_unit = task.units * rank / ranks;
-  const int units = task.units * (rank + 1) / ranks - first_unit;
-  const int total = rows * units, team = task.team, teams = warps / team;
-  const int first_group = GROUPED ? (first_unit * U::STEPS) >> task.group_steps_log2 : 0;
-  const int groups =
-      GROUPED ? min(task.groups, (((first_unit + units) * U::STEPS - 1) >> task.group_steps_log2) + 1) -
-                    first_group
-              : 1;
-  const int scale_bytes = bytes_of(task.scale_type);
-  const Places places(task.m, units * U::BYTES, rows, warps, team, TILES, groups, scale_bytes);
-  unsigned char* x_here = memory + Places::X;
-  Sum* slots = reinterpret_cast<Sum*>(memory + places.slots);
-  unsigned char* scales = memory + places.scales;
+  const int block = blockIdx.x;
+  const int first_row = block * task.rows_each + min(block, task.rows_more);
+  const int rows = task.rows_each + (block < task.rows_more);
+  const int first_unit = warp * task.warp_units;
+  const int units = max(0, min(task.warp_units, task.units - first_unit));
+  const int items = (units + UNITS - 1) / UNITS * rows;  // pieces of row-blocks
+  const int m_rows = task.m, scale_bytes = bytes_of(task.scale_type);
+  const Places places(task, warps, UNITS * U::BYTES);
   float* rows_scale = reinterpret_cast<float*>(memory + Places::ROWS_SCALE);
 
-  // scales of the block, 16 bytes a copy
-  {
-    const int vectors = groups * scale_bytes;
-    const unsigned char* from = static_cast<const unsigned char*>(task.scale);
-    for (int i = threadIdx.x; i < rows * vectors; i += blockDim.x) {
-      const int r = i / vectors, v = i - r * vectors;
-      const int64_t at = (static_cast<int64_t>(first_row + r) * task.groups + first_group) * 16 * scale_bytes;
-      copy_async(shared_address(scales + i * 16), from + at + v * 16);
-    }
-  }
-
-  // the first loads of weights
-  const int mine = warp / team, member = warp - mine * team;
-  // products fit in 31 bits: the host sees to it
-  auto share = [&](int t) -> int { return static_cast<unsigned>(total * t) / static_cast<unsigned>(teams); };
-  int at = share(mine) + member;
-  const int last = share(mine + 1);
-  const int count = at < last ? (last - at + team - 1) / team : 0;
-  int row = at / units, unit = at - row * units;
+  // the first requests for weights
+  const int stages = task.stages;
+  const uint32_t barriers = shared_address(memory + Places::BARRIERS) + warp * stages * 8;
+  const uint32_t ring = shared_address(memory + Places::RING) + warp * stages * task.stage_bytes;
+  const uint4* const start = task.codes + (static_cast<int64_t>(first_row) * task.units + first_unit) * 32;
   const uint64_t policy = read_once();
-  const uint4* next =
-      task.codes +
-      (static_cast<int64_t>(first_row + row) * task.units + first_unit + unit) * 32 + lane;
-  const int skip = (task.units - units) * 32, stride = team * 32;
-  int next_unit = unit;
-  uint4 ring[DEPTH];
-  auto fetch = [&](uint4& to) {
-    to = load_weights(next, policy);
-    next += stride;
-    next_unit += team;
-    if (next_unit >= units) next_unit -= units, next += skip;
+  auto group_of = [&](int unit, int step) {
+    return min((unit * U::STEPS + step) >> task.group_steps_log2, task.groups - 1);
   };
-#pragma unroll
-  for (int d = 0; d < DEPTH; d++)
-    if (d < count) fetch(ring[d]);
-  let_next_start();
-
-
-  // slots that no warp writes count as zero
-  for (int i = threadIdx.x; i < (rows + teams) * team * WORDS * 32; i += blockDim.x) slots[i] = 0;
-  const bool codes_here = sizeof(X) == 1 && task.x_type != 3;
-  if (codes_here && threadIdx.x < 64) rows_scale[threadIdx.x] = 0.f;
-
-  wait_for_previous();
-  constexpr int UNIT_COLUMNS = 32 * U::STEPS;
-  Rows x_rows{task.x, task.x_pitch, task.x_type, task.m, first_unit * UNIT_COLUMNS,
-              min(task.k, (first_unit + units) * UNIT_COLUMNS), units * UNIT_COLUMNS,
-              places.row_stride};
-  if (codes_here) {
-    if constexpr (sizeof(X) == 1) {
-      __syncthreads();
-      find_largest(x_rows, reinterpret_cast<uint32_t*>(rows_scale));
-      __syncthreads();
-      uint32_t largest = 0;
-      if (ranks > 1) {
-        cluster_barrier();
-        if (threadIdx.x < task.m)
-          for (int r = 0; r < ranks; r++) largest = max(largest, word_of(r, rows_scale + threadIdx.x));
-        cluster_barrier();
-      } else if (threadIdx.x < task.m) {
-        largest = __float_as_uint(rows_scale[threadIdx.x]);
-      }
-      if (threadIdx.x < task.m)
-        rows_scale[threadIdx.x] = __fdiv_rn(__uint_as_float(largest), 127.f);
-      __syncthreads();
-      stage_codes(x_rows, rows_scale, x_here);
-    }
-  } else {
-    stage(x_rows, x_here, X());
-    if (threadIdx.x < task.m)
-      rows_scale[threadIdx.x] = task.x_scale ? task.x_scale[threadIdx.x] : 1.f;
-  }
-  copies_arrived();
-  __syncthreads();
-
-  Sum sums[TILES][4];
-  auto clear = [&] {
-#pragma unroll
-    for (int t = 0; t < TILES; t++)
-#pragma unroll
-      for (int c = 0; c < 4; c++) sums[t][c] = 0;
-  };
-  auto leave = [&] {
-    Sum* slot = slots + ((mine + row) * team + member) * WORDS * 32 + lane;
-#pragma unroll
-    for (int t = 0; t < TILES; t++)
-#pragma unroll
-      for (int c = 0; c < 4; c++) slot[(t * 4 + c) * 32] = sums[t][c];
-    clear();
-  };
-  clear();
-  // rows of x past the last are the last again: their columns of the product go nowhere
-  const uint32_t tile_bytes = 8 * places.row_stride;
-  const uint32_t x_lane = shared_address(x_here) +
-                          (TILES == 1 ? min(lane % 8, task.m - 1) : lane % 8) * places.row_stride +
-                          lane / 8 * 16;
-  uint32_t x_at = x_lane + unit * U::BYTES;
-  const uint32_t x_step = team * U::BYTES, x_wrap = units * U::BYTES;
-
-  auto use = [&](const uint4& loaded) {
-    const uint32_t w[4] = {loaded.x, loaded.y, loaded.z, loaded.w};
-    if constexpr (GROUPED) {
-      Part part[TILES][4];
-      auto nothing = [&] {
-#pragma unroll
-        for (int t = 0; t < TILES; t++)
-#pragma unroll
-          for (int c = 0; c < 4; c++) part[t][c] = 0;
-      };
-      auto apply = [&](int step) {
-        const int g = min(((first_unit + unit) * U::STEPS + step) >> task.group_steps_log2,
-                          first_group + groups - 1) - first_group;
-        const int i = (row * groups + g) * 16 + lane / 4;
-        const float low = number_at(scales, i, task.scale_type);
-        const float high = number_at(scales, i + 8, task.scale_type);
-#pragma unroll
-        for (int t = 0; t < TILES; t++)
-#pragma unroll
-          for (int c = 0; c < 4; c++)
-            sums[t][c] = fmaf(static_cast<float>(part[t][c]), c < 2 ? low : high, sums[t][c]);
-      };
-      if ((1 << task.group_steps_log2) >= U::STEPS) {
-        nothing();
-        U::all(w, x_at, tile_bytes, part);
-        apply(0);
+  int asked = 0, asked_row = 0, asked_unit = 0, asked_stage = 0;
+  const uint4* next = start;
+  auto ask = [&] {
+    const int count = min(UNITS, units - asked_unit);
+    if (lane == 0) {
+      const uint32_t barrier = barriers + asked_stage * 8, to = ring + asked_stage * task.stage_bytes;
+      if constexpr (GROUPED) {
+        const int low = group_of(first_unit + asked_unit, 0);
+        const int high = group_of(first_unit + asked_unit + count - 1, U::STEPS - 1);
+        const int bytes = (high - low + 1) * 16 * scale_bytes;
+        const int64_t at = static_cast<int64_t>(first_row + asked_row) * task.groups + low;
+        expect(barrier, count * 512 + bytes);
+        copy_bulk(to, next, count * 512, barrier, policy);
+        copy_bulk(to + UNITS * 512, static_cast<const char*>(task.scale) + at * 16 * scale_bytes,
+                  bytes, barrier, policy);
       } else {
-#pragma unroll
-        for (int j = 0; j < U::STEPS; j++) {
-          nothing();
-          U::step(w, j, x_at, tile_bytes, part);
-          apply(j);
-        }
+        expect(barrier, count * 512);
+        copy_bulk(to, next, count * 512, barrier, policy);
       }
-    } else {
-      U::all(w, x_at, tile_bytes, sums);
     }
+    asked++, asked_row++;
+    next += task.units * 32;
+    if (++asked_stage == stages) asked_stage = 0;
+    if (asked_row == rows) asked_row = 0, asked_unit += UNITS, next = start + asked_unit * 32;
   };
-  for (int i = 0; i < count; i += DEPTH) {
+  if (lane == 0) {
+    for (int s = 0; s < stages; s++) barrier_init(barriers + s * 8);
+    barriers_ready();
+  }
+  __syncwarp();
+  for (int s = 0; s < stages && asked < items; s++) ask();
+  let_next_start();
+  wait_for_previous();
+
+  // what a thread's first output needs besides its sum
+  const int outputs = rows * 16 * m_rows, width = rows * 16;
+  struct Place { int m, j; };
+  auto place_of = [&](int o) {
+    Place p{0, o};
+    while (p.j >= width) p.j -= width, p.m++;
+    return p;
+  };
+  auto weight_scale = [&](const Place& p) {
+    return GROUPED ? 1.f : number_at(task.scale, first_row * 16 + p.j, task.scale_type);
+  };
+  auto addend = [&](const Place& p) {
+    const int n = first_row * 16 + p.j;
+    float sum = 0.f;
+    if (n >= task.n) return sum;
+    if (task.bias) sum = number_at(task.bias, n, task.bias_type);
+    if (task.residual) sum += number_at(task.residual, p.m * task.residual_pitch + n, task.residual_type);
+    return sum;
+  };
+  const Place first_place = place_of(min(static_cast<int>(threadIdx.x), outputs - 1));
+  const float first_scale = weight_scale(first_place), first_addend = addend(first_place);
+
+  const bool floats = sizeof(X) == 1 && task.x_type != 3;
+  if (floats) {
+    if constexpr (sizeof(X) == 1) {
+      if (threadIdx.x < 16) rows_scale[threadIdx.x] = 0.f;
+      __syncthreads();
+      const Rows all{task.x, task.x_pitch, task.x_type, m_rows, 0, task.k, task.units * U::COLUMNS, 0};
+      find_largest(all, reinterpret_cast<uint32_t*>(rows_scale));
+      __syncthreads();
+      if (threadIdx.x < m_rows) rows_scale[threadIdx.x] = __fdiv_rn(rows_scale[threadIdx.x], 127.f);
+      __syncthreads();
+    }
+  } else if (threadIdx.x < m_rows) {
+    rows_scale[threadIdx.x] = task.x_scale ? task.x_scale[threadIdx.x] : 1.f;
+  }
+
+  unsigned char* const x_here = memory + places.x + warp * m_rows * places.row_stride;
+  auto stage_x = [&](int unit) {
+    const int column = (first_unit + unit) * U::COLUMNS;
+    const Rows part{task.x, task.x_pitch, task.x_type, m_rows, column,
+                    min(task.k, (first_unit + units) * U::COLUMNS), UNITS * U::COLUMNS, places.row_stride};
+    if constexpr (sizeof(X) == 1) {
+      if (floats) return stage_codes(part, rows_scale, x_here);
+    }
+    stage<X>(part, x_here);
+  };
+  if (units) stage_x(0);
+
+  Sum* const slots = reinterpret_cast<Sum*>(memory + places.slots);
+  const int slot_words = m_rows * PITCH, slot_step = warps * slot_words;
+  uint32_t held[TILES][UNITS * U::STEPS * STEP_WORDS];
+  int stage_now = 0;
+  uint32_t parity = 0;
+#pragma unroll 1
+  for (int unit = 0; unit < units; unit += UNITS) {
+    copies_arrived();
+    __syncwarp();
 #pragma unroll
-    for (int d = 0; d < DEPTH; d++) {
-      if (i + d < count) {
-        use(ring[d]);
-        if (i + d + DEPTH < count) fetch(ring[d]);
-        unit += team;
-        x_at += x_step;
-        if (unit >= units) {
-          leave();
-          unit -= units, row += 1, x_at -= x_wrap;
-        }
+    for (int t = 0; t < TILES; t++) {
+      // rows of x past the last are the last again: their columns of the product go nowhere
+      const int row = min((sizeof(X) == 1 ? lane % 8 : lane / 4) + 8 * t, m_rows - 1);
+      U::template hold<UNITS>(shared_address(x_here) + row * places.row_stride +
+                                  (sizeof(X) == 1 ? lane / 8 * 16 : 0),
+                              lane, held[t]);
+    }
+    __syncwarp();
+    if (unit + UNITS < units) stage_x(unit + UNITS);
+
+    Sum* slot = slots + warp * slot_words + lane % 4 * 2 * PITCH + lane / 4;
+    const int low = GROUPED ? group_of(first_unit + unit, 0) : 0;
+    const int high = GROUPED ? group_of(first_unit + min(unit + UNITS, units) - 1, U::STEPS - 1) : 0;
+#pragma unroll 1
+    for (int row = 0; row < rows; row++, slot += slot_step) {
+      const uint32_t at = ring + stage_now * task.stage_bytes;
+      wait_for(barriers + stage_now * 8, parity);
+      uint32_t w[UNITS][4];
+#pragma unroll
+      for (int u = 0; u < UNITS; u++) {
+        const uint4 four = four_words(at + u * 512 + lane * 16);
+        w[u][0] = four.x, w[u][1] = four.y, w[u][2] = four.z, w[u][3] = four.w;
       }
+      Sum sums[2][TILES][4];
+#pragma unroll
+      for (int i = 0; i < 8 * TILES; i++) sums[i / (4 * TILES)][i / 4 % TILES][i % 4] = 0;
+      if constexpr (GROUPED) {
+        const unsigned char* scales =
+            memory + Places::RING + (warp * stages + stage_now) * task.stage_bytes + UNITS * 512;
+        auto apply = [&](const Part(&part)[TILES][4], int u, int j) {
+          const int i = (min(group_of(first_unit + unit + u, j), high) - low) * 16 + lane / 4;
+          const float above = number_at(scales, i, task.scale_type);
+          const float below = number_at(scales, i + 8, task.scale_type);
+#pragma unroll
+          for (int t = 0; t < TILES; t++)
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+              sums[u % 2][t][c] =
+                  fmaf(static_cast<float>(part[t][c]), c < 2 ? above : below, sums[u % 2][t][c]);
+        };
+        const bool whole = (1 << task.group_steps_log2) >= U::STEPS;
+#pragma unroll
+        for (int u = 0; u < UNITS; u++) {
+          Part part[TILES][4] = {};
+#pragma unroll
+          for (int j = 0; j < U::STEPS; j++) {
+            const uint32_t* x[TILES];
+#pragma unroll
+            for (int t = 0; t < TILES; t++) x[t] = held[t] + (u * U::STEPS + j) * STEP_WORDS;
+            U::step(w[u], j, x, part);
+            if (j + 1 == U::STEPS || (!whole && (((j + 1) >> task.group_steps_log2) << task.group_steps_log2) == j + 1)) {
+              apply(part, u, j);
+#pragma unroll
+              for (int i = 0; i < 4 * TILES; i++) part[i / 4][i % 4] = 0;
+            }
+          }
+        }
+        __syncwarp();
+        if (asked < items) ask();
+      } else {
+        __syncwarp();
+        if (asked < items) ask();
+#pragma unroll
+        for (int u = 0; u < UNITS; u++)
+#pragma unroll
+          for (int j = 0; j < U::STEPS; j++) {
+            const uint32_t* x[TILES];
+#pragma unroll
+            for (int t = 0; t < TILES; t++) x[t] = held[t] + (u * U::STEPS + j) * STEP_WORDS;
+            U::step(w[u], j, x, sums[u % 2]);
+          }
+      }
+      // c: row lane / 4 + 8 (c / 2) of W, row 8 t + 2 (lane % 4) + c % 2 of x
+#pragma unroll
+      for (int t = 0; t < TILES; t++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+          if (8 * t + lane % 4 * 2 + c % 2 >= m_rows) continue;
+          Sum& to = slot[(8 * t + c % 2) * PITCH + c / 2 * 8];
+          const Sum sum = sums[0][t][c] + sums[1][t][c];
+          to = unit ? to + sum : sum;
+        }
+      if (++stage_now == stages) stage_now = 0, parity ^= 1;
     }
   }
-  if (count && unit >= team) leave();  // else its last unit was a row-block's last
   __syncthreads();
 
-  // row-block r has the slots of teams [(r units + 1) teams - 1] / total to [(r + 1) units teams - 1] / total
-  auto slots_of = [&](int r, int word, Sum& sum) {
-    const int from = static_cast<unsigned>((r * units + 1) * teams - 1) / static_cast<unsigned>(total);
-    const int to = static_cast<unsigned>((r + 1) * units * teams - 1) / static_cast<unsigned>(total);
-    for (int s = (from + r) * team; s < (to + r + 1) * team; s++) sum += slots[s * WORDS * 32 + word];
-  };
-  const int outputs = rows * 16 * task.m;
-  auto word_of_output = [](int j, int m) {
-    return ((m / 8) * 4 + j / 8 * 2 + m % 2) * 32 + j % 8 * 4 + m % 8 / 2;
-  };
-  auto store = [&](int m, int r, int j, Sum sum) {
-    const int n = (first_row + r) * 16 + j;
-    if (n >= task.n) return;
-    float value = static_cast<float>(sum) * task.factor;
-    if (!GROUPED) value *= number_at(scales, r * 16 + j, task.scale_type);
-    value *= rows_scale[m];
-    if (task.bias) value += number_at(task.bias, n, task.bias_type);
-    const int64_t to = static_cast<int64_t>(m) * task.n + n;
-    if (task.residual) value += number_at(task.residual, to, task.residual_type);
-    put_number(task.y, to, task.y_type, value);
-  };
-  if (ranks == 1) {
-    for (int o = threadIdx.x; o < outputs; o += blockDim.x) {
-      const int m = o / (rows * 16), nj = o - m * rows * 16, r = nj / 16, j = nj % 16;
-      Sum sum = 0;
-      slots_of(r, word_of_output(j, m), sum);
-      store(m, r, j, sum);
-    }
-    return;
-  }
-  // each block of the cluster adds its own slots into the first of each row-block (nobody else reads
-  // those any more), then finishes its share of the outputs
-  Sum* totals = reinterpret_cast<Sum*>(x_here);  // x is not needed any more
+  const int active = min(warps, (task.units + task.warp_units - 1) / task.warp_units);
+  float scale = first_scale, more = first_addend;
+  Place p = first_place;
   for (int o = threadIdx.x; o < outputs; o += blockDim.x) {
-    const int m = o / (rows * 16), nj = o - m * rows * 16;
+    if (o >= blockDim.x) p = place_of(o), scale = weight_scale(p), more = addend(p);
+    const Sum* from = slots + p.j / 16 * slot_step + p.m * PITCH + p.j % 16;
     Sum sum = 0;
-    slots_of(nj / 16, word_of_output(nj % 16, m), sum);
-    totals[o] = sum;
+#pragma unroll 4
+    for (int w = 0; w < active; w++) sum += from[w * slot_words];
+    const int n = first_row * 16 + p.j;
+    if (n >= task.n) continue;
+    const float value = static_cast<float>(sum) * task.factor * scale * rows_scale[p.m] + more;
+    put_number(task.y, static_cast<int64_t>(p.m) * task.n + n, task.y_type, value);
   }
-  cluster_barrier();
-  for (int o = rank * blockDim.x + threadIdx.x; o < outputs; o += ranks * blockDim.x) {
-    const int m = o / (rows * 16), nj = o - m * rows * 16;
-    Sum sum = 0;
-    for (int r = 0; r < ranks; r++) {
-      const uint32_t word = word_of(r, totals + o);
-      sum += *reinterpret_cast<const Sum*>(&word);
-    }
-    store(m, nj / 16, nj % 16, sum);
-  }
-  cluster_barrier();
 }

@@ -3,72 +3,66 @@
 #include "decode.cuh"
 
 struct Launch {
-  int bits, depth, warps, blocks, dependent;  // blocks: clusters in the grid
+  int bits, pieces, warps, blocks, dependent;  // pieces: units at a time
 };
 
-template <int BITS, int TILES, class X, bool GROUPED, int DEPTH>
-static int launch(const Task& task, const Launch& how, cudaStream_t stream) {
-  auto kernel = decode<BITS, TILES, X, GROUPED, DEPTH>;
+template <int BITS, int TILES, class X, bool GROUPED, int UNITS>
+static int launch(Task task, const Launch& how, cudaStream_t stream) {
+  auto kernel = decode<BITS, TILES, X, GROUPED, UNITS>;
   using U = Unit<BITS, TILES, X>;
-  const int rows = (task.row_blocks + how.blocks - 1) / how.blocks;
-  const int units = (task.units + task.ranks - 1) / task.ranks;
-  int groups = 1;
+  task.stage_bytes = UNITS * 512;
   if (GROUPED) {
-    const int whole = ((units * U::STEPS - 1) >> task.group_steps_log2) + 2;
-    groups = whole < task.groups ? whole : task.groups;
+    const int whole = ((UNITS * U::STEPS - 1) >> task.group_steps_log2) + 2;
+    task.stage_bytes += (whole < task.groups ? whole : task.groups) * 16 * bytes_of(task.scale_type);
   }
-  const Places places(task.m, units * U::BYTES, rows, how.warps, task.team, TILES, groups,
-                      bytes_of(task.scale_type));
-  // the lanes of a last, partial tile read past the rows of x
-  const int reach = Places::X + TILES * 8 * places.row_stride;
-  const int bytes = TILES > 1 && reach > places.end ? reach : places.end;
+  task.stage_bytes = (task.stage_bytes + 127) / 128 * 128;
+  const Places places(task, how.warps, UNITS * U::BYTES);
   static int allowed = 48 * 1024;
-  if (bytes > allowed) {
+  if (places.end > allowed) {
     const cudaError_t status =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, places.end);
     if (status != cudaSuccess) return cudaGetLastError(), status;
-    allowed = bytes;
+    allowed = places.end;
   }
-  cudaLaunchAttribute attributes[2];
+  cudaLaunchAttribute dependent;
+  dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  dependent.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(how.blocks * task.ranks);
+  config.gridDim = dim3(how.blocks);
   config.blockDim = dim3(how.warps * 32);
-  config.dynamicSmemBytes = bytes;
+  config.dynamicSmemBytes = places.end;
   config.stream = stream;
-  config.attrs = attributes;
-  if (task.ranks > 1) {
-    cudaLaunchAttribute& one = attributes[config.numAttrs++];
-    one.id = cudaLaunchAttributeClusterDimension;
-    one.val.clusterDim.x = task.ranks;
-    one.val.clusterDim.y = one.val.clusterDim.z = 1;
-  }
-  if (how.dependent) {
-    cudaLaunchAttribute& one = attributes[config.numAttrs++];
-    one.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    one.val.programmaticStreamSerializationAllowed = 1;
-  }
+  config.attrs = &dependent;
+  config.numAttrs = how.dependent ? 1 : 0;
   const cudaError_t status = cudaLaunchKernelEx(&config, kernel, task);
   return status != cudaSuccess ? (cudaGetLastError(), status) : 0;
 }
 
-template <int BITS, int TILES, class X>
+template <int BITS, int TILES, class X, int UNITS>
 static int with_groups(const Task& task, const Launch& how, cudaStream_t stream) {
-  constexpr int USUAL = TILES <= 2 ? 6 : 4;
-  if (task.groups > 1) return launch<BITS, TILES, X, true, USUAL>(task, how, stream);
-  // other depths only where the sweep of the bench asks for them
-  if constexpr (TILES == 1 && BITS == 2) {
-    if (how.depth == 4) return launch<BITS, TILES, X, false, 4>(task, how, stream);
-    if (how.depth == 8) return launch<BITS, TILES, X, false, 8>(task, how, stream);
+  if (task.groups > 1) return launch<BITS, TILES, X, true, UNITS>(task, how, stream);
+  return launch<BITS, TILES, X, false, UNITS>(task, how, stream);
+}
+
+template <int BITS, int TILES, class X>
+static int with_units(const Task& task, const Launch& how, cudaStream_t stream) {
+#ifdef DECODE_SWEEP
+  if constexpr (TILES == 1 && BITS == 2 && sizeof(X) == 1) {
+    if (how.pieces == 2) return launch<BITS, TILES, X, false, 2>(task, how, stream);
+    if (how.pieces == 7) return launch<BITS, TILES, X, false, 7>(task, how, stream);
+    if (how.pieces == 8) return launch<BITS, TILES, X, false, 8>(task, how, stream);
   }
-  return launch<BITS, TILES, X, false, USUAL>(task, how, stream);
+#endif
+  // at most 64 registers of x a lane
+  constexpr int EACH = Unit<BITS, TILES, X>::STEPS * Unit<BITS, TILES, X>::STEP_WORDS * TILES;
+  return with_groups<BITS, TILES, X, (EACH > 16 ? 2 : 4)>(task, how, stream);
 }
 
 template <int BITS, class X>
 static int with_tiles(const Task& task, const Launch& how, cudaStream_t stream) {
-  if (task.m <= 8) return with_groups<BITS, 1, X>(task, how, stream);
-  if (task.m <= 16) return with_groups<BITS, 2, X>(task, how, stream);
-  if (task.m <= 32) return with_groups<BITS, 4, X>(task, how, stream);
-  return with_groups<BITS, 8, X>(task, how, stream);
+  if (task.m <= 8) return with_units<BITS, 1, X>(task, how, stream);
+  if (task.m <= 16) return with_units<BITS, 2, X>(task, how, stream);
+  return cudaErrorInvalidValue;
 }
 
 template <class X> static int with_bits(const Task& task, const Launch& how, void* stream) {

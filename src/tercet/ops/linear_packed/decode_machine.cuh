@@ -22,15 +22,22 @@ __device__ __forceinline__ uint4 load_weights(const uint4* p, uint64_t policy) {
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
-__device__ __forceinline__ void load_matrices(uint32_t at, uint32_t (&b)[4]) {
+__device__ __forceinline__ void load_matrices(uint32_t at, uint32_t* b) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
                : "r"(at));
 }
-__device__ __forceinline__ void load_matrices(uint32_t at, uint32_t (&b)[2]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0,%1}, [%2];"
-               : "=r"(b[0]), "=r"(b[1])
+__device__ __forceinline__ uint4 four_words(uint32_t at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                : "r"(at));
+  return v;
+}
+__device__ __forceinline__ uint2 two_words(uint32_t at) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+  return v;
 }
 
 // 16 bytes, of which `bytes` are read and the rest is zero
@@ -43,30 +50,40 @@ __device__ __forceinline__ void copies_arrived() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
+// bulk copies to shared memory that a barrier counts; bytes are a multiple of 16
+__device__ __forceinline__ void barrier_init(uint32_t barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+}
+__device__ __forceinline__ void barriers_ready() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void copy_bulk(uint32_t shared, const void* global, uint32_t bytes,
+                                          uint32_t barrier, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(shared),
+      "l"(global), "r"(bytes), "r"(barrier), "l"(policy)
+      : "memory");
+}
+__device__ __forceinline__ void wait_for(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nagain_%=:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@!done bra again_%=;\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+
 // programmatic dependent launch: both do nothing in a launch without it
 __device__ __forceinline__ void let_next_start() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 __device__ __forceinline__ void wait_for_previous() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
-__device__ __forceinline__ int cluster_rank() {
-  int rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return rank;
-}
-__device__ __forceinline__ void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
-}
-// a word of the shared memory of another block of the cluster, at the same place as in mine
-__device__ __forceinline__ uint32_t word_of(int rank, const void* mine) {
-  uint32_t remote, word;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
-               : "=r"(remote)
-               : "r"(shared_address(mine)), "r"(rank));
-  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(word) : "r"(remote) : "memory");
-  return word;
 }
 
 // numbers of any float type, chosen at run time: 0 float32, 1 float16, 2 bfloat16

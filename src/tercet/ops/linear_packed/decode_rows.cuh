@@ -1,7 +1,6 @@
-// Rows of x into shared memory, in the order in which Unit reads them: a row of `width` columns (a
-// multiple of 32, zero past the end of x) every `stride` bytes, so that eight rows lie in different
-// banks. int8 rows are copied, bfloat16 and float16 rows are split into odd and even columns, and
-// rows of floats become int8 codes by kernel/device/row_codes.py.
+// Rows of x into shared memory: a row of `width` columns (a multiple of 32, zero past the end of x)
+// every `stride` bytes, so that eight rows lie in different banks. Copied as they are; or rows of
+// floats become int8 codes by kernel/device/row_codes.py.
 #pragma once
 #include "decode_machine.cuh"
 
@@ -10,7 +9,7 @@ struct Rows {
   int64_t pitch;    // elements
   int type;         // 0 float32, 1 float16, 2 bfloat16, 3 int8
   int count;        // rows
-  int first, end;   // columns of this block: [first, end), cut at the end of x
+  int first, end;   // columns to take: [first, end), cut at the end of x
   int width;        // columns staged
   int stride;       // bytes from row to row in shared memory
 };
@@ -19,54 +18,28 @@ __device__ __forceinline__ bool lies_well(const Rows& rows, int bytes) {
   return ((reinterpret_cast<uint64_t>(rows.x) | (rows.pitch * bytes)) & 15) == 0;
 }
 
-__device__ __forceinline__ void stage(const Rows& rows, unsigned char* to, int8_t) {
-  const int vectors = rows.width / 16;
-  const int8_t* x = static_cast<const int8_t*>(rows.x);
-  const bool well = lies_well(rows, 1);
-  for (int i = threadIdx.x; i < rows.count * vectors; i += blockDim.x) {
-    const int m = i / vectors, k = (i - m * vectors) * 16;
-    unsigned char* there = to + m * rows.stride + k;
-    const int8_t* from = x + m * rows.pitch + rows.first + k;
-    const int left = min(16, max(0, rows.end - rows.first - k));
-    if (well) {
-      copy_async(shared_address(there), left > 0 ? from : x, left);
-    } else {
+// a warp copies its columns as they are, in elements of X
+template <class X> __device__ __forceinline__ void stage(const Rows& rows, unsigned char* to) {
+  constexpr int EACH = 16 / sizeof(X);
+  const int lane = threadIdx.x % 32;
+  const X* x = static_cast<const X*>(rows.x);
+  const bool well = lies_well(rows, sizeof(X));
+  for (int m = 0; m < rows.count; m++) {
+    for (int k = lane * EACH; k < rows.width; k += 32 * EACH) {
+      X* there = reinterpret_cast<X*>(to + m * rows.stride) + k;
+      const X* from = x + m * rows.pitch + rows.first + k;
+      const int left = min(EACH, max(0, rows.end - rows.first - k));
+      if (well) {
+        copy_async(shared_address(there), left > 0 ? from : x, left * sizeof(X));
+      } else {
 #pragma unroll 1
-      for (int j = 0; j < 16; j++) there[j] = j < left ? from[j] : 0;
+        for (int j = 0; j < EACH; j++) there[j] = j < left ? from[j] : X(0);
+      }
     }
   }
 }
 
-// 16-bit floats: of every 16 columns first the odd ones, then the even ones
-template <class X>
-__device__ __forceinline__ void stage(const Rows& rows, unsigned char* to, X) {
-  const int pieces = rows.width / 16;
-  const uint16_t* x = static_cast<const uint16_t*>(rows.x);
-  const bool well = lies_well(rows, 2);
-#pragma unroll 1
-  for (int i = threadIdx.x; i < rows.count * pieces; i += blockDim.x) {
-    const int m = i / pieces, k = (i - m * pieces) * 16;
-    const uint16_t* from = x + m * rows.pitch + rows.first + k;
-    const int left = min(16, rows.end - rows.first - k);
-    unsigned char* there = to + m * rows.stride + 2 * k;
-    if (!(well && left >= 16)) {
-#pragma unroll 1
-      for (int j = 0; j < 16; j++)
-        reinterpret_cast<uint16_t*>(there)[(j % 2 ? 0 : 8) + j / 2] = j < left ? from[j] : 0;
-      continue;
-    }
-    // eight columns give half of the odd ones and half of the even ones
-#pragma unroll 1
-    for (int half = 0; half < 2; half++) {
-      const uint4 w = reinterpret_cast<const uint4*>(from)[half];
-      uint2* at = reinterpret_cast<uint2*>(there) + half;
-      at[0] = make_uint2(__byte_perm(w.x, w.y, 0x7632), __byte_perm(w.z, w.w, 0x7632));
-      at[2] = make_uint2(__byte_perm(w.x, w.y, 0x5410), __byte_perm(w.z, w.w, 0x5410));
-    }
-  }
-}
-
-// eight columns from k on (of this block) of row m as floats; zero past the end
+// eight columns from `first` + k on of row m as floats; zero past the end
 __device__ __forceinline__ void eight(const Rows& rows, bool well, int m, int k, float (&v)[8]) {
   const int left = rows.end - rows.first - k;
   const int64_t at = m * rows.pitch + rows.first + k;
@@ -86,7 +59,7 @@ __device__ __forceinline__ void eight(const Rows& rows, bool well, int m, int k,
   for (int j = 0; j < 8; j++) v[j] = j < left ? number_at(rows.x, at + j, rows.type) : 0.f;
 }
 
-// largest[m], the bits of the largest |x| of row m of this block's columns; must be zero before.
+// largest[m], the bits of the largest |x| of row m, by all of the block; must be zero before.
 // A NaN has larger bits than any number, so it stays.
 __device__ __forceinline__ void find_largest(const Rows& rows, uint32_t* largest) {
   const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
@@ -138,26 +111,25 @@ struct Coder {
   }
 };
 
-// int8 codes of float rows whose scales are known
+// int8 codes of a warp's columns of float rows whose scales are known
 __device__ __forceinline__ void stage_codes(const Rows& rows, const float* scale, unsigned char* to) {
-  const int pieces = rows.width / 8;
   const bool well = lies_well(rows, bytes_of(rows.type));
-  int held = -1;
-  Coder coder(0.f);
 #pragma unroll 1
-  for (int i = threadIdx.x; i < rows.count * pieces; i += blockDim.x) {
-    const int m = i / pieces, k = (i - m * pieces) * 8;
-    if (m != held) coder = Coder(scale[m]), held = m;
-    float v[8];
-    eight(rows, well, m, k, v);
-    uint32_t words[2] = {0, 0};
-    if (coder.ordinary) {
+  for (int m = 0; m < rows.count; m++) {
+    const Coder coder(scale[m]);
+#pragma unroll 1
+    for (int k = threadIdx.x % 32 * 8; k < rows.width; k += 256) {
+      float v[8];
+      eight(rows, well, m, k, v);
+      uint32_t words[2] = {0, 0};
+      if (coder.ordinary) {
 #pragma unroll
-      for (int j = 0; j < 8; j++) words[j / 4] |= coder.code(v[j]) << (8 * (j % 4));
-    } else {
+        for (int j = 0; j < 8; j++) words[j / 4] |= coder.code(v[j]) << (8 * (j % 4));
+      } else {
 #pragma unroll
-      for (int j = 0; j < 8; j++) words[j / 4] |= coder.slow_code(v[j]) << (8 * (j % 4));
+        for (int j = 0; j < 8; j++) words[j / 4] |= coder.slow_code(v[j]) << (8 * (j % 4));
+      }
+      *reinterpret_cast<uint2*>(to + m * rows.stride + k) = make_uint2(words[0], words[1]);
     }
-    *reinterpret_cast<uint2*>(to + m * rows.stride + k) = make_uint2(words[0], words[1]);
   }
 }

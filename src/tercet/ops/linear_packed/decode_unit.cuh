@@ -1,10 +1,10 @@
-// One unit of the layout "fragments" against up to 64 rows of x: 16 rows x 32 STEPS columns, 16 bytes a
+// One unit of the layout "fragments" against up to 16 rows of x: 16 rows x 32 STEPS columns, 16 bytes a
 // lane. Word i of a lane is register a_i of mma.m16n8k32, so decoding is a mask and at most one shift
 // for four weights: the signed code stays at the top of its byte, as code * 2^(8 - BITS).
 //
 // bfloat16 and float16 have no k32: word 2 h holds columns 4 q .. 4 q + 3 of a half h of 16 columns in
 // lane q = l % 4. Its odd bytes become the first pair of k slots of m16n8k16 and its even bytes the
-// second, and x is staged to match: the odd columns of each half first, then the even ones.
+// second, and x is held to match.
 #pragma once
 #include "decode_machine.cuh"
 
@@ -85,65 +85,47 @@ __device__ __forceinline__ uint32_t two_floats(uint32_t w, int j, bool odd) {
 template <int BITS, int TILES, class X> struct Unit {
   using Sum = typename Product<X>::Sum;
   static constexpr int STEPS = 8 / BITS;
-  static constexpr int STEP_BYTES = 32 * sizeof(X);
-  static constexpr int BYTES = STEPS * STEP_BYTES;  // of x, a row
+  static constexpr int COLUMNS = 32 * STEPS;
+  static constexpr int BYTES = COLUMNS * sizeof(X);  // of x, a row
+  static constexpr int STEP_WORDS = sizeof(X) * 2;   // of x a lane holds, a step and tile
 
-  // step j of the unit: columns 32 j to 32 j + 31
-  static __device__ __forceinline__ void step(const uint32_t (&w)[4], int j, uint32_t x,
-                                              uint32_t tile_bytes, Sum (&sums)[TILES][4]) {
+  // UNITS units of x in registers, [step][word]; x points to this lane's row in shared memory
+  template <int UNITS>
+  static __device__ __forceinline__ void hold(uint32_t x, int lane,
+                                              uint32_t (&held)[UNITS * STEPS * STEP_WORDS]) {
+    if constexpr (Product<X>::WHOLE) {
+      static_assert(UNITS * STEPS % 2 == 0, "ldmatrix brings two steps");
+#pragma unroll
+      for (int i = 0; i < UNITS * STEPS / 2; i++) load_matrices(x + i * 64, held + i * 4);
+    } else {
+#pragma unroll
+      for (int i = 0; i < UNITS * STEPS * 2; i++) {
+        const uint2 w = two_words(x + i * 32 + lane % 4 * 8);
+        held[2 * i] = __byte_perm(w.x, w.y, 0x7632);
+        held[2 * i + 1] = __byte_perm(w.x, w.y, 0x5410);
+      }
+    }
+  }
+
+  // step j of a unit, columns 32 j to 32 j + 31, with that step's words of x of one tile
+  static __device__ __forceinline__ void step(const uint32_t (&w)[4], int j,
+                                              const uint32_t* const (&x)[TILES],
+                                              Sum (&sums)[TILES][4]) {
     if constexpr (Product<X>::WHOLE) {
       uint32_t a[4];
 #pragma unroll
       for (int i = 0; i < 4; i++) a[i] = signed_bytes<BITS>(w[i], j);
 #pragma unroll
-      for (int tile = 0; tile < TILES; tile++) {
-        uint32_t b[2];
-        load_matrices(x + j * STEP_BYTES + tile * tile_bytes, b);
-        Product<X>::mma(sums[tile], a, b);
-      }
+      for (int tile = 0; tile < TILES; tile++) Product<X>::mma(sums[tile], a, x[tile]);
     } else {
-      uint32_t a[2][4];
 #pragma unroll
-      for (int h = 0; h < 2; h++)
+      for (int h = 0; h < 2; h++) {
+        uint32_t a[4];
 #pragma unroll
-        for (int i = 0; i < 4; i++) a[h][i] = two_floats<BITS, X>(w[2 * h + i % 2], j, i < 2);
+        for (int i = 0; i < 4; i++) a[i] = two_floats<BITS, X>(w[2 * h + i % 2], j, i < 2);
 #pragma unroll
-      for (int tile = 0; tile < TILES; tile++) {
-        uint32_t b[4];
-        load_matrices(x + j * STEP_BYTES + tile * tile_bytes, b);
-        Product<X>::mma(sums[tile], a[0], b);
-        Product<X>::mma(sums[tile], a[1], b + 2);
+        for (int tile = 0; tile < TILES; tile++) Product<X>::mma(sums[tile], a, x[tile] + 2 * h);
       }
     }
-  }
-  // two steps with one load of x
-  static __device__ __forceinline__ void two_steps(const uint32_t (&w)[4], int j, uint32_t x,
-                                                   uint32_t tile_bytes, Sum (&sums)[TILES][4]) {
-    if constexpr (Product<X>::WHOLE) {
-      uint32_t a[2][4];
-#pragma unroll
-      for (int s = 0; s < 2; s++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) a[s][i] = signed_bytes<BITS>(w[i], j + s);
-#pragma unroll
-      for (int tile = 0; tile < TILES; tile++) {
-        uint32_t b[4];
-        load_matrices(x + j * STEP_BYTES + tile * tile_bytes, b);
-        Product<X>::mma(sums[tile], a[0], b);
-        Product<X>::mma(sums[tile], a[1], b + 2);
-      }
-    } else {
-      step(w, j, x, tile_bytes, sums);
-      step(w, j + 1, x, tile_bytes, sums);
-    }
-  }
-  // all of it; x is this lane's address in shared memory for ldmatrix
-  static __device__ __forceinline__ void all(const uint32_t (&w)[4], uint32_t x,
-                                             uint32_t tile_bytes, Sum (&sums)[TILES][4]) {
-    if constexpr (STEPS == 1)
-      step(w, 0, x, tile_bytes, sums);
-    else
-#pragma unroll
-      for (int j = 0; j < STEPS; j += 2) two_steps(w, j, x, tile_bytes, sums);
   }
 };
