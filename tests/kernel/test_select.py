@@ -9,7 +9,8 @@ import torch
 from tercet import environment
 from tercet.errors import UnsupportedError
 from tercet.kernel import select
-from tercet.kernel.contract import Context, Op, Requirement, TensorSpec
+from tercet.kernel.contract import Op, TensorSpec
+from tercet.kernel.requirement import Context, Requirement
 from tercet.ops.linear_packed import cpu, linear_packed, prepare, torch_path
 from tercet.ops.linear_packed.cases import random_weight
 from tercet.ops.linear_packed.op import OP

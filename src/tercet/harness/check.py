@@ -104,6 +104,7 @@ def check(
         if reason is not None:
             skipped[one.name] = reason
             continue
+        laid = op.arranged(one)
         runner = (
             IsolatedRunner(
                 location or op.name,
@@ -118,15 +119,15 @@ def check(
             else LocalRunner(op, _load(one), device)
         )
         try:
-            some = tuple(cases) if cases is not None else op.cases
+            some = fitting(laid, one, op.cases if cases is None else cases, seed)
             laid_out = {case.name for case in _spread(some, _LAYOUT_CASES)}
             for case in some:
                 if on_case is not None:
                     on_case(one.name, case.name)
-                findings += _check_case(op, runner, one.name, case, seed, case.name in laid_out)
+                findings += _check_case(laid, runner, one.name, case, seed, case.name in laid_out)
             if integration:
                 findings += _check_integration(
-                    op, runner, one.name, some, seed, device, one.capturable
+                    laid, runner, one.name, some, seed, device, one.capturable
                 )
             if prefix and isinstance(runner, IsolatedRunner):
                 findings.append(_sanitized(runner, one.name, sanitizer or ""))
@@ -134,6 +135,17 @@ def check(
             runner.close()
     return CheckReport(
         op=op.name, device=device, seed=seed, findings=tuple(findings), skipped=skipped
+    )
+
+
+def fitting(
+    op: Op, implementation: Implementation, cases: Iterable[Case], seed: int = 0
+) -> tuple[Case, ...]:
+    """The cases whose sizes and options the implementation takes."""
+    if op.describe is None:
+        return tuple(cases)
+    return tuple(
+        case for case in cases if op.unfit(implementation, op.prepare(case.make(seed))) is None
     )
 
 

@@ -58,12 +58,17 @@ def list_ops() -> tuple[OpSummary, ...]:
 
 
 def explain(
-    op: str, *, sizes: Mapping[str, int], dtype: str, device: str | None
+    op: str,
+    *,
+    sizes: Mapping[str, int],
+    dtype: str,
+    device: str | None,
+    options: Mapping[str, Any] | None = None,
 ) -> tuple[Choice, ...]:
     """Each implementation's verdict, best first."""
     found = select.find(op)
     _check_axes(found, sizes)
-    verdicts = select.explain(found, _device(device), _dtype(dtype), sizes)
+    verdicts = select.explain(found, _device(device), _dtype(dtype), sizes, options)
     return tuple(
         Choice(
             implementation=verdict.implementation,
