@@ -303,8 +303,12 @@ class Op:
         if implementation.arrange is None:
             return self
         module, function = implementation.arrange.split(":")
-        arrange, prepare = getattr(import_module(module), function), self.prepare
-        return replace(self, prepare=lambda arguments: arrange(prepare(arguments)))
+        arrange, given = getattr(import_module(module), function), self.prepare
+
+        def prepare(arguments: Arguments) -> dict[str, Any]:
+            return arrange(given(arguments))
+
+        return replace(self, prepare=prepare)
 
     def of_role(self, *roles: Role) -> tuple[TensorSpec, ...]:
         """The declared tensors of these roles, in order."""

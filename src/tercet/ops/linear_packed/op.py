@@ -31,6 +31,7 @@ from tercet.ops.linear_packed.arguments import (
 from tercet.ops.linear_packed.cases import CASES, inputs, shapes
 from tercet.ops.linear_packed.reference import magnitude, reference
 
+_FRAGMENTS = "tercet.ops.linear_packed.arguments:as_fragments"
 _NAMES = {dtype: str(dtype)[6:] for dtype in FLOATS}
 _SCHEMA = (
     "(Tensor {x}, Tensor codes, Tensor scale, Tensor? zero, {more}str scheme, "
@@ -232,6 +233,21 @@ OP = Op(
     ),
     differentiable=("x", "bias", "residual"),
     implementations=(
+        Implementation(
+            name="triton",
+            requirement=Requirement(
+                devices=("cuda",), dtypes=INPUTS, options={"layout": ("fragments",)}
+            ),
+            module="tercet.ops.linear_packed.triton",
+            language="triton",
+            arrange=_FRAGMENTS,
+            space={
+                "BM": (16, 32, 64, 128),
+                "BN": (16, 32, 64, 128),
+                "BK": (32, 64, 128),
+                "num_warps": (2, 4, 8),
+            },
+        ),
         Implementation(
             name="cpu",
             requirement=Requirement(
