@@ -96,7 +96,7 @@ def test_calls_of_other_sizes_and_options_are_chosen_anew() -> None:
 
 
 def test_no_implementation_is_an_error() -> None:
-    with pytest.raises(UnsupportedError, match="that may run: triton: .*; cpu: takes"):
+    with pytest.raises(UnsupportedError, match=r"that may run: triton: .*; cpu: takes"):
         select.choose(OP, "cpu", torch.float64)
     with pytest.raises(
         UnsupportedError, match="no implementation 'gluon': it has triton, cpu, torch"

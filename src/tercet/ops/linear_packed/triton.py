@@ -13,6 +13,7 @@ import triton.language as tl
 from torch import Tensor
 
 from tercet.kernel.device.quantize_rows import quantize_rows
+from tercet.kernel.interpreter import interpreting
 from tercet.kernel.launch import as_rows
 from tercet.kernel.rows16 import layout_of
 from tercet.kernel.tuned import configuration
@@ -36,14 +37,16 @@ def _level(words, shift, BITS: tl.constexpr, KIND: tl.constexpr):
 
     A small float is a float16 with fewer bits: subnormals and all, up to a power of two.
     """
-    if KIND == _INTEGER:
-        return (words << (32 - BITS - shift)) >> (32 - BITS)
     code = (words >> shift) & ((1 << BITS) - 1)
-    if KIND == _E4M3:
-        return _half(((code & 0x80) << 8) | ((code & 0x7F) << 7)) * 256.0
-    if KIND == _E5M2:
-        return _half(code << 8)
-    return _half(((code & 8) << 12) | ((code & 7) << 9)) * 16384.0
+    if KIND == _INTEGER:
+        level = (words << (32 - BITS - shift)) >> (32 - BITS)
+    elif KIND == _E4M3:
+        level = _half(((code & 0x80) << 8) | ((code & 0x7F) << 7)) * 256.0
+    elif KIND == _E5M2:
+        level = _half(code << 8)
+    else:
+        level = _half(((code & 8) << 12) | ((code & 7) << 9)) * 16384.0
+    return level
 
 
 @triton.jit
@@ -169,14 +172,14 @@ def forward(
         flat.dtype, _TYPES.get(flat.dtype)
     )
     sizes = {"M": m, "N": rows, "K": columns}
-    options = dict(configuration("linear_packed", "triton", sizes, _default(m, x)))
+    options = dict(configuration("linear_packed", "triton", sizes, _default(m)))
     bk = _step_columns(layout.group, columns, options.pop("BK"))
     bm, bn = options.pop("BM"), options.pop("BN")
     held = as_rows(residual) if residual is not None else None
     _linear_packed[(triton.cdiv(m, bm) * triton.cdiv(rows, bn),)](
         flat.view(torch.uint8) if fp8 else flat, codes, scale, zero,
         bias.contiguous() if bias is not None else None, held,
-        x_scale.reshape(-1) if x_scale is not None else None, y,
+        x_scale.reshape(-1).contiguous() if x_scale is not None else None, y,
         m, rows, columns, flat.stride(0), held.stride(0) if held is not None else 0,
         codes.shape[1], layout.groups, layout.group, triton.cdiv(layout.group, bk),
         BITS=layout.bits, KIND=kind, X_FP8=fp8, DOT=dot,
@@ -200,12 +203,12 @@ def _step_columns(group: int, columns: int, most: int) -> int:
     return step
 
 
-def _default(m: int, x: Tensor) -> dict[str, int]:
+def _default(m: int) -> dict[str, int]:
     """Narrow tiles for few tokens, so that every multiprocessor has some rows of W.
 
     Interpreted, an operation costs the same for a tile of any size.
     """
-    if x.device.type == "cpu":
+    if interpreting():
         return {"BM": 256 if m > 16 else 16, "BN": 128, "BK": _WIDEST, "num_warps": 4}
     if m <= 16:
         return {"BM": 16, "BN": 32, "BK": _WIDEST, "num_warps": 4}
