@@ -26,7 +26,7 @@ from tercet.harness.given import device_or_best
 from tercet.harness.threads import ThreadWatch
 from tercet.harness.variant import Cache, Launch, Variant
 from tercet.harness.workload import check_workload
-from tercet.kernel.contract import Context, Implementation, Kernels, Op, Workload, outputs_of
+from tercet.kernel.contract import Implementation, Kernels, Op, Workload, outputs_of
 from tercet.kernel.select import using
 from tercet.kernel.tuned import Direction
 from tercet.records import Outcome, Record
@@ -169,7 +169,7 @@ def _implementations(
     names: Sequence[str] | None,
     candidate: Implementation | None,
 ) -> list[Implementation]:
-    context = Context(device, workload.dtype, workload.sizes)
+    context = op.context(workload, device)
     if names is not None:
         found = [op.implementation(name) for name in names]
     else:
@@ -182,7 +182,7 @@ def _gate(
 ) -> tuple[Variant | tuple[Outcome, str], tuple[Finding, ...]]:
     """The implementation as a variant where it is right, else why it is not timed."""
     op, name = session.op, implementation.name
-    context = Context(session.device, workload.dtype, workload.sizes)
+    context = op.context(workload, session.device)
     listed = implementation in op.implementations
     missing = implementation.requirement.unmet(context) if listed else None
     if missing is not None:

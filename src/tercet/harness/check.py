@@ -100,14 +100,13 @@ def check(
     seed = int.from_bytes(os.urandom(4), "little") >> 1 if seed is None else seed
     prefix = _sanitizer(sanitizer, device, isolated)
     chosen = (candidate,) if candidate is not None else _chosen(op, implementation)
-    some = tuple(cases) if cases is not None else op.cases
-    plain = _spread(some, _LAYOUT_CASES)
     findings, skipped = [coverage(op, seed), *_reference_gradcheck(op, seed)], dict[str, str]()
     for one in chosen:
         reason = None if candidate is not None else cannot_run(one, device, isolated)
         if reason is not None:
             skipped[one.name] = reason
             continue
+        laid = op.arranged(one)
         runner = (
             IsolatedRunner(
                 location or op.name,
@@ -122,13 +121,15 @@ def check(
             else LocalRunner(op, _load(one), device)
         )
         try:
+            some = fitting(laid, one, op.cases if cases is None else cases, seed)
+            plain = _spread(some, _LAYOUT_CASES)
             for case in some:
                 if on_case is not None:
                     on_case(one.name, case.name)
-                findings += _check_case(op, runner, one.name, case, seed, case in plain)
+                findings += _check_case(laid, runner, one.name, case, seed, case in plain)
             if integration:
                 findings += check_integration(
-                    op, runner, one.name, plain, seed, device, one.capturable
+                    laid, runner, one.name, plain, seed, device, one.capturable
                 )
             if prefix and isinstance(runner, IsolatedRunner):
                 findings.append(_sanitized(runner, one.name, sanitizer or ""))
@@ -136,6 +137,17 @@ def check(
             runner.close()
     return CheckReport(
         op=op.name, device=device, seed=seed, findings=tuple(findings), skipped=skipped
+    )
+
+
+def fitting(
+    op: Op, implementation: Implementation, cases: Iterable[Case], seed: int = 0
+) -> tuple[Case, ...]:
+    """The cases whose sizes and options the implementation takes."""
+    if op.describe is None:
+        return tuple(cases)
+    return tuple(
+        case for case in cases if op.unfit(implementation, op.prepare(case.make(seed))) is None
     )
 
 
