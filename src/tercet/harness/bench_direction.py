@@ -13,7 +13,7 @@ from tercet.harness.device_state import DeviceState, device_state, state_metrics
 from tercet.harness.expected import wanted_gradients
 from tercet.harness.finding import Finding
 from tercet.harness.interleave import interleave
-from tercet.harness.memory import cache_bytes, free_bytes, peak_bytes, tensor_bytes
+from tercet.harness.memory import cache_bytes, free_bytes, kept_bytes, tensor_bytes
 from tercet.harness.peer_error import off_by, too_far
 from tercet.harness.retest import retest
 from tercet.harness.roofline import roofline
@@ -156,11 +156,11 @@ def _first_call(run: _Bench, variant: Variant, private: bool) -> tuple[Built, in
     built = Built(variant=variant, private=private)
 
     def first_call() -> int:
-        held = peak_bytes(lambda: _add_copies(run, built, [first]), device)
+        held = kept_bytes(lambda: _add_copies(run, built, [first]), device)
         results = built.first_call(device)
         _compare(run, built, results)
         # On a CPU nothing tells the peak; what the results take is the least.
-        return (held or 0) + (built.peak_bytes or tensor_bytes(results))
+        return held + (built.peak_bytes or tensor_bytes(results))
 
     if variant.judged:
         return built, attempt(first_call)

@@ -23,26 +23,28 @@ _ALIGNED = 16
 
 
 def prepare_eager(arguments: dict[str, Any]) -> dict[str, Any]:
-    """x [M, K], W [N, K] and bias in the dtype of the outputs."""
+    """x [M, K], W [N, K], bias and residual in the dtype of the outputs."""
     x = dense_input(arguments)
     bias = arguments["bias"]
     return {
         "x": x,
         "weight": arguments["weight"].dequantize().to(x.device, x.dtype),
         "bias": None if bias is None else bias.to(x.dtype),
+        "residual": arguments.get("residual"),
     }
 
 
-def eager(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """torch's product with the dense weight."""
-    return functional.linear(x, weight, bias)
+def eager(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | None) -> Tensor:
+    """torch's product with the dense weight, and the residual in a kernel of its own."""
+    y = functional.linear(x, weight, bias)
+    return y if residual is None else y + residual
 
 
 def prepare_fp8(arguments: dict[str, Any]) -> dict[str, Any]:
     """fp8 x with a scale for each token, fp8 W with one for each row: both rounded before."""
     x = dense_input(arguments)
-    if arguments["bias"] is not None:
-        raise UnsupportedError("linear_packed's fp8 baseline takes no bias: leave it out")
+    if arguments["bias"] is not None or arguments.get("residual") is not None:
+        raise UnsupportedError("torch's fp8 product is timed without bias and residual")
     if x.shape[-1] % _ALIGNED or arguments["weight"].shape[0] % _ALIGNED:
         raise UnsupportedError(
             f"torch._scaled_mm takes multiples of {_ALIGNED}, W is {arguments['weight'].shape}"

@@ -39,20 +39,26 @@ class Peer:
     dtype: torch.dtype
 
 
+def output_dtype(arguments: dict[str, Any]) -> torch.dtype:
+    """The dtype of the outputs: as asked for, else x's, bfloat16 for codes."""
+    dtype = arguments["x"].dtype
+    return arguments.get("out_dtype") or (torch.bfloat16 if dtype in _CODES else dtype)
+
+
 def dense_input(arguments: dict[str, Any]) -> Tensor:
-    """x as 16-bit (or wider) floats: codes times their scales, in bf16."""
+    """x as floats in the dtype of the outputs: codes times their scales."""
     x, scale = arguments["x"], arguments.get("x_scale")
-    if x.dtype not in _CODES or scale is None:
-        return x
-    return (x.float() * scale.float().reshape(*x.shape[:-1], 1)).to(torch.bfloat16)
+    if x.dtype in _CODES and scale is not None:
+        x = x.float() * scale.float().reshape(*x.shape[:-1], 1)
+    return x.to(output_dtype(arguments))
 
 
 def peer_of(arguments: dict[str, Any]) -> Peer:
     """The call in a peer's terms.
 
     Raises:
-        UnsupportedError: for schemes that no peer has: zero points, blocks, sparse storage, second
-            levels and scales shared by a whole tensor.
+        UnsupportedError: for what no peer has: a residual, zero points, blocks, second levels and
+            scales shared by a whole tensor.
     """
     x, weight = arguments["x"], arguments["weight"]
     scheme, columns = weight.scheme, weight.shape[1]
@@ -64,13 +70,15 @@ def peer_of(arguments: dict[str, Any]) -> Peer:
             f"scheme {scheme.name!r}: peers are given symmetric weights with a scale for "
             "each channel or group"
         )
+    if arguments.get("residual") is not None:
+        raise UnsupportedError("peers add no residual: leave it out")
     if not integer and element.name != "fp8_e4m3":
         raise UnsupportedError(f"scheme {scheme.name!r}: peers are given integers and fp8_e4m3")
     codes = weight.unpack().to(x.device)
     levels = (codes.to(torch.int16) + int(element.lowest)).to(torch.int8) if integer else codes
     highest = max(-element.lowest, element.highest + 1) if integer else 128
     return Peer(
-        x=x,
+        x=x if x.dtype in _CODES else dense_input(arguments),
         x_scale=arguments.get("x_scale"),
         activation=_CODES.get(x.dtype) or str(arguments.get("activation") or "none"),
         levels=levels,
@@ -78,5 +86,5 @@ def peer_of(arguments: dict[str, Any]) -> Peer:
         group=0 if group >= columns else group,
         bits=next(bits for bits in (2, 4, 8) if highest <= 2 ** (bits - 1)),
         bias=arguments["bias"],
-        dtype=x.dtype if x.dtype not in _CODES else torch.bfloat16,
+        dtype=output_dtype(arguments),
     )
