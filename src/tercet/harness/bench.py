@@ -15,7 +15,12 @@ from pydantic import BaseModel, ConfigDict
 
 from tercet.errors import UnsupportedError
 from tercet.harness.attempt import Failure, attempt
-from tercet.harness.baselines import baseline_names, load_baseline, missing_package
+from tercet.harness.baselines import (
+    baseline_names,
+    load_baseline,
+    missing_package,
+    named_baseline,
+)
 from tercet.harness.bench_direction import Session, bench_direction
 from tercet.harness.bench_row import Row
 from tercet.harness.candidate import import_candidate
@@ -225,10 +230,18 @@ def _baseline(op: Op, name: str) -> Variant | Failure:
     def explain(error: ImportError) -> str:
         return missing_package(op, name, error)
 
-    call = attempt(lambda: load_baseline(op, name), explain)
-    if isinstance(call, Failure):
-        return call
-    return Variant(name=name, call=call, explain=explain)
+    baseline = named_baseline(op, name)
+    loaded = attempt(lambda: (load_baseline(op, name), baseline.preparation(op)), explain)
+    if isinstance(loaded, Failure):
+        return loaded
+    call, prepare = loaded
+    return Variant(
+        name=name,
+        call=call,
+        explain=explain,
+        prepare=None if baseline.prepare is None else prepare,
+        tolerance=baseline.tolerance,
+    )
 
 
 def _refused(

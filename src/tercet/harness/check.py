@@ -193,7 +193,7 @@ def _check_case(
     except WorkerError as error:
         verdicts.add(fault_kind(error), fault_message(error))
         return verdicts.findings
-    judge(op, verdicts, prepared, report, first, second, _native(op, prepared))
+    judge(op, verdicts, prepared, report, first, second, _native(op, arguments, prepared))
     if layouts and all(finding.passed for finding in verdicts.findings):
         for name in LAYOUTS:
             _check_layout(op, runner, verdicts, name, prepared, request, first)
@@ -276,14 +276,16 @@ def _reference_gradcheck(op: Op, seed: int) -> list[Finding]:
     return []
 
 
-def _native(op: Op, prepared: Values) -> list[Tensor] | None:
+def _native(op: Op, arguments: Values, prepared: Values) -> list[Tensor] | None:
     """What plain torch gives in the op's own dtype, to set the error beside."""
     if not op.baselines or op.baselines[0].package is not None:
         return None
+    plain = op.baselines[0]
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, of dtypes that it has no fused kernel for
-            result = op.baselines[0].load()(**prepared)
+            given = prepared if plain.prepare is None else plain.preparation(op)(arguments)
+            result = plain.load()(**given)
     except (RuntimeError, IndexError, ValueError, NotImplementedError):  # sizes of 0, half on a CPU
         return None
     return [result] if isinstance(result, Tensor) else list(result)

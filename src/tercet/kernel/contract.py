@@ -174,16 +174,32 @@ class Baseline:
         path: "module:function"; takes the op's prepared arguments by name, returns its outputs
             (without the saved ones); differentiable by autograd.
         package: the distribution it needs, as pip names it; None for torch alone.
+        prepare: "module:function" from the arguments of the reference to those that `path` takes
+            instead of the op's own: a weight in the peer's layout, say. Runs once for each set of
+            inputs, untimed. None for `Op.prepare`.
+        tolerance: its outputs may be this far from the reference, as the norm of the difference
+            over the norm of the reference; what is further off computes something else, and its
+            time does not count. None: not compared.
     """
 
     name: str
     path: str
     package: str | None = None
+    prepare: str | None = None
+    tolerance: float | None = None
 
     def load(self) -> Run:
         """The function. ImportError where the package is missing."""
-        module, function = self.path.split(":")
-        return getattr(import_module(module), function)
+        return _imported(self.path)
+
+    def preparation(self, op: "Op") -> Callable[[Arguments], dict[str, Any]]:
+        """What makes its arguments of the reference's."""
+        return op.prepare if self.prepare is None else _imported(self.prepare)
+
+
+def _imported(path: str) -> Run:
+    module, function = path.split(":")
+    return getattr(import_module(module), function)
 
 
 def _as_given(arguments: Arguments) -> dict[str, Any]:

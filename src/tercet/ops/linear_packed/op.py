@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tercet.kernel.contract import (
     Axis,
+    Baseline,
     Cost,
     Implementation,
     Op,
@@ -195,6 +196,30 @@ def cost(arguments: Mapping[str, Any]) -> Cost:
     )
 
 
+_PEERS = "tercet.ops.linear_packed.baselines"
+_BASELINES = (
+    Baseline(
+        name="eager", path=f"{_PEERS}:eager", prepare=f"{_PEERS}:prepare_eager", tolerance=0.02
+    ),
+    # 8-bit floats have 4 bits of fraction: rounding both operands is off by 4 % on the whole
+    Baseline(name="fp8", path=f"{_PEERS}:fp8", prepare=f"{_PEERS}:prepare_fp8", tolerance=0.1),
+    Baseline(
+        name="humming",
+        path=f"{_PEERS}:humming",
+        package="humming-kernels",
+        prepare=f"{_PEERS}:prepare_humming",
+        tolerance=0.1,
+    ),
+    Baseline(
+        name="gemlite",
+        path=f"{_PEERS}:gemlite",
+        package="gemlite",
+        prepare=f"{_PEERS}:prepare_gemlite",
+        tolerance=0.1,
+    ),
+    Baseline(name="read only", path=f"{_PEERS}:read_only", prepare=f"{_PEERS}:prepare_read_only"),
+)
+
 OP = Op(
     name="linear_packed",
     axes=(
@@ -271,4 +296,5 @@ OP = Op(
     inputs=inputs,
     shapes=shapes,
     independent="M",
+    baselines=_BASELINES,
 )
