@@ -100,14 +100,13 @@ def check(
     seed = int.from_bytes(os.urandom(4), "little") >> 1 if seed is None else seed
     prefix = _sanitizer(sanitizer, device, isolated)
     chosen = (candidate,) if candidate is not None else _chosen(op, implementation)
-    some = tuple(cases) if cases is not None else op.cases
-    plain = _spread(some, _LAYOUT_CASES)
     findings, skipped = [coverage(op, seed), *_reference_gradcheck(op, seed)], dict[str, str]()
     for one in chosen:
         reason = None if candidate is not None else cannot_run(one, device, isolated)
         if reason is not None:
             skipped[one.name] = reason
             continue
+        laid = op.arranged(one)
         runner = (
             IsolatedRunner(
                 location or op.name,
@@ -122,13 +121,15 @@ def check(
             else LocalRunner(op, _load(one), device)
         )
         try:
+            some = fitting(laid, one, op.cases if cases is None else cases, seed)
+            plain = _spread(some, _LAYOUT_CASES)
             for case in some:
                 if on_case is not None:
                     on_case(one.name, case.name)
-                findings += _check_case(op, runner, one.name, case, seed, case in plain)
+                findings += _check_case(laid, runner, one.name, case, seed, case in plain)
             if integration:
                 findings += check_integration(
-                    op, runner, one.name, plain, seed, device, one.capturable
+                    laid, runner, one.name, plain, seed, device, one.capturable
                 )
             if prefix and isinstance(runner, IsolatedRunner):
                 findings.append(_sanitized(runner, one.name, sanitizer or ""))
@@ -136,6 +137,17 @@ def check(
             runner.close()
     return CheckReport(
         op=op.name, device=device, seed=seed, findings=tuple(findings), skipped=skipped
+    )
+
+
+def fitting(
+    op: Op, implementation: Implementation, cases: Iterable[Case], seed: int = 0
+) -> tuple[Case, ...]:
+    """The cases whose sizes and options the implementation takes."""
+    if op.describe is None:
+        return tuple(cases)
+    return tuple(
+        case for case in cases if op.unfit(implementation, op.prepare(case.make(seed))) is None
     )
 
 
@@ -181,7 +193,7 @@ def _check_case(
     except WorkerError as error:
         verdicts.add(fault_kind(error), fault_message(error))
         return verdicts.findings
-    judge(op, verdicts, prepared, report, first, second, _native(op, prepared))
+    judge(op, verdicts, prepared, report, first, second, _native(op, arguments, prepared))
     if layouts and all(finding.passed for finding in verdicts.findings):
         for name in LAYOUTS:
             _check_layout(op, runner, verdicts, name, prepared, request, first)
@@ -264,14 +276,16 @@ def _reference_gradcheck(op: Op, seed: int) -> list[Finding]:
     return []
 
 
-def _native(op: Op, prepared: Values) -> list[Tensor] | None:
+def _native(op: Op, arguments: Values, prepared: Values) -> list[Tensor] | None:
     """What plain torch gives in the op's own dtype, to set the error beside."""
     if not op.baselines or op.baselines[0].package is not None:
         return None
+    plain = op.baselines[0]
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, of dtypes that it has no fused kernel for
-            result = op.baselines[0].load()(**prepared)
+            given = prepared if plain.prepare is None else plain.preparation(op)(arguments)
+            result = plain.load()(**given)
     except (RuntimeError, IndexError, ValueError, NotImplementedError):  # sizes of 0, half on a CPU
         return None
     return [result] if isinstance(result, Tensor) else list(result)

@@ -17,11 +17,13 @@ Ways = Sequence[Tensor | None]
 
 
 def wanted_gradients(op: Op, prepared: Values) -> tuple[str, ...]:
-    """Which of the arguments at hand have a gradient."""
+    """Which of the arguments at hand have a gradient; 8-bit floats are codes, which have none."""
     return tuple(
         name
         for name in op.differentiable
-        if isinstance(prepared.get(name), Tensor) and prepared[name].is_floating_point()
+        if isinstance(prepared.get(name), Tensor)
+        and prepared[name].is_floating_point()
+        and prepared[name].element_size() > 1
     )
 
 

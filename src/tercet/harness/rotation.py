@@ -5,6 +5,7 @@ Each copy has contents of its own, so a result that was kept from an earlier cal
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,6 +83,10 @@ class Rotation:
                     ways=self.ways(seed),
                 )
             )
+
+    def remade(self, copy: Copy, prepare: Callable[[dict[str, Any]], dict[str, Any]]) -> Copy:
+        """The copy's contents, prepared in another way, at addresses of their own."""
+        return replace(copy, prepared=prepare(self.arguments(copy.seed)))
 
     def ways(self, seed: int) -> list[Tensor | None]:
         """Random incoming gradients of a seed."""

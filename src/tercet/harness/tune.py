@@ -22,7 +22,7 @@ from tercet.harness.trial import Trial
 from tercet.harness.tune_course import Course
 from tercet.harness.tune_search import search
 from tercet.kernel import tuned
-from tercet.kernel.contract import Context, Implementation, Op, Workload
+from tercet.kernel.contract import Implementation, Op, Workload
 from tercet.kernel.tuned import Direction, Entry
 
 SECONDS_PER_SHAPE = 60.0
@@ -179,7 +179,7 @@ def _require(
     device: str,
     directions: Sequence[Direction],
 ) -> None:
-    missing = implementation.requirement.unmet(Context(device, workload.dtype, workload.sizes))
+    missing = implementation.requirement.unmet(op.context(workload, device))
     if missing is not None:
         raise UnsupportedError(f"{op.name} {implementation.name} cannot run here: {missing}")
     spaces = {"forward": implementation.space, "backward": implementation.gradient_space}

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from tercet.harness.baselines import Call, repeatable_backward
+from tercet.harness.baselines import Call, Prepared, repeatable_backward
 from tercet.harness.clock import Block, capture
 from tercet.harness.gradients import as_leaves, paired
 from tercet.harness.memory import peak_bytes
@@ -38,6 +38,8 @@ class Variant:
             returns the saved outputs too).
         differentiable: whether it has a gradient of its own.
         explain: the reason to show for a missing import.
+        prepare: from the reference's arguments to its own; None where it takes the op's.
+        tolerance: of a baseline, as in `Baseline`.
     """
 
     name: str
@@ -46,6 +48,8 @@ class Variant:
     judged: bool = False
     differentiable: bool = True
     explain: Callable[[ImportError], str] | None = None
+    prepare: Callable[[Prepared], dict[str, Any]] | None = None
+    tolerance: float | None = None
 
 
 @dataclass(kw_only=True)
@@ -59,12 +63,14 @@ class Built:
         blocks: what the clock times.
         results: of a graph, the results of each copy, at fixed addresses.
         private: whether it works on clones of the copies, because it writes to its inputs.
+        relative_error: of a baseline that is compared with the reference.
     """
 
     variant: Variant
     calls: list[Callable[[], Results]] = field(default_factory=list[Callable[[], Results]])
     private: bool = False
     peak_bytes: int | None = None
+    relative_error: float | None = None
     blocks: dict[tuple[Cache, Launch], Block] = field(
         default_factory=dict[tuple[Cache, Launch], Block]
     )

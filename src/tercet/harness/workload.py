@@ -85,16 +85,15 @@ def judge_workload(
     sums: dict[str, Tensor] = {}
     for first, last in _pieces(op, arguments):
         piece = {
-            name: _cut(op, inputs.get(name), value, first, last)
-            for name, value in arguments.items()
+            name: cut(op, inputs.get(name), value, first, last) for name, value in arguments.items()
         }
         some = [
-            _cut(op, spec, way, first, last)
+            cut(op, spec, way, first, last)
             for spec, way in zip(results, ways or [None] * len(outputs), strict=True)
         ]
         right = expect(op, piece, some if ways is not None else None, names)
         for at, spec in enumerate(results):
-            found = _cut(op, spec, outputs[at], first, last)
+            found = cut(op, spec, outputs[at], first, last)
             if found.numel():
                 limit = op.tolerance(found.dtype)
                 summary = compare(
@@ -112,7 +111,7 @@ def judge_workload(
                     right.gradients[name]
                 )  # fmt: skip
             else:
-                found = _cut(op, inputs[name], gradients[name], first, last)
+                found = cut(op, inputs[name], gradients[name], first, last)
                 size = right.gradient_magnitudes[name]
                 _keep(worst, _gradient(op, name, found, right.gradients[name], size))
     for name, total in sums.items():
@@ -162,7 +161,8 @@ def _pieces(op: Op, arguments: Values) -> list[tuple[int, int | None]]:
     return [(first, min(first + step, length)) for first in range(0, length, step)]
 
 
-def _cut(op: Op, spec: TensorSpec | None, value: Any, first: int, last: int | None) -> Any:
+def cut(op: Op, spec: TensorSpec | None, value: Any, first: int, last: int | None) -> Any:
+    """Places first to last (excluded; None: all) of a tensor along the op's independent axis."""
     if last is None or spec is None or not isinstance(value, Tensor):
         return value
     at = _position(op, spec)

@@ -57,12 +57,17 @@ def list_ops() -> tuple[OpSummary, ...]:
 
 
 def explain(
-    op: str, *, sizes: Mapping[str, int], dtype: str, device: str | None
+    op: str,
+    *,
+    sizes: Mapping[str, int],
+    dtype: str,
+    device: str | None,
+    options: Mapping[str, Any] | None = None,
 ) -> tuple[Choice, ...]:
     """Each implementation's verdict, best first."""
     found = select.find(op)
     known_axes(found, sizes)
-    verdicts = select.explain(found, device_or_best(device), dtype_of(dtype), sizes)
+    verdicts = select.explain(found, device_or_best(device), dtype_of(dtype), sizes, options)
     return tuple(
         Choice(
             implementation=verdict.implementation,

@@ -64,7 +64,7 @@ class Launch:
 
 def capture(op: Op, implementation: str) -> tuple[Launch, ...]:
     """Every launch of the implementation in the op's production calls, forward and backward."""
-    kernels = load(op, implementation)
+    kernels, op = load(op, implementation), op.arranged(op.implementation(implementation))
     launches: list[Launch] = []
     for call in calls(op, op.implementation(implementation)):
         for device in (None, *tuned_devices(op)):

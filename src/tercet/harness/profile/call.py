@@ -62,7 +62,7 @@ def chosen_implementation(op: Op, workload: Workload, device: str, name: str | N
 
     UnsupportedError where it may not run here, and why.
     """
-    verdicts = explain(op, device, workload.dtype, workload.sizes)
+    verdicts = explain(op, device, workload.dtype, workload.sizes, workload.options)
     if name is not None:
         op.implementation(name)
         verdicts = tuple(verdict for verdict in verdicts if verdict.implementation == name)
