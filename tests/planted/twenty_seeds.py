@@ -45,12 +45,12 @@ def main() -> None:
     for _ in range(given.processes):
         free.put(None)
     with ThreadPoolExecutor(given.processes) as pool:
-        runs = list(_runs(given.device, given.ops or names()))
+        everything = list(runs(given.device, given.ops or names()))
         reds = [
             [pool.submit(partial(_red, given.device, free), run) for _ in range(SEEDS)]
-            for run in runs
+            for run in everything
         ]
-        for (op, name, *_), found in zip(runs, reds, strict=True):
+        for (op, name, *_), found in zip(everything, reds, strict=True):
             red = [why for future in found for why in future.result()]
             record = Record(
                 kind="check",
@@ -93,8 +93,8 @@ def _red(device: str, free: SimpleQueue[Worker | None], run: Run) -> list[str]:
     return [f"seed {seed}: {check}: {why}" for check, why in red.items()]
 
 
-def _runs(device: str, ops: Sequence[str]) -> Iterator[Run]:
-    """op, implementation, the judging function and its arguments."""
+def runs(device: str, ops: Sequence[str]) -> Iterator[Run]:
+    """What is run on a device (cpu or cuda): op, implementation, judging function, arguments."""
     for right in planted(RIGHT):
         if right.op in ops:
             arguments = {"path": str(right.path)}

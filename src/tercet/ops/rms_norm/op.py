@@ -194,7 +194,11 @@ OP = Op(
             requirement=Requirement(devices=("cuda",), dtypes=_DTYPES),
             module="tercet.ops.rms_norm.triton",
             language="triton",
-            space={"ROWS": (1, 2, 4), "num_warps": (2, 4, 8, 16)},
+            space={
+                "ROWS": (1, 2, 4),
+                "WALK": (0, 1024, 2048, 4096, 8192),
+                "num_warps": (2, 4, 8, 16),
+            },
             gradient_space={
                 "ROWS": (1, 2, 4),
                 "WAVES": (1, 2),
