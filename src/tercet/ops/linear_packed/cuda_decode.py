@@ -1,7 +1,6 @@
 """linear_packed for few tokens on Hopper: CUDA C++ that keeps up with reading W (decode.cuh)."""
 
 import ctypes
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -10,11 +9,13 @@ from torch import Tensor
 
 from tercet.errors import UnsupportedError
 from tercet.kernel.cuda import build_cuda, stream
-from tercet.kernel.launch import multiprocessors
+from tercet.kernel.launch import as_rows, multiprocessors
+from tercet.kernel.rows16 import layout_of
+from tercet.ops.linear_packed.decode_plan import MOST_TOKENS, Plan, piece_of, plan_for
+from tercet.ops.linear_packed.torch_path import finished
 
-MOST_TOKENS = 16
 _TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
-_SHARED_BYTES = 227 * 1024
+_STEP = 32
 _LIBRARIES = {
     torch.int8: "decode_int8.cu",
     torch.bfloat16: "decode_bfloat16.cu",
@@ -22,7 +23,7 @@ _LIBRARIES = {
 }
 
 
-class _Task(ctypes.Structure):
+class Task(ctypes.Structure):
     """Mirrors `struct Task` of decode.cuh, field by field."""
 
     _fields_ = (
@@ -38,7 +39,7 @@ class _Task(ctypes.Structure):
     )
 
 
-class _Launch(ctypes.Structure):
+class Launch(ctypes.Structure):
     """Mirrors `struct Launch` of decode_launch.cuh."""
 
     _fields_ = tuple(
@@ -46,44 +47,48 @@ class _Launch(ctypes.Structure):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """How a product is cut up.
-
-    Attributes:
-        blocks: in the grid; each takes a run of row-blocks.
-        warps: a block; they split K.
-        stages: pieces of a row-block that a warp has under way.
-        pieces: units a piece; 0 is the usual.
-        dependent: whether the kernel may start before the one ahead of it ends.
-    """
-
-    blocks: int
-    warps: int = 8
-    stages: int = 4
-    pieces: int = 0
-    dependent: bool = False
-
-
 @cache
-def build(x_dtype: torch.dtype) -> ctypes.CDLL:
+def library(x_dtype: torch.dtype) -> ctypes.CDLL:
     """The library for products in int8, bfloat16 or float16; BuildError where there is none."""
-    library = build_cuda(Path(__file__).parent / _LIBRARIES[x_dtype])
-    library.tercet_decode.argtypes = (
-        ctypes.POINTER(_Task), ctypes.POINTER(_Launch), ctypes.c_void_p,
+    found = build_cuda(Path(__file__).parent / _LIBRARIES[x_dtype])
+    found.tercet_decode.argtypes = (
+        ctypes.POINTER(Task), ctypes.POINTER(Launch), ctypes.c_void_p,
     )  # fmt: skip
-    return library
+    return found
 
 
-def plan_for(row_blocks: int, units: int, processors: int) -> Plan:
-    """Two blocks a multiprocessor.
+def build() -> None:
+    """Builds the int8 library; the others at their first call. BuildError where it cannot."""
+    library(torch.int8)
 
-    Args:
-        row_blocks, units: of W.
-        processors: multiprocessors of the GPU.
-    """
-    rows = -(-row_blocks // (2 * processors))
-    return Plan(blocks=-(-row_blocks // rows))
+
+def forward(
+    x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None,
+    residual: Tensor | None, x_scale: Tensor | None, x_sum: Tensor | None,
+    scheme: str, rows: int, columns: int, activation: str, out_dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """As op.linear_packed, for up to 16 tokens, on a weight in fragments without zero points."""
+    del zero, x_sum
+    y = torch.empty((*x.shape[:-1], rows), dtype=out_dtype, device=x.device)
+    if not y.numel() or not columns:
+        return finished(y.float().zero_(), None, bias, residual, out_dtype)
+    layout = layout_of(scheme, rows, columns)
+    product(
+        as_rows(x),
+        x_scale.reshape(-1).contiguous() if x_scale is not None else None,
+        codes,
+        scale,
+        y.view(-1, rows),
+        bits=layout.bits,
+        columns=columns,
+        group=layout.group,
+        bias=bias.contiguous() if bias is not None else None,
+        residual=as_rows(residual) if residual is not None else None,
+        quantize=activation == "int8" and x_scale is None,
+        # in a graph weights are constants, so they may be read before the kernel ahead has ended
+        dependent=torch.cuda.is_current_stream_capturing(),
+    )
+    return y
 
 
 def product(
@@ -95,54 +100,48 @@ def product(
     *,
     bits: int,
     columns: int,
-    group: int | None = None,
+    group: int,
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     quantize: bool = False,
+    dependent: bool = False,
     plan: Plan | None = None,
 ) -> None:
-    """y = x W^T * scales + bias + residual, sixteen rows of x at a time.
+    """y = x W^T * scales + bias + residual.
 
     Args:
-        x: [M, K] with unit stride along K: int8; or bfloat16 or float16; or any float with
-            `quantize`.
+        x: [M, K] with unit stride along K, M at most 16: int8; or bfloat16 or float16; or any
+            float with `quantize`.
         x_scale: float32 [M] of int8 x; else None.
         codes: int32 [ceil(N / 16), units, 32, 4], the layout "fragments".
         scale: [ceil(N / 16), G, 16], float32, float16 or bfloat16.
         y: [M, N], contiguous; written.
         bits: of a code, 2, 4 or 8. 2-bit codes against float x must be ternary.
         columns: K.
-        group: columns a scale; None is one scale a row.
+        group: columns a scale; where there are several, 32 times a power of two.
         bias: [N], any float.
         residual: [M, N] with unit stride along N, any float.
         quantize: turn float x into int8 codes, row by row, as kernel/device/row_codes.py.
+        dependent: may start before the kernel ahead of it ends: it reads codes and scales at once,
+            and x, bias and residual after that end. The kernel ahead must not write the weight.
         plan: how to cut it up; None chooses.
 
     Raises:
-        UnsupportedError: for a group that is not 32, 64, 128, ...
+        UnsupportedError: for more tokens, or other groups.
     """
     m, n = y.shape
-    if not m or not n:
-        return
     groups = scale.shape[1]
-    steps = (group or columns) // 32
-    if groups > 1 and (steps * 32 != group or steps & (steps - 1)):
-        raise UnsupportedError(f"decode: groups of {group}: allowed are 32 times a power of two")
+    steps = group // _STEP if groups > 1 else 1
+    if m > MOST_TOKENS or (groups > 1 and (steps * _STEP != group or steps & (steps - 1))):
+        raise UnsupportedError(
+            f"decode: {m} tokens, groups of {group}: allowed are up to {MOST_TOKENS} tokens, and "
+            f"groups of {_STEP} times a power of two"
+        )
     kind = torch.int8 if quantize else x.dtype
     row_blocks, units = codes.shape[:2]
-    if m > MOST_TOKENS:
-        for at in range(0, m, MOST_TOKENS):
-            part = slice(at, at + MOST_TOKENS)
-            product(
-                x[part], x_scale[part] if x_scale is not None else None, codes, scale, y[part],
-                bits=bits, columns=columns, group=group, bias=bias,
-                residual=residual[part] if residual is not None else None, quantize=quantize,
-                plan=plan,
-            )  # fmt: skip
-        return
-    chosen = plan or plan_for(row_blocks, units, multiprocessors(x.device))
-    doubled = 2 if bits == 2 else 1
-    task = _Task(
+    piece = piece_of(m, bits, kind.itemsize, groups, group, scale.element_size())
+    chosen = plan or plan_for(m, row_blocks, units, piece, multiprocessors(x.device))
+    task = Task(
         codes=codes.data_ptr(),
         scale=scale.data_ptr(),
         x=x.data_ptr(),
@@ -157,7 +156,7 @@ def product(
         k=columns,
         units=units,
         groups=groups,
-        group_steps_log2=(steps.bit_length() - 1) if groups > 1 else 0,
+        group_steps_log2=steps.bit_length() - 1,
         scale_type=_TYPES[scale.dtype],
         x_type=_TYPES[x.dtype],
         bias_type=_TYPES[bias.dtype] if bias is not None else 0,
@@ -167,15 +166,15 @@ def product(
         rows_more=row_blocks % chosen.blocks,
         warp_units=-(-units // chosen.warps),
         stages=chosen.stages,
-        factor=2.0 ** -(8 - bits) if kind == torch.int8 else 1.0 / doubled,
+        factor=2.0 ** -(8 - bits) if kind == torch.int8 else 0.5 if bits == 2 else 1.0,
     )
-    launch = _Launch(
+    launch = Launch(
         bits=bits,
         pieces=chosen.pieces,
         warps=chosen.warps,
         blocks=chosen.blocks,
-        dependent=chosen.dependent,
+        dependent=dependent,
     )
-    status = build(kind).tercet_decode(ctypes.byref(task), ctypes.byref(launch), stream())
+    status = library(kind).tercet_decode(ctypes.byref(task), ctypes.byref(launch), stream())
     if status:
         raise RuntimeError(f"decode: CUDA error {status} at launch")

@@ -17,10 +17,13 @@ static int launch(Task task, const Launch& how, cudaStream_t stream) {
   }
   task.stage_bytes = (task.stage_bytes + 127) / 128 * 128;
   const Places places(task, how.warps, UNITS * U::BYTES);
-  static int allowed = 48 * 1024;
+  static int allowed = 0;
   if (places.end > allowed) {
-    const cudaError_t status =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, places.end);
+    // every instance asks for the same split of the L1: a change of it would wait for the SM to empty
+    cudaError_t status = cudaFuncSetAttribute(
+        kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
+    if (status == cudaSuccess)
+      status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, places.end);
     if (status != cudaSuccess) return cudaGetLastError(), status;
     allowed = places.end;
   }

@@ -14,20 +14,14 @@ template <> struct Product<int8_t> {
   using Sum = int;
   static constexpr bool WHOLE = true;
   static __device__ __forceinline__ void mma(Sum (&c)[4], const uint32_t* a, const uint32_t* b) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
-        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    mma_int8(c, a, b);
   }
 };
 template <> struct Product<__nv_bfloat16> {
   using Sum = float;
   static constexpr bool WHOLE = false;
   static __device__ __forceinline__ void mma(Sum (&c)[4], const uint32_t* a, const uint32_t* b) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    mma_bfloat16(c, a, b);
   }
   // 128 + u is exact in bfloat16 for u < 16
   static constexpr uint32_t NIBBLE = 0x43084308u;
@@ -48,10 +42,7 @@ template <> struct Product<__half> {
   using Sum = float;
   static constexpr bool WHOLE = false;
   static __device__ __forceinline__ void mma(Sum (&c)[4], const uint32_t* a, const uint32_t* b) {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
-        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+    mma_float16(c, a, b);
   }
   static constexpr uint32_t NIBBLE = 0x64086408u;
   static __device__ __forceinline__ uint32_t less_offset(uint32_t pair) {

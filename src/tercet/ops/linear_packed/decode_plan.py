@@ -1,0 +1,102 @@
+"""How the kernel of decode.cuh cuts up a product: plain arithmetic, no GPU."""
+
+from dataclasses import dataclass
+
+MOST_TOKENS = 16
+_UNIT_BYTES, _STEP_COLUMNS, _ROWS = 512, 32, 16
+_TILE = 8  # rows of x that one mma takes
+_RING = 2048  # where the rings start: scales of x and barriers come first
+_SLOT_PITCH = 20
+_MULTIPROCESSOR, _RESERVED = 228 * 1024, 1024
+_EACH, _WARPS, _STAGES, _LEAST_STAGES = 2, 8, 4, 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a product is cut up.
+
+    Attributes:
+        blocks: in the grid; each takes a run of row-blocks.
+        warps: a block; they split K.
+        stages: pieces of a row-block that a warp has under way.
+        pieces: units a piece; 0 is the usual.
+    """
+
+    blocks: int
+    warps: int = _WARPS
+    stages: int = _STAGES
+    pieces: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """What a warp fetches at once: `units` units of a row-block, with the scales of their groups.
+
+    Attributes:
+        units: of 512 bytes each.
+        stage_bytes: in shared memory.
+        row_bytes: of one row of x against it, in shared memory.
+    """
+
+    units: int
+    stage_bytes: int
+    row_bytes: int
+
+
+def piece_of(
+    m: int, bits: int, x_bytes: int, groups: int = 1, group: int = 0, scale_bytes: int = 2
+) -> Piece:
+    """The usual piece; the same arithmetic as in decode_launch.cuh.
+
+    Args:
+        m: rows of x, at most 16.
+        bits: of a code.
+        x_bytes: of an element of x as it is multiplied.
+        groups: scales a row of W.
+        group: columns a scale, where there are several: 32 times a power of two.
+        scale_bytes: of one.
+    """
+    steps, tiles = 8 // bits, -(-m // _TILE)
+    units = 2 if steps * 2 * x_bytes * tiles > 16 else 4
+    stage_bytes = units * _UNIT_BYTES
+    if groups > 1:
+        touched = (units * steps - 1) // (group // _STEP_COLUMNS) + 2
+        stage_bytes += min(touched, groups) * _ROWS * scale_bytes
+    return Piece(
+        units=units,
+        stage_bytes=-(-stage_bytes // 128) * 128,
+        row_bytes=units * steps * _STEP_COLUMNS * x_bytes + 16,
+    )
+
+
+def shared_bytes(m: int, row_blocks: int, plan: Plan, piece: Piece) -> int:
+    """Shared memory of a block; the same arithmetic as `Places` in decode.cuh."""
+    rows = -(-row_blocks // plan.blocks)
+    ring = plan.stages * piece.stage_bytes
+    return _RING + plan.warps * (ring + m * (piece.row_bytes + rows * _SLOT_PITCH * 4))
+
+
+def plan_for(m: int, row_blocks: int, units: int, piece: Piece, processors: int) -> Plan:
+    """Two blocks a multiprocessor, that fit its shared memory together.
+
+    Args:
+        m: rows of x, at most 16.
+        row_blocks, units: of W.
+        piece: as `piece_of` has it.
+        processors: multiprocessors of the GPU.
+    """
+    warps = min(_WARPS if m <= _TILE else _WARPS // 2, -(-units // piece.units))
+    room = _MULTIPROCESSOR // _EACH - _RESERVED
+    row = warps * m * _SLOT_PITCH * 4
+    stages = _STAGES
+    while True:
+        fixed = _RING + warps * (stages * piece.stage_bytes + m * piece.row_bytes)
+        most = (room - fixed) // row
+        if stages == _LEAST_STAGES or most * _EACH * processors >= row_blocks:
+            break
+        stages -= 1
+    if most < 1:
+        room = _MULTIPROCESSOR - _RESERVED
+        most = (room - fixed) // row
+    blocks = max(min(row_blocks, _EACH * processors), -(-row_blocks // most))
+    return Plan(blocks=blocks, warps=warps, stages=stages)
