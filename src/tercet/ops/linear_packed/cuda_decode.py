@@ -11,11 +11,12 @@ from tercet.errors import UnsupportedError
 from tercet.kernel.cuda import build_cuda, stream
 from tercet.kernel.launch import as_rows, multiprocessors
 from tercet.kernel.rows16 import layout_of
-from tercet.ops.linear_packed.decode_plan import MOST_TOKENS, Plan, piece_of, plan_for
+from tercet.ops.linear_packed.decode_plan import GROUPS, MOST_TOKENS, Plan, piece_of, plan_for
 from tercet.ops.linear_packed.torch_path import finished
 
 _TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
 _STEP = 32
+_ONE_GROUP = 30
 _LIBRARIES = {
     torch.int8: "decode_int8.cu",
     torch.bfloat16: "decode_bfloat16.cu",
@@ -27,7 +28,7 @@ class Task(ctypes.Structure):
     """Mirrors `struct Task` of decode.cuh, field by field."""
 
     _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("codes", "scale", "x", "x_scale", "bias")),
+        *((name, ctypes.c_void_p) for name in ("codes", "scale", "zero", "x", "x_scale", "bias")),
         *((name, ctypes.c_void_p) for name in ("residual", "y")),
         *((name, ctypes.c_int64) for name in ("x_pitch", "residual_pitch")),
         *((name, ctypes.c_int) for name in ("m", "n", "k", "units", "groups")),
@@ -67,8 +68,8 @@ def forward(
     residual: Tensor | None, x_scale: Tensor | None, x_sum: Tensor | None,
     scheme: str, rows: int, columns: int, activation: str, out_dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """As op.linear_packed, for up to 16 tokens, on a weight in fragments without zero points."""
-    del zero, x_sum
+    """As op.linear_packed, for up to 16 tokens, on a weight in fragments."""
+    del x_sum
     y = torch.empty((*x.shape[:-1], rows), dtype=out_dtype, device=x.device)
     if not y.numel() or not columns:
         return finished(y.float().zero_(), None, bias, residual, out_dtype)
@@ -82,6 +83,7 @@ def forward(
         bits=layout.bits,
         columns=columns,
         group=layout.group,
+        zero=zero,
         bias=bias.contiguous() if bias is not None else None,
         residual=as_rows(residual) if residual is not None else None,
         quantize=activation == "int8" and x_scale is None,
@@ -101,6 +103,7 @@ def product(
     bits: int,
     columns: int,
     group: int,
+    zero: Tensor | None = None,
     bias: Tensor | None = None,
     residual: Tensor | None = None,
     quantize: bool = False,
@@ -119,6 +122,7 @@ def product(
         bits: of a code, 2, 4 or 8. 2-bit codes against float x must be ternary.
         columns: K.
         group: columns a scale; where there are several, 32 times a power of two.
+        zero: None, or like scale.
         bias: [N], any float.
         residual: [M, N] with unit stride along N, any float.
         quantize: turn float x into int8 codes, row by row, as kernel/device/row_codes.py.
@@ -131,19 +135,23 @@ def product(
     """
     m, n = y.shape
     groups = scale.shape[1]
-    steps = group // _STEP if groups > 1 else 1
-    if m > MOST_TOKENS or (groups > 1 and (steps * _STEP != group or steps & (steps - 1))):
+    if m > MOST_TOKENS or (groups > 1 and group not in GROUPS):
         raise UnsupportedError(
-            f"decode: {m} tokens, groups of {group}: allowed are up to {MOST_TOKENS} tokens, and "
-            f"groups of {_STEP} times a power of two"
+            f"decode: {m} tokens, groups of {group}: allowed are up to {MOST_TOKENS} tokens, "
+            f"and groups of {', '.join(map(str, GROUPS))}"
         )
+    # one group that has a zero point is a group longer than any row
+    steps = group // _STEP if groups > 1 else 2**_ONE_GROUP
     kind = torch.int8 if quantize else x.dtype
     row_blocks, units = codes.shape[:2]
-    piece = piece_of(m, bits, kind.itemsize, groups, group, scale.element_size())
+    piece = piece_of(
+        m, bits, kind.itemsize, groups, steps, scale.element_size(), zeros=zero is not None
+    )
     chosen = plan or plan_for(m, row_blocks, units, piece, multiprocessors(x.device))
     task = Task(
         codes=codes.data_ptr(),
         scale=scale.data_ptr(),
+        zero=zero.data_ptr() if zero is not None else None,
         x=x.data_ptr(),
         x_scale=x_scale.data_ptr() if x_scale is not None else None,
         bias=bias.data_ptr() if bias is not None else None,

@@ -21,6 +21,7 @@
 struct Task {
   const uint4* codes;       // [row_blocks, units, 32]
   const void* scale;        // [row_blocks, groups, 16]
+  const void* zero;         // likewise, of scale's type, or null
   const void* x;            // [M, K], rows x_pitch elements apart
   const float* x_scale;     // [M] or null
   const void* bias;         // [N] or null
@@ -41,19 +42,24 @@ struct Task {
 struct Places {
   static constexpr int ROWS_SCALE = 0, BARRIERS = 64, RING = 2048;
   static constexpr int SLOT_PITCH = 20;  // words from one row of x to the next: no bank conflicts
-  int row_stride, x, slots, end;
-  __host__ __device__ Places(const Task& task, int warps, int row_bytes) {
+  int row_stride, x, slots, x_sums, end;
+  __host__ __device__ Places(const Task& task, int warps, int row_bytes, int sum_bytes) {
     row_stride = row_bytes + 16;
     x = RING + warps * task.stages * task.stage_bytes;
     slots = x + warps * task.m * row_stride;
-    end = slots + (task.rows_each + (task.rows_more > 0)) * warps * task.m * SLOT_PITCH * 4;
+    x_sums = slots + (task.rows_each + (task.rows_more > 0)) * warps * task.m * SLOT_PITCH * 4;
+    end = x_sums + warps * sum_bytes;
   }
 };
 
-template <int BITS, int TILES, class X, bool GROUPED, int UNITS>
+// what scales belong to: whole rows of W, groups of columns, or groups that have zero points too
+enum Scales { OF_ROWS, OF_GROUPS, WITH_ZEROS };
+
+template <int BITS, int TILES, class X, Scales SCALES, int UNITS>
 __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task task) {
   using U = Unit<BITS, TILES, X>;
   using Part = typename U::Sum;
+  constexpr bool GROUPED = SCALES != OF_ROWS, ZEROS = SCALES == WITH_ZEROS;
   // sums that scales of groups have been applied to are floats
   using Sum = std::conditional_t<GROUPED, float, Part>;
   constexpr int PITCH = Places::SLOT_PITCH, STEP_WORDS = U::STEP_WORDS;
@@ -68,7 +74,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   const int units = max(0, min(task.warp_units, task.units - first_unit));
   const int items = (units + UNITS - 1) / UNITS * rows;  // pieces of row-blocks
   const int m_rows = task.m, scale_bytes = bytes_of(task.scale_type);
-  const Places places(task, warps, UNITS * U::BYTES);
+  const Places places(task, warps, UNITS * U::BYTES, ZEROS ? UNITS * U::SUM_BYTES : 0);
   float* rows_scale = reinterpret_cast<float*>(memory + Places::ROWS_SCALE);
 
   // the first requests for weights
@@ -91,8 +97,11 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
         const int high = group_of(first_unit + asked_unit + count - 1, U::STEPS - 1);
         const int bytes = (high - low + 1) * 16 * scale_bytes;
         const int64_t at = static_cast<int64_t>(first_row + asked_row) * task.groups + low;
-        expect(barrier, count * 512 + bytes);
+        expect(barrier, count * 512 + (ZEROS ? 2 : 1) * bytes);
         copy_bulk(to, next, count * 512, barrier, policy);
+        if constexpr (ZEROS)
+          copy_bulk(to + UNITS * 512 + bytes, static_cast<const char*>(task.zero) + at * 16 * scale_bytes,
+                    bytes, barrier, policy);
         copy_bulk(to + UNITS * 512, static_cast<const char*>(task.scale) + at * 16 * scale_bytes,
                   bytes, barrier, policy);
       } else {
@@ -168,6 +177,12 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   uint32_t held[TILES][UNITS * U::STEPS * STEP_WORDS];
   int stage_now = 0;
   uint32_t parity = 0;
+  float* const x_sums =
+      reinterpret_cast<float*>(memory + places.x_sums) + warp * UNITS * (U::SUM_BYTES / 4);
+  // whether a unit's step is the last of its group, or of the unit
+  auto ends_group = [&](int j) {
+    return j + 1 == U::STEPS || ((j + 1) & ((1 << task.group_steps_log2) - 1)) == 0;
+  };
 #pragma unroll 1
   for (int unit = 0; unit < units; unit += UNITS) {
     copies_arrived();
@@ -179,6 +194,21 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
       U::template hold<UNITS>(shared_address(x_here) + row * places.row_stride +
                                   (sizeof(X) == 1 ? lane / 8 * 16 : 0),
                               lane, held[t]);
+    }
+    if constexpr (ZEROS) {
+      // the sum of x over each group's part of a unit, in the places that its product is in
+#pragma unroll
+      for (int t = 0; t < TILES; t++) {
+        Part part[4] = {};
+#pragma unroll
+        for (int i = 0; i < UNITS * U::STEPS; i++) {
+          U::sum_step(held[t] + i * STEP_WORDS, part);
+          if (lane < 4)
+            *reinterpret_cast<float2*>(x_sums + (i * TILES + t) * 8 + lane * 2) =
+                make_float2(part[0] / task.factor, part[1] / task.factor);
+          if (ends_group(i % U::STEPS)) part[0] = part[1] = part[2] = part[3] = 0;
+        }
+      }
     }
     __syncwarp();
     if (unit + UNITS < units) stage_x(unit + UNITS);
@@ -206,14 +236,23 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
           const int i = (min(group_of(first_unit + unit + u, j), high) - low) * 16 + lane / 4;
           const float above = number_at(scales, i, task.scale_type);
           const float below = number_at(scales, i + 8, task.scale_type);
+          float zeros[2];
+          if constexpr (ZEROS) {
+            zeros[0] = number_at(scales, (high - low + 1) * 16 + i, task.scale_type);
+            zeros[1] = number_at(scales, (high - low + 1) * 16 + i + 8, task.scale_type);
+          }
 #pragma unroll
           for (int t = 0; t < TILES; t++)
 #pragma unroll
-            for (int c = 0; c < 4; c++)
-              sums[u % 2][t][c] =
-                  fmaf(static_cast<float>(part[t][c]), c < 2 ? above : below, sums[u % 2][t][c]);
+            for (int c = 0; c < 4; c++) {
+              float value = static_cast<float>(part[t][c]);
+              if constexpr (ZEROS) {
+                const int at = ((u * U::STEPS + j) * TILES + t) * 8 + lane % 4 * 2 + c % 2;
+                value = fmaf(-zeros[c / 2], x_sums[at], value);
+              }
+              sums[u % 2][t][c] = fmaf(value, c < 2 ? above : below, sums[u % 2][t][c]);
+            }
         };
-        const bool whole = (1 << task.group_steps_log2) >= U::STEPS;
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
           Part part[TILES][4] = {};
@@ -223,7 +262,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
 #pragma unroll
             for (int t = 0; t < TILES; t++) x[t] = held[t] + (u * U::STEPS + j) * STEP_WORDS;
             U::step(w[u], j, x, part);
-            if (j + 1 == U::STEPS || (!whole && (((j + 1) >> task.group_steps_log2) << task.group_steps_log2) == j + 1)) {
+            if (ends_group(j)) {
               apply(part, u, j);
 #pragma unroll
               for (int i = 0; i < 4 * TILES; i++) part[i / 4][i % 4] = 0;

@@ -6,17 +6,19 @@ struct Launch {
   int bits, pieces, warps, blocks, dependent;  // pieces: units at a time
 };
 
-template <int BITS, int TILES, class X, bool GROUPED, int UNITS>
+template <int BITS, int TILES, class X, Scales SCALES, int UNITS>
 static int launch(Task task, const Launch& how, cudaStream_t stream) {
-  auto kernel = decode<BITS, TILES, X, GROUPED, UNITS>;
+  auto kernel = decode<BITS, TILES, X, SCALES, UNITS>;
   using U = Unit<BITS, TILES, X>;
   task.stage_bytes = UNITS * 512;
-  if (GROUPED) {
-    const int whole = ((UNITS * U::STEPS - 1) >> task.group_steps_log2) + 2;
-    task.stage_bytes += (whole < task.groups ? whole : task.groups) * 16 * bytes_of(task.scale_type);
+  if (SCALES != OF_ROWS) {
+    const int touched = ((UNITS * U::STEPS - 1) >> task.group_steps_log2) + 2;
+    task.stage_bytes += (touched < task.groups ? touched : task.groups) * 16 *
+                        bytes_of(task.scale_type) * (SCALES == WITH_ZEROS ? 2 : 1);
   }
   task.stage_bytes = (task.stage_bytes + 127) / 128 * 128;
-  const Places places(task, how.warps, UNITS * U::BYTES);
+  const Places places(task, how.warps, UNITS * U::BYTES,
+                      SCALES == WITH_ZEROS ? UNITS * U::SUM_BYTES : 0);
   static int allowed = 0;
   if (places.end > allowed) {
     // every instance asks for the same split of the L1: a change of it would wait for the SM to empty
@@ -42,23 +44,24 @@ static int launch(Task task, const Launch& how, cudaStream_t stream) {
 }
 
 template <int BITS, int TILES, class X, int UNITS>
-static int with_groups(const Task& task, const Launch& how, cudaStream_t stream) {
-  if (task.groups > 1) return launch<BITS, TILES, X, true, UNITS>(task, how, stream);
-  return launch<BITS, TILES, X, false, UNITS>(task, how, stream);
+static int with_scales(const Task& task, const Launch& how, cudaStream_t stream) {
+  if (task.zero) return launch<BITS, TILES, X, WITH_ZEROS, UNITS>(task, how, stream);
+  if (task.groups > 1) return launch<BITS, TILES, X, OF_GROUPS, UNITS>(task, how, stream);
+  return launch<BITS, TILES, X, OF_ROWS, UNITS>(task, how, stream);
 }
 
 template <int BITS, int TILES, class X>
 static int with_units(const Task& task, const Launch& how, cudaStream_t stream) {
 #ifdef DECODE_SWEEP
   if constexpr (TILES == 1 && BITS == 2 && sizeof(X) == 1) {
-    if (how.pieces == 2) return launch<BITS, TILES, X, false, 2>(task, how, stream);
-    if (how.pieces == 7) return launch<BITS, TILES, X, false, 7>(task, how, stream);
-    if (how.pieces == 8) return launch<BITS, TILES, X, false, 8>(task, how, stream);
+    if (how.pieces == 2) return launch<BITS, TILES, X, OF_ROWS, 2>(task, how, stream);
+    if (how.pieces == 7) return launch<BITS, TILES, X, OF_ROWS, 7>(task, how, stream);
+    if (how.pieces == 8) return launch<BITS, TILES, X, OF_ROWS, 8>(task, how, stream);
   }
 #endif
   // at most 64 registers of x a lane
   constexpr int EACH = Unit<BITS, TILES, X>::STEPS * Unit<BITS, TILES, X>::STEP_WORDS * TILES;
-  return with_groups<BITS, TILES, X, (EACH > 16 ? 2 : 4)>(task, how, stream);
+  return with_scales<BITS, TILES, X, (EACH > 16 ? 2 : 4)>(task, how, stream);
 }
 
 template <int BITS, class X>

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 
 MOST_TOKENS = 16
+# columns that may share a scale, where a row has several
+GROUPS = (32, 64, 128, 256, 512, 1024)
 _UNIT_BYTES, _STEP_COLUMNS, _ROWS = 512, 32, 16
 _TILE = 8  # rows of x that one mma takes
 _RING = 2048  # where the rings start: scales of x and barriers come first
@@ -36,15 +38,23 @@ class Piece:
         units: of 512 bytes each.
         stage_bytes: in shared memory.
         row_bytes: of one row of x against it, in shared memory.
+        sum_bytes: of the sums of x that zero points need, in shared memory.
     """
 
     units: int
     stage_bytes: int
     row_bytes: int
+    sum_bytes: int = 0
 
 
 def piece_of(
-    m: int, bits: int, x_bytes: int, groups: int = 1, group: int = 0, scale_bytes: int = 2
+    m: int,
+    bits: int,
+    x_bytes: int,
+    groups: int = 1,
+    group_steps: int = 1,
+    scale_bytes: int = 2,
+    zeros: bool = False,
 ) -> Piece:
     """The usual piece; the same arithmetic as in decode_launch.cuh.
 
@@ -53,19 +63,21 @@ def piece_of(
         bits: of a code.
         x_bytes: of an element of x as it is multiplied.
         groups: scales a row of W.
-        group: columns a scale, where there are several: 32 times a power of two.
+        group_steps: columns a scale, where there are several, over 32; a power of two.
         scale_bytes: of one.
+        zeros: whether each has a zero point.
     """
     steps, tiles = 8 // bits, -(-m // _TILE)
     units = 2 if steps * 2 * x_bytes * tiles > 16 else 4
     stage_bytes = units * _UNIT_BYTES
-    if groups > 1:
-        touched = (units * steps - 1) // (group // _STEP_COLUMNS) + 2
-        stage_bytes += min(touched, groups) * _ROWS * scale_bytes
+    if groups > 1 or zeros:
+        touched = min((units * steps - 1) // group_steps + 2, groups)
+        stage_bytes += touched * _ROWS * scale_bytes * (2 if zeros else 1)
     return Piece(
         units=units,
         stage_bytes=-(-stage_bytes // 128) * 128,
         row_bytes=units * steps * _STEP_COLUMNS * x_bytes + 16,
+        sum_bytes=units * steps * tiles * _TILE * 4 if zeros else 0,
     )
 
 
@@ -73,7 +85,8 @@ def shared_bytes(m: int, row_blocks: int, plan: Plan, piece: Piece) -> int:
     """Shared memory of a block; the same arithmetic as `Places` in decode.cuh."""
     rows = -(-row_blocks // plan.blocks)
     ring = plan.stages * piece.stage_bytes
-    return _RING + plan.warps * (ring + m * (piece.row_bytes + rows * _SLOT_PITCH * 4))
+    slots = m * rows * _SLOT_PITCH * 4
+    return _RING + plan.warps * (ring + m * piece.row_bytes + slots + piece.sum_bytes)
 
 
 def plan_for(m: int, row_blocks: int, units: int, piece: Piece, processors: int) -> Plan:
@@ -90,7 +103,8 @@ def plan_for(m: int, row_blocks: int, units: int, piece: Piece, processors: int)
     row = warps * m * _SLOT_PITCH * 4
     stages = _STAGES
     while True:
-        fixed = _RING + warps * (stages * piece.stage_bytes + m * piece.row_bytes)
+        ring = stages * piece.stage_bytes
+        fixed = _RING + warps * (ring + m * piece.row_bytes + piece.sum_bytes)
         most = (room - fixed) // row
         if stages == _LEAST_STAGES or most * _EACH * processors >= row_blocks:
             break

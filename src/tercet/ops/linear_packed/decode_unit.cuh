@@ -13,6 +13,7 @@ template <class X> struct Product;
 template <> struct Product<int8_t> {
   using Sum = int;
   static constexpr bool WHOLE = true;
+  static constexpr uint32_t ONES = 0x01010101u;
   static __device__ __forceinline__ void mma(Sum (&c)[4], const uint32_t* a, const uint32_t* b) {
     mma_int8(c, a, b);
   }
@@ -20,6 +21,7 @@ template <> struct Product<int8_t> {
 template <> struct Product<__nv_bfloat16> {
   using Sum = float;
   static constexpr bool WHOLE = false;
+  static constexpr uint32_t ONES = 0x3f803f80u;
   static __device__ __forceinline__ void mma(Sum (&c)[4], const uint32_t* a, const uint32_t* b) {
     mma_bfloat16(c, a, b);
   }
@@ -41,6 +43,7 @@ template <> struct Product<__nv_bfloat16> {
 template <> struct Product<__half> {
   using Sum = float;
   static constexpr bool WHOLE = false;
+  static constexpr uint32_t ONES = 0x3c003c00u;
   static __device__ __forceinline__ void mma(Sum (&c)[4], const uint32_t* a, const uint32_t* b) {
     mma_float16(c, a, b);
   }
@@ -79,6 +82,7 @@ template <int BITS, int TILES, class X> struct Unit {
   static constexpr int COLUMNS = 32 * STEPS;
   static constexpr int BYTES = COLUMNS * sizeof(X);  // of x, a row
   static constexpr int STEP_WORDS = sizeof(X) * 2;   // of x a lane holds, a step and tile
+  static constexpr int SUM_BYTES = STEPS * TILES * 32;  // of sums of x, a float for each row of x
 
   // UNITS units of x in registers, [step][word]; x points to this lane's row in shared memory
   template <int UNITS>
@@ -96,6 +100,13 @@ template <int BITS, int TILES, class X> struct Unit {
         held[2 * i + 1] = __byte_perm(w.x, w.y, 0x5410);
       }
     }
+  }
+
+  // sums += the sum of x over a step, in every row of the tile
+  static __device__ __forceinline__ void sum_step(const uint32_t* x, Sum (&sums)[4]) {
+    const uint32_t ones[4] = {Product<X>::ONES, Product<X>::ONES, Product<X>::ONES, Product<X>::ONES};
+    Product<X>::mma(sums, ones, x);
+    if constexpr (!Product<X>::WHOLE) Product<X>::mma(sums, ones, x + 2);
   }
 
   // step j of a unit, columns 32 j to 32 j + 31, with that step's words of x of one tile
