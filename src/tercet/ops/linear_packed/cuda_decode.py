@@ -35,7 +35,7 @@ class Task(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("group_steps_log2", "scale_type", "x_type")),
         *((name, ctypes.c_int) for name in ("bias_type", "residual_type", "y_type")),
         *((name, ctypes.c_int) for name in ("rows_each", "rows_more", "warp_units")),
-        *((name, ctypes.c_int) for name in ("stages", "stage_bytes")),
+        *((name, ctypes.c_int) for name in ("stages", "stage_bytes", "early")),
         ("factor", ctypes.c_float),
     )
 
@@ -174,6 +174,7 @@ def product(
         rows_more=row_blocks % chosen.blocks,
         warp_units=-(-units // chosen.warps),
         stages=chosen.stages,
+        early=chosen.early if dependent else 0,
         factor=2.0 ** -(8 - bits) if kind == torch.int8 else 0.5 if bits == 2 else 1.0,
     )
     launch = Launch(

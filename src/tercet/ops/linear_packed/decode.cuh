@@ -35,19 +35,22 @@ struct Task {
   int rows_each, rows_more; // row-blocks of a block; of the first rows_more blocks one more
   int warp_units;           // units of a row-block that a warp takes
   int stages, stage_bytes;  // of a warp's ring
+  int early;                // stages to ask for before the kernel ahead has ended
   float factor;             // sums are products times 1 / factor
 };
 
 // where things lie in shared memory, in bytes
 struct Places {
-  static constexpr int ROWS_SCALE = 0, BARRIERS = 64, RING = 2048;
+  static constexpr int ROWS_SCALE = 0, SCALES_BARRIER = 64, BARRIERS = 72, RING = 2048;
   static constexpr int SLOT_PITCH = 20;  // words from one row of x to the next: no bank conflicts
-  int row_stride, x, slots, x_sums, end;
+  int row_stride, x, scales, slots, x_sums, end;
   __host__ __device__ Places(const Task& task, int warps, int row_bytes, int sum_bytes) {
     row_stride = row_bytes + 16;
     x = RING + warps * task.stages * task.stage_bytes;
-    slots = x + warps * task.m * row_stride;
-    x_sums = slots + (task.rows_each + (task.rows_more > 0)) * warps * task.m * SLOT_PITCH * 4;
+    const int rows = task.rows_each + (task.rows_more > 0);
+    scales = x + warps * task.m * row_stride;
+    slots = scales + rows * 64;
+    x_sums = slots + rows * warps * task.m * SLOT_PITCH * 4;
     end = x_sums + warps * sum_bytes;
   }
 };
@@ -114,37 +117,35 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
     if (++asked_stage == stages) asked_stage = 0;
     if (asked_row == rows) asked_row = 0, asked_unit += UNITS, next = start + asked_unit * 32;
   };
+  const uint32_t scales_barrier = shared_address(memory + Places::SCALES_BARRIER);
   if (lane == 0) {
     for (int s = 0; s < stages; s++) barrier_init(barriers + s * 8);
+    if (warp == 0) barrier_init(scales_barrier);
     barriers_ready();
+    if (!GROUPED && warp == 0) {
+      const int bytes = 16 * scale_bytes;
+      expect(scales_barrier, rows * bytes);
+      copy_bulk(shared_address(memory + places.scales),
+                static_cast<const char*>(task.scale) + static_cast<int64_t>(first_row) * bytes,
+                rows * bytes, scales_barrier, policy);
+    }
   }
   __syncwarp();
-  for (int s = 0; s < stages && asked < items; s++) ask();
+  for (int s = 0; s < min(stages, task.early) && asked < items; s++) ask();
   let_next_start();
   wait_for_previous();
 
-  // what a thread's first output needs besides its sum
-  const int outputs = rows * 16 * m_rows, width = rows * 16;
-  struct Place { int m, j; };
-  auto place_of = [&](int o) {
-    Place p{0, o};
-    while (p.j >= width) p.j -= width, p.m++;
-    return p;
+  unsigned char* const x_here = memory + places.x + warp * m_rows * places.row_stride;
+  auto stage_x = [&](int unit) {
+    const int column = (first_unit + unit) * U::COLUMNS;
+    const Rows part{task.x, task.x_pitch, task.x_type, m_rows, column,
+                    min(task.k, (first_unit + units) * U::COLUMNS), UNITS * U::COLUMNS, places.row_stride};
+    if constexpr (sizeof(X) == 1) {
+      if (task.x_type != 3) return stage_codes(part, rows_scale, x_here);
+    }
+    stage<X>(part, x_here);
   };
-  auto weight_scale = [&](const Place& p) {
-    return GROUPED ? 1.f : number_at(task.scale, first_row * 16 + p.j, task.scale_type);
-  };
-  auto addend = [&](const Place& p) {
-    const int n = first_row * 16 + p.j;
-    float sum = 0.f;
-    if (n >= task.n) return sum;
-    if (task.bias) sum = number_at(task.bias, n, task.bias_type);
-    if (task.residual) sum += number_at(task.residual, p.m * task.residual_pitch + n, task.residual_type);
-    return sum;
-  };
-  const Place first_place = place_of(min(static_cast<int>(threadIdx.x), outputs - 1));
-  const float first_scale = weight_scale(first_place), first_addend = addend(first_place);
-
+  // x is asked for before most of the weights, since it would come after them
   const bool floats = sizeof(X) == 1 && task.x_type != 3;
   if (floats) {
     if constexpr (sizeof(X) == 1) {
@@ -156,21 +157,24 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
       if (threadIdx.x < m_rows) rows_scale[threadIdx.x] = __fdiv_rn(rows_scale[threadIdx.x], 127.f);
       __syncthreads();
     }
-  } else if (threadIdx.x < m_rows) {
-    rows_scale[threadIdx.x] = task.x_scale ? task.x_scale[threadIdx.x] : 1.f;
   }
-
-  unsigned char* const x_here = memory + places.x + warp * m_rows * places.row_stride;
-  auto stage_x = [&](int unit) {
-    const int column = (first_unit + unit) * U::COLUMNS;
-    const Rows part{task.x, task.x_pitch, task.x_type, m_rows, column,
-                    min(task.k, (first_unit + units) * U::COLUMNS), UNITS * U::COLUMNS, places.row_stride};
-    if constexpr (sizeof(X) == 1) {
-      if (floats) return stage_codes(part, rows_scale, x_here);
-    }
-    stage<X>(part, x_here);
-  };
   if (units) stage_x(0);
+  while (asked < min(stages, items)) ask();
+
+  // what a thread's first output needs besides its sum: loaded now, looked at in the end
+  const int outputs = rows * 16 * m_rows, width = rows * 16;
+  float x_scale = 1.f;
+  if (!floats && task.x_scale && threadIdx.x < m_rows) x_scale = task.x_scale[threadIdx.x];
+  struct Addend { uint32_t bias, residual; };
+  auto addend = [&](int o) {
+    Addend raw{0, 0};
+    const int m = o / width, n = first_row * 16 + o % width;
+    if (o >= outputs || n >= task.n) return raw;
+    if (task.bias) raw.bias = bits_at(task.bias, n, task.bias_type);
+    if (task.residual) raw.residual = bits_at(task.residual, m * task.residual_pitch + n, task.residual_type);
+    return raw;
+  };
+  const Addend first_addend = addend(threadIdx.x);
 
   Sum* const slots = reinterpret_cast<Sum*>(memory + places.slots);
   const int slot_words = m_rows * PITCH, slot_step = warps * slot_words;
@@ -297,20 +301,31 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
       if (++stage_now == stages) stage_now = 0, parity ^= 1;
     }
   }
+  if (!floats && threadIdx.x < m_rows) rows_scale[threadIdx.x] = x_scale;
   __syncthreads();
 
+  if constexpr (!GROUPED) wait_for(scales_barrier, 0);
   const int active = min(warps, (task.units + task.warp_units - 1) / task.warp_units);
-  float scale = first_scale, more = first_addend;
-  Place p = first_place;
-  for (int o = threadIdx.x; o < outputs; o += blockDim.x) {
-    if (o >= blockDim.x) p = place_of(o), scale = weight_scale(p), more = addend(p);
-    const Sum* from = slots + p.j / 16 * slot_step + p.m * PITCH + p.j % 16;
-    Sum sum = 0;
+  constexpr int AT_ONCE = 4;
+#pragma unroll 1
+  for (int first = threadIdx.x; first < outputs; first += AT_ONCE * blockDim.x) {
+    Addend raw[AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++)
+      raw[i] = i == 0 && first == threadIdx.x ? first_addend : addend(first + i * blockDim.x);
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+      const int o = first + i * blockDim.x;
+      const int m = o / width, j = o % width, n = first_row * 16 + j;
+      if (o >= outputs || n >= task.n) continue;
+      const Sum* from = slots + j / 16 * slot_step + m * PITCH + j % 16;
+      Sum sum = 0;
 #pragma unroll 4
-    for (int w = 0; w < active; w++) sum += from[w * slot_words];
-    const int n = first_row * 16 + p.j;
-    if (n >= task.n) continue;
-    const float value = static_cast<float>(sum) * task.factor * scale * rows_scale[p.m] + more;
-    put_number(task.y, static_cast<int64_t>(p.m) * task.n + n, task.y_type, value);
+      for (int w = 0; w < active; w++) sum += from[w * slot_words];
+      const float scale = GROUPED ? 1.f : number_at(memory + places.scales, j, task.scale_type);
+      const float more = number_of(raw[i].bias, task.bias_type) + number_of(raw[i].residual, task.residual_type);
+      const float value = static_cast<float>(sum) * task.factor * scale * rows_scale[m] + more;
+      put_number(task.y, static_cast<int64_t>(m) * task.n + n, task.y_type, value);
+    }
   }
 }

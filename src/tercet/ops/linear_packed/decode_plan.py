@@ -8,7 +8,7 @@ GROUPS = (32, 64, 128, 256, 512, 1024)
 _UNIT_BYTES, _STEP_COLUMNS, _ROWS = 512, 32, 16
 _TILE = 8  # rows of x that one mma takes
 _RING = 2048  # where the rings start: scales of x and barriers come first
-_SLOT_PITCH = 20
+_SLOT_PITCH, _SCALES_BYTES = 20, 64
 _MULTIPROCESSOR, _RESERVED = 228 * 1024, 1024
 _EACH, _WARPS, _STAGES, _LEAST_STAGES = 2, 8, 4, 2
 
@@ -22,12 +22,14 @@ class Plan:
         warps: a block; they split K.
         stages: pieces of a row-block that a warp has under way.
         pieces: units a piece; 0 is the usual.
+        early: stages asked for before the kernel ahead has ended, where that is allowed.
     """
 
     blocks: int
     warps: int = _WARPS
     stages: int = _STAGES
     pieces: int = 0
+    early: int = _STAGES
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +88,7 @@ def shared_bytes(m: int, row_blocks: int, plan: Plan, piece: Piece) -> int:
     rows = -(-row_blocks // plan.blocks)
     ring = plan.stages * piece.stage_bytes
     slots = m * rows * _SLOT_PITCH * 4
-    return _RING + plan.warps * (ring + m * piece.row_bytes + slots + piece.sum_bytes)
+    return _RING + rows * _SCALES_BYTES + plan.warps * (ring + m * piece.row_bytes + slots + piece.sum_bytes)
 
 
 def plan_for(m: int, row_blocks: int, units: int, piece: Piece, processors: int) -> Plan:
@@ -100,7 +102,7 @@ def plan_for(m: int, row_blocks: int, units: int, piece: Piece, processors: int)
     """
     warps = min(_WARPS if m <= _TILE else _WARPS // 2, -(-units // piece.units))
     room = _MULTIPROCESSOR // _EACH - _RESERVED
-    row = warps * m * _SLOT_PITCH * 4
+    row = warps * m * _SLOT_PITCH * 4 + _SCALES_BYTES
     stages = _STAGES
     while True:
         ring = stages * piece.stage_bytes

@@ -281,10 +281,17 @@ inline void mma_float16(float (&c)[4], const uint32_t* a, const uint32_t* b) {
 inline void let_next_start() {}
 inline void wait_for_previous() {}
 
+inline uint32_t bits_at(const void* p, int64_t i, int type) {
+  if (type == 0) return static_cast<const uint32_t*>(p)[i];
+  return static_cast<const uint16_t*>(p)[i];
+}
+inline float number_of(uint32_t bits, int type) {
+  if (type == 0) return __uint_as_float(bits);
+  if (type == 1) return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+  return __uint_as_float(bits << 16);
+}
 inline float number_at(const void* p, int64_t i, int type) {
-  if (type == 0) return static_cast<const float*>(p)[i];
-  if (type == 1) return __half2float(static_cast<const __half*>(p)[i]);
-  return __bfloat162float(static_cast<const __nv_bfloat16*>(p)[i]);
+  return number_of(bits_at(p, i, type), type);
 }
 inline void put_number(void* p, int64_t i, int type, float value) {
   if (type == 0) static_cast<float*>(p)[i] = value;
