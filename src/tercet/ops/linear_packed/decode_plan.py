@@ -88,7 +88,11 @@ def shared_bytes(m: int, row_blocks: int, plan: Plan, piece: Piece) -> int:
     rows = -(-row_blocks // plan.blocks)
     ring = plan.stages * piece.stage_bytes
     slots = m * rows * _SLOT_PITCH * 4
-    return _RING + rows * _SCALES_BYTES + plan.warps * (ring + m * piece.row_bytes + slots + piece.sum_bytes)
+    return (
+        _RING
+        + rows * _SCALES_BYTES
+        + plan.warps * (ring + m * piece.row_bytes + slots + piece.sum_bytes)
+    )
 
 
 def plan_for(m: int, row_blocks: int, units: int, piece: Piece, processors: int) -> Plan:
