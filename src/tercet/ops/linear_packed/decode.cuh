@@ -119,6 +119,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   };
   const uint32_t scales_barrier = shared_address(memory + Places::SCALES_BARRIER);
   if (lane == 0) {
+#pragma unroll 1
     for (int s = 0; s < stages; s++) barrier_init(barriers + s * 8);
     if (warp == 0) barrier_init(scales_barrier);
     barriers_ready();
@@ -131,7 +132,9 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
     }
   }
   __syncwarp();
-  for (int s = 0; s < min(stages, task.early) && asked < items; s++) ask();
+  const int first_asks = min(stages, items);
+#pragma unroll 1
+  while (asked < min(task.early, first_asks)) ask();
   let_next_start();
   wait_for_previous();
 
@@ -158,9 +161,6 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
       __syncthreads();
     }
   }
-  if (units) stage_x(0);
-  while (asked < min(stages, items)) ask();
-
   // what a thread's first output needs besides its sum: loaded now, looked at in the end
   const int outputs = rows * 16 * m_rows, width = rows * 16;
   float x_scale = 1.f;
@@ -187,35 +187,43 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   auto ends_group = [&](int j) {
     return j + 1 == U::STEPS || ((j + 1) & ((1 << task.group_steps_log2) - 1)) == 0;
   };
+  // one piece of x ahead: its code is long, so it is here once
 #pragma unroll 1
-  for (int unit = 0; unit < units; unit += UNITS) {
-    copies_arrived();
-    __syncwarp();
-#pragma unroll
-    for (int t = 0; t < TILES; t++) {
-      // rows of x past the last are the last again: their columns of the product go nowhere
-      const int row = min((sizeof(X) == 1 ? lane % 8 : lane / 4) + 8 * t, m_rows - 1);
-      U::template hold<UNITS>(shared_address(x_here) + row * places.row_stride +
-                                  (sizeof(X) == 1 ? lane / 8 * 16 : 0),
-                              lane, held[t]);
-    }
-    if constexpr (ZEROS) {
-      // the sum of x over each group's part of a unit, in the places that its product is in
+  for (int unit = -UNITS; unit < units; unit += UNITS) {
+    if (unit >= 0) {
+      copies_arrived();
+      __syncwarp();
 #pragma unroll
       for (int t = 0; t < TILES; t++) {
-        Part part[4] = {};
+        // rows of x past the last are the last again: their columns of the product go nowhere
+        const int row = min((sizeof(X) == 1 ? lane % 8 : lane / 4) + 8 * t, m_rows - 1);
+        U::template hold<UNITS>(shared_address(x_here) + row * places.row_stride +
+                                    (sizeof(X) == 1 ? lane / 8 * 16 : 0),
+                                lane, held[t]);
+      }
+      if constexpr (ZEROS) {
+        // the sum of x over each group's part of a unit, in the places that its product is in
 #pragma unroll
-        for (int i = 0; i < UNITS * U::STEPS; i++) {
-          U::sum_step(held[t] + i * STEP_WORDS, part);
-          if (lane < 4)
-            *reinterpret_cast<float2*>(x_sums + (i * TILES + t) * 8 + lane * 2) =
-                make_float2(part[0] / task.factor, part[1] / task.factor);
-          if (ends_group(i % U::STEPS)) part[0] = part[1] = part[2] = part[3] = 0;
+        for (int t = 0; t < TILES; t++) {
+          Part part[4] = {U::ZERO, U::ZERO};
+#pragma unroll
+          for (int i = 0; i < UNITS * U::STEPS; i++) {
+            U::sum_step(held[t] + i * STEP_WORDS, part);
+            if (lane < 4)
+              *reinterpret_cast<float2*>(x_sums + (i * TILES + t) * 8 + lane * 2) =
+                  make_float2(U::value(part[0]) / task.factor, U::value(part[1]) / task.factor);
+            if (ends_group(i % U::STEPS)) part[0] = part[1] = U::ZERO;
+          }
         }
       }
+      __syncwarp();
     }
-    __syncwarp();
     if (unit + UNITS < units) stage_x(unit + UNITS);
+    if (unit < 0) {
+#pragma unroll 1
+      while (asked < first_asks) ask();
+      continue;
+    }
 
     Sum* slot = slots + warp * slot_words + lane % 4 * 2 * PITCH + lane / 4;
     const int low = GROUPED ? group_of(first_unit + unit, 0) : 0;
@@ -249,7 +257,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
           for (int t = 0; t < TILES; t++)
 #pragma unroll
             for (int c = 0; c < 4; c++) {
-              float value = static_cast<float>(part[t][c]);
+              float value = U::value(part[t][c]);
               if constexpr (ZEROS) {
                 const int at = ((u * U::STEPS + j) * TILES + t) * 8 + lane % 4 * 2 + c % 2;
                 value = fmaf(-zeros[c / 2], x_sums[at], value);
@@ -259,7 +267,9 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
         };
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
-          Part part[TILES][4] = {};
+          Part part[TILES][4];
+#pragma unroll
+          for (int i = 0; i < 4 * TILES; i++) part[i / 4][i % 4] = U::ZERO;
 #pragma unroll
           for (int j = 0; j < U::STEPS; j++) {
             const uint32_t* x[TILES];
@@ -269,7 +279,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
             if (ends_group(j)) {
               apply(part, u, j);
 #pragma unroll
-              for (int i = 0; i < 4 * TILES; i++) part[i / 4][i % 4] = 0;
+              for (int i = 0; i < 4 * TILES; i++) part[i / 4][i % 4] = U::ZERO;
             }
           }
         }

@@ -43,15 +43,8 @@ static int launch(Task task, const Launch& how, cudaStream_t stream) {
   return status != cudaSuccess ? (cudaGetLastError(), status) : 0;
 }
 
-template <int BITS, int TILES, class X, int UNITS>
-static int with_scales(const Task& task, const Launch& how, cudaStream_t stream) {
-  if (task.zero) return launch<BITS, TILES, X, WITH_ZEROS, UNITS>(task, how, stream);
-  if (task.groups > 1) return launch<BITS, TILES, X, OF_GROUPS, UNITS>(task, how, stream);
-  return launch<BITS, TILES, X, OF_ROWS, UNITS>(task, how, stream);
-}
-
 template <int BITS, int TILES, class X>
-static int with_units(const Task& task, const Launch& how, cudaStream_t stream) {
+static int with_scales(const Task& task, const Launch& how, cudaStream_t stream) {
 #ifdef DECODE_SWEEP
   if constexpr (TILES == 1 && BITS == 2 && sizeof(X) == 1) {
     if (how.pieces == 2) return launch<BITS, TILES, X, OF_ROWS, 2>(task, how, stream);
@@ -59,15 +52,18 @@ static int with_units(const Task& task, const Launch& how, cudaStream_t stream) 
     if (how.pieces == 8) return launch<BITS, TILES, X, OF_ROWS, 8>(task, how, stream);
   }
 #endif
-  // at most 64 registers of x a lane
+  // at most 64 registers of x a lane; zero points need some for themselves
   constexpr int EACH = Unit<BITS, TILES, X>::STEPS * Unit<BITS, TILES, X>::STEP_WORDS * TILES;
-  return with_scales<BITS, TILES, X, (EACH > 16 ? 2 : 4)>(task, how, stream);
+  if (task.zero) return launch<BITS, TILES, X, WITH_ZEROS, (EACH >= 16 ? 2 : 4)>(task, how, stream);
+  constexpr int UNITS = EACH > 16 ? 2 : 4;
+  if (task.groups > 1) return launch<BITS, TILES, X, OF_GROUPS, UNITS>(task, how, stream);
+  return launch<BITS, TILES, X, OF_ROWS, UNITS>(task, how, stream);
 }
 
 template <int BITS, class X>
 static int with_tiles(const Task& task, const Launch& how, cudaStream_t stream) {
-  if (task.m <= 8) return with_units<BITS, 1, X>(task, how, stream);
-  if (task.m <= 16) return with_units<BITS, 2, X>(task, how, stream);
+  if (task.m <= 8) return with_scales<BITS, 1, X>(task, how, stream);
+  if (task.m <= 16) return with_scales<BITS, 2, X>(task, how, stream);
   return cudaErrorInvalidValue;
 }
 

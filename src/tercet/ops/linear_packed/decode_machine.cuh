@@ -106,8 +106,8 @@ __device__ __forceinline__ uint32_t bits_at(const void* p, int64_t i, int type) 
 }
 __device__ __forceinline__ float number_of(uint32_t bits, int type) {
   if (type == 0) return __uint_as_float(bits);
-  if (type == 1) return __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
-  return __uint_as_float(bits << 16);
+  const float half = __half2float(__ushort_as_half(static_cast<unsigned short>(bits)));
+  return type == 1 ? half : __uint_as_float(bits << 16);
 }
 __device__ __forceinline__ float number_at(const void* p, int64_t i, int type) {
   return number_of(bits_at(p, i, type), type);

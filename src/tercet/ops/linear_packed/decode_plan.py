@@ -70,7 +70,8 @@ def piece_of(
         zeros: whether each has a zero point.
     """
     steps, tiles = 8 // bits, -(-m // _TILE)
-    units = 2 if steps * 2 * x_bytes * tiles > 16 else 4
+    # as many as leave registers for more than x
+    units = 2 if steps * 2 * x_bytes * tiles > (15 if zeros else 16) else 4
     stage_bytes = units * _UNIT_BYTES
     if groups > 1 or zeros:
         touched = min((units * steps - 1) // group_steps + 2, groups)

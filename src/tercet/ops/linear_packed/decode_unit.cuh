@@ -84,6 +84,14 @@ template <int BITS, int TILES, class X> struct Unit {
   static constexpr int STEP_WORDS = sizeof(X) * 2;   // of x a lane holds, a step and tile
   static constexpr int SUM_BYTES = STEPS * TILES * 32;  // of sums of x, a float for each row of x
 
+  // Sums of a unit start here. Integers are smaller than 2^22 (127 * 2^7 * 128 columns at most), so as
+  // the low bits of 1.5 * 2^23 they are a float, without a conversion.
+  static constexpr Sum ZERO = Product<X>::WHOLE ? 0x4b400000 : 0;
+  static __device__ __forceinline__ float value(Sum sum) {
+    if constexpr (Product<X>::WHOLE) return __uint_as_float(sum) - 12582912.f;
+    return sum;
+  }
+
   // UNITS units of x in registers, [step][word]; x points to this lane's row in shared memory
   template <int UNITS>
   static __device__ __forceinline__ void hold(uint32_t x, int lane,
