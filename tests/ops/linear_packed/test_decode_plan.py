@@ -35,7 +35,8 @@ def test_every_multiprocessor_has_work() -> None:
 
 
 def test_pieces_by_hand() -> None:
-    assert piece_of(1, 2, 1) == Piece(units=4, stage_bytes=2048, row_bytes=4 * 128 + 16)
+    whole_rows = Piece(units=4, stage_bytes=2048, row_bytes=4 * 128 + 16, one_slot=True)
+    assert piece_of(1, 2, 1) == whole_rows
     # two tiles of bfloat16 against 2 bits would fill the registers with x: half as many units
     assert piece_of(16, 2, 2) == Piece(units=2, stage_bytes=1024, row_bytes=2 * 128 * 2 + 16)
     # four units of 64 columns touch at most nine groups of 32, of 16 rows, in 16 bits
@@ -45,8 +46,11 @@ def test_pieces_by_hand() -> None:
 
 def test_shared_memory_by_hand() -> None:
     plan, piece = Plan(blocks=2, warps=4, stages=3), piece_of(2, 8, 1)
-    rings, x, scales, slots = 4 * 3 * 2048, 4 * 2 * (128 + 16), 3 * 64, 3 * 4 * 2 * 80
+    rings, x, scales, slots = 4 * 3 * 2048, 4 * 2 * (128 + 16), 3 * 64, 3 * 2 * 80
     assert shared_bytes(2, 5, plan, piece) == 2048 + rings + x + scales + slots
+    # sums of floats: a slot for each warp
+    x = 4 * 2 * (256 + 16)
+    assert shared_bytes(2, 5, plan, piece_of(2, 8, 2)) == 2048 + rings + x + scales + 4 * slots
 
 
 TAKEN = {"scheme": "ternary-g128", "activation": "int8", "layout": "fragments", "out": "bfloat16"}

@@ -7,8 +7,9 @@
 //
 // A piece of a row-block is contiguous in memory. One lane requests it by a bulk copy into a ring in
 // shared memory that belongs to the warp alone: one barrier a stage says that it came, a __syncwarp
-// that it was read. At the end of a piece a warp adds its sums to its own slot of the row-block; after
-// the only barrier of the block all threads add the slots in a fixed order, scale and store.
+// that it was read. At the end of a piece a warp adds its sums to a slot of the row-block: integers to
+// one slot of all warps, since their order does not matter; floats to the warp's own, and in the end
+// all threads add the slots in a fixed order. Then they scale and store.
 //
 // Weights and scales do not depend on the kernel before, so with programmatic dependent launch they are
 // on their way while that kernel still runs; x is read after it.
@@ -44,13 +45,14 @@ struct Places {
   static constexpr int ROWS_SCALE = 0, SCALES_BARRIER = 64, BARRIERS = 72, RING = 2048;
   static constexpr int SLOT_PITCH = 20;  // words from one row of x to the next: no bank conflicts
   int row_stride, x, scales, slots, x_sums, end;
-  __host__ __device__ Places(const Task& task, int warps, int row_bytes, int sum_bytes) {
+  __host__ __device__ Places(const Task& task, int warps, int row_bytes, int sum_bytes,
+                             bool shared_slots) {
     row_stride = row_bytes + 16;
     x = RING + warps * task.stages * task.stage_bytes;
     const int rows = task.rows_each + (task.rows_more > 0);
     scales = x + warps * task.m * row_stride;
     slots = scales + rows * 64;
-    x_sums = slots + rows * warps * task.m * SLOT_PITCH * 4;
+    x_sums = slots + rows * (shared_slots ? 1 : warps) * task.m * SLOT_PITCH * 4;
     end = x_sums + warps * sum_bytes;
   }
 };
@@ -65,6 +67,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   constexpr bool GROUPED = SCALES != OF_ROWS, ZEROS = SCALES == WITH_ZEROS;
   // sums that scales of groups have been applied to are floats
   using Sum = std::conditional_t<GROUPED, float, Part>;
+  constexpr bool SHARED_SLOTS = std::is_same_v<Sum, int>;
   constexpr int PITCH = Places::SLOT_PITCH, STEP_WORDS = U::STEP_WORDS;
   extern __shared__ __align__(128) unsigned char memory[];
 
@@ -77,7 +80,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   const int units = max(0, min(task.warp_units, task.units - first_unit));
   const int items = (units + UNITS - 1) / UNITS * rows;  // pieces of row-blocks
   const int m_rows = task.m, scale_bytes = bytes_of(task.scale_type);
-  const Places places(task, warps, UNITS * U::BYTES, ZEROS ? UNITS * U::SUM_BYTES : 0);
+  const Places places(task, warps, UNITS * U::BYTES, ZEROS ? UNITS * U::SUM_BYTES : 0, SHARED_SLOTS);
   float* rows_scale = reinterpret_cast<float*>(memory + Places::ROWS_SCALE);
 
   // the first requests for weights
@@ -117,6 +120,12 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
     if (++asked_stage == stages) asked_stage = 0;
     if (asked_row == rows) asked_row = 0, asked_unit += UNITS, next = start + asked_unit * 32;
   };
+  Sum* const slots = reinterpret_cast<Sum*>(memory + places.slots);
+  const int slot_words = m_rows * PITCH, slot_step = (SHARED_SLOTS ? 1 : warps) * slot_words;
+  if constexpr (SHARED_SLOTS) {
+    for (int i = threadIdx.x; i < rows * slot_words; i += blockDim.x) slots[i] = 0;
+    __syncthreads();
+  }
   const uint32_t scales_barrier = shared_address(memory + Places::SCALES_BARRIER);
   if (lane == 0) {
 #pragma unroll 1
@@ -176,8 +185,6 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   };
   const Addend first_addend = addend(threadIdx.x);
 
-  Sum* const slots = reinterpret_cast<Sum*>(memory + places.slots);
-  const int slot_words = m_rows * PITCH, slot_step = warps * slot_words;
   uint32_t held[TILES][UNITS * U::STEPS * STEP_WORDS];
   int stage_now = 0;
   uint32_t parity = 0;
@@ -225,7 +232,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
       continue;
     }
 
-    Sum* slot = slots + warp * slot_words + lane % 4 * 2 * PITCH + lane / 4;
+    Sum* slot = slots + (SHARED_SLOTS ? 0 : warp * slot_words) + lane % 4 * 2 * PITCH + lane / 4;
     const int low = GROUPED ? group_of(first_unit + unit, 0) : 0;
     const int high = GROUPED ? group_of(first_unit + min(unit + UNITS, units) - 1, U::STEPS - 1) : 0;
 #pragma unroll 1
@@ -306,7 +313,8 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
           if (8 * t + lane % 4 * 2 + c % 2 >= m_rows) continue;
           Sum& to = slot[(8 * t + c % 2) * PITCH + c / 2 * 8];
           const Sum sum = sums[0][t][c] + sums[1][t][c];
-          to = unit ? to + sum : sum;
+          if constexpr (SHARED_SLOTS) atomicAdd(&to, sum);
+          else to = unit ? to + sum : sum;
         }
       if (++stage_now == stages) stage_now = 0, parity ^= 1;
     }
@@ -315,7 +323,8 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   __syncthreads();
 
   if constexpr (!GROUPED) wait_for(scales_barrier, 0);
-  const int active = min(warps, (task.units + task.warp_units - 1) / task.warp_units);
+  const int active =
+      SHARED_SLOTS ? 1 : min(warps, (task.units + task.warp_units - 1) / task.warp_units);
   constexpr int AT_ONCE = 4;
 #pragma unroll 1
   for (int first = threadIdx.x; first < outputs; first += AT_ONCE * blockDim.x) {
@@ -329,9 +338,9 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
       const int m = o / width, j = o % width, n = first_row * 16 + j;
       if (o >= outputs || n >= task.n) continue;
       const Sum* from = slots + j / 16 * slot_step + m * PITCH + j % 16;
-      Sum sum = 0;
+      Sum sum = from[0];
 #pragma unroll 4
-      for (int w = 0; w < active; w++) sum += from[w * slot_words];
+      for (int w = 1; w < active; w++) sum += from[w * slot_words];
       const float scale = GROUPED ? 1.f : number_at(memory + places.scales, j, task.scale_type);
       const float more = number_of(raw[i].bias, task.bias_type) + number_of(raw[i].residual, task.residual_type);
       const float value = static_cast<float>(sum) * task.factor * scale * rows_scale[m] + more;

@@ -18,7 +18,8 @@ static int launch(Task task, const Launch& how, cudaStream_t stream) {
   }
   task.stage_bytes = (task.stage_bytes + 127) / 128 * 128;
   const Places places(task, how.warps, UNITS * U::BYTES,
-                      SCALES == WITH_ZEROS ? UNITS * U::SUM_BYTES : 0);
+                      SCALES == WITH_ZEROS ? UNITS * U::SUM_BYTES : 0,
+                      sizeof(X) == 1 && SCALES == OF_ROWS);
   static int allowed = 0;
   if (places.end > allowed) {
     // every instance asks for the same split of the L1: a change of it would wait for the SM to empty
@@ -52,12 +53,12 @@ static int with_scales(const Task& task, const Launch& how, cudaStream_t stream)
     if (how.pieces == 8) return launch<BITS, TILES, X, OF_ROWS, 8>(task, how, stream);
   }
 #endif
-  // at most 64 registers of x a lane; zero points need some for themselves
+  // at most 64 registers of x a lane; groups need some for themselves
   constexpr int EACH = Unit<BITS, TILES, X>::STEPS * Unit<BITS, TILES, X>::STEP_WORDS * TILES;
-  if (task.zero) return launch<BITS, TILES, X, WITH_ZEROS, (EACH >= 16 ? 2 : 4)>(task, how, stream);
-  constexpr int UNITS = EACH > 16 ? 2 : 4;
-  if (task.groups > 1) return launch<BITS, TILES, X, OF_GROUPS, UNITS>(task, how, stream);
-  return launch<BITS, TILES, X, OF_ROWS, UNITS>(task, how, stream);
+  constexpr int OF_GROUP = EACH >= 16 ? 2 : 4, OF_ROW = EACH > 16 ? 2 : 4;
+  if (task.zero) return launch<BITS, TILES, X, WITH_ZEROS, OF_GROUP>(task, how, stream);
+  if (task.groups > 1) return launch<BITS, TILES, X, OF_GROUPS, OF_GROUP>(task, how, stream);
+  return launch<BITS, TILES, X, OF_ROWS, OF_ROW>(task, how, stream);
 }
 
 template <int BITS, class X>

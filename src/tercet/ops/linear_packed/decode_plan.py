@@ -10,7 +10,7 @@ _TILE = 8  # rows of x that one mma takes
 _RING = 2048  # where the rings start: scales of x and barriers come first
 _SLOT_PITCH, _SCALES_BYTES = 20, 64
 _MULTIPROCESSOR, _RESERVED = 228 * 1024, 1024
-_EACH, _WARPS, _STAGES, _LEAST_STAGES = 2, 8, 4, 2
+_WARPS, _STAGES, _LEAST_STAGES = 8, 6, 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,12 +41,14 @@ class Piece:
         stage_bytes: in shared memory.
         row_bytes: of one row of x against it, in shared memory.
         sum_bytes: of the sums of x that zero points need, in shared memory.
+        one_slot: whether the warps add to one sum: integers.
     """
 
     units: int
     stage_bytes: int
     row_bytes: int
     sum_bytes: int = 0
+    one_slot: bool = False
 
 
 def piece_of(
@@ -71,7 +73,7 @@ def piece_of(
     """
     steps, tiles = 8 // bits, -(-m // _TILE)
     # as many as leave registers for more than x
-    units = 2 if steps * 2 * x_bytes * tiles > (15 if zeros else 16) else 4
+    units = 2 if steps * 2 * x_bytes * tiles > (15 if groups > 1 or zeros else 16) else 4
     stage_bytes = units * _UNIT_BYTES
     if groups > 1 or zeros:
         touched = min((units * steps - 1) // group_steps + 2, groups)
@@ -81,23 +83,25 @@ def piece_of(
         stage_bytes=-(-stage_bytes // 128) * 128,
         row_bytes=units * steps * _STEP_COLUMNS * x_bytes + 16,
         sum_bytes=units * steps * tiles * _TILE * 4 if zeros else 0,
+        one_slot=x_bytes == 1 and groups == 1 and not zeros,
     )
 
 
 def shared_bytes(m: int, row_blocks: int, plan: Plan, piece: Piece) -> int:
     """Shared memory of a block; the same arithmetic as `Places` in decode.cuh."""
     rows = -(-row_blocks // plan.blocks)
-    ring = plan.stages * piece.stage_bytes
-    slots = m * rows * _SLOT_PITCH * 4
-    return (
-        _RING
-        + rows * _SCALES_BYTES
-        + plan.warps * (ring + m * piece.row_bytes + slots + piece.sum_bytes)
-    )
+    warp = plan.stages * piece.stage_bytes + m * piece.row_bytes + piece.sum_bytes
+    return _RING + plan.warps * warp + rows * _row_bytes(m, plan.warps, piece)
+
+
+def _row_bytes(m: int, warps: int, piece: Piece) -> int:
+    return (1 if piece.one_slot else warps) * m * _SLOT_PITCH * 4 + _SCALES_BYTES
 
 
 def plan_for(m: int, row_blocks: int, units: int, piece: Piece, processors: int) -> Plan:
-    """Two blocks a multiprocessor, that fit its shared memory together.
+    """Eight warps a multiprocessor, in half of its shared memory if they fit.
+
+    The other half is for the kernel after: launched early, it fetches weights while this one ends.
 
     Args:
         m: rows of x, at most 16.
@@ -105,19 +109,13 @@ def plan_for(m: int, row_blocks: int, units: int, piece: Piece, processors: int)
         piece: as `piece_of` has it.
         processors: multiprocessors of the GPU.
     """
-    warps = min(_WARPS if m <= _TILE else _WARPS // 2, -(-units // piece.units))
-    room = _MULTIPROCESSOR // _EACH - _RESERVED
-    row = warps * m * _SLOT_PITCH * 4 + _SCALES_BYTES
-    stages = _STAGES
-    while True:
-        ring = stages * piece.stage_bytes
-        fixed = _RING + warps * (ring + m * piece.row_bytes + piece.sum_bytes)
-        most = (room - fixed) // row
-        if stages == _LEAST_STAGES or most * _EACH * processors >= row_blocks:
-            break
-        stages -= 1
-    if most < 1:
-        room = _MULTIPROCESSOR - _RESERVED
-        most = (room - fixed) // row
-    blocks = max(min(row_blocks, _EACH * processors), -(-row_blocks // most))
-    return Plan(blocks=blocks, warps=warps, stages=stages)
+    warps = min(_WARPS, -(-units // piece.units))
+    blocks = min(row_blocks, processors * (_WARPS // warps))
+    for room in (_MULTIPROCESSOR // 2 - _RESERVED, _MULTIPROCESSOR - _RESERVED):
+        for stages in range(_STAGES, _LEAST_STAGES - 1, -1):
+            plan = Plan(blocks=blocks, warps=warps, stages=stages)
+            if shared_bytes(m, row_blocks, plan, piece) <= room // (_WARPS // warps):
+                return plan
+    fixed = shared_bytes(m, 0, Plan(blocks=1, warps=warps, stages=_LEAST_STAGES), piece)
+    most = (_MULTIPROCESSOR - _RESERVED - fixed) // _row_bytes(m, warps, piece)
+    return Plan(blocks=-(-row_blocks // most), warps=warps, stages=_LEAST_STAGES)

@@ -39,52 +39,45 @@ template <class X> __device__ __forceinline__ void stage(const Rows& rows, unsig
   }
 }
 
-// eight columns from `first` + k on of row m as floats; zero past the end
-__device__ __forceinline__ void eight(const Rows& rows, bool well, int m, int k, float (&v)[8]) {
-  const int left = rows.end - rows.first - k;
-  const int64_t at = m * rows.pitch + rows.first + k;
-  if (rows.type != 0 && well && left >= 8) {
-    const uint4 raw = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(rows.x) + at);
-    const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
+// 16 bytes of a row of 16-bit floats, which lies well, as floats
+__device__ __forceinline__ void widen(const uint4& raw, int type, float (&v)[8]) {
+  const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
 #pragma unroll
-    for (int j = 0; j < 4; j++) {
-      const float2 two =
-          rows.type == 1 ? __half22float2(reinterpret_cast<const __half2&>(words[j]))
-                         : __bfloat1622float2(reinterpret_cast<const __nv_bfloat162&>(words[j]));
-      v[2 * j] = two.x, v[2 * j + 1] = two.y;
-    }
-    return;
-  }
-#pragma unroll
-  for (int j = 0; j < 8; j++) v[j] = j < left ? number_at(rows.x, at + j, rows.type) : 0.f;
+  for (int j = 0; j < 8; j++) v[j] = number_of(words[j / 2] >> (16 * (j % 2)) & 0xffffu, type);
 }
 
 // largest[m], the bits of the largest |x| of row m, by all of the block; must be zero before.
-// A NaN has larger bits than any number, so it stays.
+// A NaN has larger bits than any number, so it stays. Several loads are under way at a time.
 __device__ __forceinline__ void find_largest(const Rows& rows, uint32_t* largest) {
-  const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  const int chunks = (rows.width + 255) / 256;
-  const bool well = lies_well(rows, bytes_of(rows.type));
-  uint32_t top = 0;
-  int held = -1;
+  const bool well = rows.type != 0 && lies_well(rows, 2);
+  const int vectors = well ? rows.end / 8 : 0;
 #pragma unroll 1
-  for (int i = threadIdx.x / 32; i < rows.count * chunks; i += warps) {
-    const int m = i / chunks, k = (i - m * chunks) * 256 + lane * 8;
-    if (m != held) {
-      if (held >= 0) {
-        top = __reduce_max_sync(~0u, top);
-        if (lane == 0) atomicMax(&largest[held], top);
-      }
-      held = m, top = 0;
-    }
-    float v[8];
-    eight(rows, well, m, k, v);
+  for (int m = 0; m < rows.count; m++) {
+    const uint4* from =
+        reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(rows.x) + m * rows.pitch);
+    uint32_t pair = 0;
+#pragma unroll 1
+    for (int v = threadIdx.x; v < vectors; v += 4 * blockDim.x) {
+      uint4 raw[4];
 #pragma unroll
-    for (int j = 0; j < 8; j++) top = max(top, __float_as_uint(v[j]) & 0x7fffffffu);
+      for (int i = 0; i < 4; i++) {
+        const int at = v + i * blockDim.x;
+        raw[i] = at < vectors ? from[at] : make_uint4(0, 0, 0, 0);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        pair = __vmaxu2(pair, __vmaxu2(raw[i].x & 0x7fff7fffu, raw[i].y & 0x7fff7fffu));
+        pair = __vmaxu2(pair, __vmaxu2(raw[i].z & 0x7fff7fffu, raw[i].w & 0x7fff7fffu));
+      }
+    }
+    uint32_t top = __float_as_uint(number_of(max(pair >> 16, pair & 0xffffu), rows.type));
+    if (!vectors) top = 0;
+#pragma unroll 4
+    for (int k = vectors * 8 + threadIdx.x; k < rows.end; k += blockDim.x)
+      top = max(top, __float_as_uint(number_at(rows.x, m * rows.pitch + k, rows.type)) & 0x7fffffffu);
+    top = __reduce_max_sync(~0u, top);
+    if (threadIdx.x % 32 == 0) atomicMax(&largest[m], top);
   }
-  if (held < 0) return;
-  top = __reduce_max_sync(~0u, top);
-  if (lane == 0) atomicMax(&largest[held], top);
 }
 
 // round(v / scale): the quotient rounded to float32 first, as the definition has it. With the
@@ -111,25 +104,49 @@ struct Coder {
   }
 };
 
-// int8 codes of a warp's columns of float rows whose scales are known
+// int8 codes of a warp's columns of float rows whose scales are known, eight columns a lane
 __device__ __forceinline__ void stage_codes(const Rows& rows, const float* scale, unsigned char* to) {
-  const bool well = lies_well(rows, bytes_of(rows.type));
+  const bool well = rows.type != 0 && lies_well(rows, 2);
+  const int lane = threadIdx.x % 32, chunks = rows.width / 256 + (rows.width % 256 > 0);
+  constexpr int AT_ONCE = 2;
 #pragma unroll 1
-  for (int m = 0; m < rows.count; m++) {
-    const Coder coder(scale[m]);
-#pragma unroll 1
-    for (int k = threadIdx.x % 32 * 8; k < rows.width; k += 256) {
+  for (int first = 0; first < rows.count * chunks; first += AT_ONCE) {
+    uint4 raw[AT_ONCE];
+    int row[AT_ONCE], column[AT_ONCE], left[AT_ONCE];
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+      row[i] = (first + i) / chunks, column[i] = ((first + i) % chunks * 32 + lane) * 8;
+      left[i] = row[i] < rows.count && column[i] < rows.width ? rows.end - rows.first - column[i] : -8;
+      if (well && left[i] >= 8)
+        raw[i] = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(rows.x) +
+                                                 row[i] * rows.pitch + rows.first + column[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++) {
+      if (row[i] >= rows.count || column[i] >= rows.width) continue;
+      const Coder coder(scale[row[i]]);
       float v[8];
-      eight(rows, well, m, k, v);
+      if (well && left[i] >= 8) {
+        widen(raw[i], rows.type, v);
+      } else {
+        const int64_t at = row[i] * rows.pitch + rows.first + column[i];
+#pragma unroll
+        for (int j = 0; j < 8; j++) v[j] = j < left[i] ? number_at(rows.x, at + j, rows.type) : 0.f;
+      }
       uint32_t words[2] = {0, 0};
       if (coder.ordinary) {
 #pragma unroll
         for (int j = 0; j < 8; j++) words[j / 4] |= coder.code(v[j]) << (8 * (j % 4));
       } else {
+#pragma unroll 1
+        for (int j = 0; j < 8; j++) {
+          const uint32_t code = coder.slow_code(v[0]);
+          words[0] = words[0] >> 8 | words[1] << 24, words[1] = words[1] >> 8 | code << 24;
 #pragma unroll
-        for (int j = 0; j < 8; j++) words[j / 4] |= coder.slow_code(v[j]) << (8 * (j % 4));
+          for (int k = 0; k < 7; k++) v[k] = v[k + 1];
+        }
       }
-      *reinterpret_cast<uint2*>(to + m * rows.stride + k) = make_uint2(words[0], words[1]);
+      *reinterpret_cast<uint2*>(to + row[i] * rows.stride + column[i]) = make_uint2(words[0], words[1]);
     }
   }
 }

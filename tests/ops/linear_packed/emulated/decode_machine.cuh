@@ -187,6 +187,7 @@ inline uint32_t __reduce_max_sync(unsigned, uint32_t value) {
   });
   return most;
 }
+inline void atomicAdd(int* at, int value) { *at += value; }
 inline void atomicMax(uint32_t* at, uint32_t value) { *at = max(*at, value); }
 inline float __uint_as_float(uint32_t bits) { return emulated::as_float(bits); }
 inline uint32_t __float_as_uint(float value) { return emulated::as_bits(value); }
@@ -200,6 +201,10 @@ inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t how) {
   uint32_t word = 0;
   for (int i = 0; i < 4; i++) word |= (both >> (8 * (how >> (4 * i) & 7)) & 0xff) << (8 * i);
   return word;
+}
+
+inline uint32_t __vmaxu2(uint32_t a, uint32_t b) {
+  return max(a & 0xffffu, b & 0xffffu) | max(a & 0xffff0000u, b & 0xffff0000u);
 }
 
 inline uint64_t read_once() { return 0; }
