@@ -245,9 +245,11 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
         const uint4 four = four_words(at + u * 512 + lane * 16);
         w[u][0] = four.x, w[u][1] = four.y, w[u][2] = four.z, w[u][3] = four.w;
       }
-      Sum sums[2][TILES][4];
+      // chains of dependent products: few warps have to keep the tensor cores busy
+      constexpr int CHAINS = TILES == 1 && !GROUPED ? 4 : 2;
+      Sum sums[CHAINS][TILES][4];
 #pragma unroll
-      for (int i = 0; i < 8 * TILES; i++) sums[i / (4 * TILES)][i / 4 % TILES][i % 4] = 0;
+      for (int i = 0; i < 4 * CHAINS * TILES; i++) sums[i / (4 * TILES)][i / 4 % TILES][i % 4] = 0;
       if constexpr (GROUPED) {
         const unsigned char* scales =
             memory + Places::RING + (warp * stages + stage_now) * task.stage_bytes + UNITS * 512;
@@ -269,7 +271,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
                 const int at = ((u * U::STEPS + j) * TILES + t) * 8 + lane % 4 * 2 + c % 2;
                 value = fmaf(-zeros[c / 2], x_sums[at], value);
               }
-              sums[u % 2][t][c] = fmaf(value, c < 2 ? above : below, sums[u % 2][t][c]);
+              sums[u % CHAINS][t][c] = fmaf(value, c < 2 ? above : below, sums[u % CHAINS][t][c]);
             }
         };
 #pragma unroll
@@ -302,7 +304,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
             const uint32_t* x[TILES];
 #pragma unroll
             for (int t = 0; t < TILES; t++) x[t] = held[t] + (u * U::STEPS + j) * STEP_WORDS;
-            U::step(w[u], j, x, sums[u % 2]);
+            U::step(w[u], j, x, sums[u % CHAINS]);
           }
       }
       // c: row lane / 4 + 8 (c / 2) of W, row 8 t + 2 (lane % 4) + c % 2 of x
@@ -312,7 +314,8 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
         for (int c = 0; c < 4; c++) {
           if (8 * t + lane % 4 * 2 + c % 2 >= m_rows) continue;
           Sum& to = slot[(8 * t + c % 2) * PITCH + c / 2 * 8];
-          const Sum sum = sums[0][t][c] + sums[1][t][c];
+          Sum sum = sums[0][t][c] + sums[1][t][c];
+          if constexpr (CHAINS == 4) sum += sums[2][t][c] + sums[3][t][c];
           if constexpr (SHARED_SLOTS) atomicAdd(&to, sum);
           else to = unit ? to + sum : sum;
         }
