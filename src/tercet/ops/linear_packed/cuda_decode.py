@@ -18,10 +18,11 @@ _TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
 _STEP = 32
 _ONE_GROUP = 30
 _LIBRARIES = {
-    torch.int8: "decode_int8.cu",
-    torch.bfloat16: "decode_bfloat16.cu",
-    torch.float16: "decode_float16.cu",
+    dtype: Path(__file__).parent / f"decode_{str(dtype)[6:]}.cu"
+    for dtype in (torch.int8, torch.bfloat16, torch.float16)
 }
+# for cross-compilation: the folder has other implementations' files too
+SOURCES = tuple(_LIBRARIES.values())
 
 
 class Task(ctypes.Structure):
@@ -51,7 +52,7 @@ class Launch(ctypes.Structure):
 @cache
 def library(x_dtype: torch.dtype) -> ctypes.CDLL:
     """The library for products in int8, bfloat16 or float16; BuildError where there is none."""
-    found = build_cuda(Path(__file__).parent / _LIBRARIES[x_dtype])
+    found = build_cuda(_LIBRARIES[x_dtype])
     found.tercet_decode.argtypes = (
         ctypes.POINTER(Task), ctypes.POINTER(Launch), ctypes.c_void_p,
     )  # fmt: skip
