@@ -36,7 +36,7 @@ class Task(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("group_steps_log2", "scale_type", "x_type")),
         *((name, ctypes.c_int) for name in ("bias_type", "residual_type", "y_type")),
         *((name, ctypes.c_int) for name in ("rows_each", "rows_more", "warp_units")),
-        *((name, ctypes.c_int) for name in ("stages", "stage_bytes", "early")),
+        *((name, ctypes.c_int) for name in ("stages", "stage_bytes", "early", "dependent", "rehearse")),
         ("factor", ctypes.c_float),
     )
 
@@ -176,6 +176,8 @@ def product(
         warp_units=-(-units // chosen.warps),
         stages=chosen.stages,
         early=chosen.early if dependent else 0,
+        dependent=dependent,
+        rehearse=chosen.rehearse,
         factor=2.0 ** -(8 - bits) if kind == torch.int8 else 0.5 if bits == 2 else 1.0,
     )
     launch = Launch(

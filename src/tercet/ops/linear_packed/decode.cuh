@@ -105,7 +105,6 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
 #pragma unroll 1
   while (asked < min(task.early, first_asks)) ask();
   let_next_start();
-  wait_for_previous();
 
   unsigned char* const x_here = memory + places.x + warp * m_rows * places.row_stride;
   auto stage_x = [&](int unit) {
@@ -117,23 +116,8 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
     }
     stage<X>(part, x_here);
   };
-  // x is asked for before most of the weights, since it would come after them
   const bool floats = sizeof(X) == 1 && task.x_type != 3;
-  if (floats) {
-    if constexpr (sizeof(X) == 1) {
-      if (threadIdx.x < 16) rows_scale[threadIdx.x] = 0.f;
-      __syncthreads();
-      const Rows all{task.x, task.x_pitch, task.x_type, m_rows, 0, task.k, task.units * U::COLUMNS, 0};
-      find_largest(all, reinterpret_cast<uint32_t*>(rows_scale));
-      __syncthreads();
-      if (threadIdx.x < m_rows) rows_scale[threadIdx.x] = __fdiv_rn(rows_scale[threadIdx.x], 127.f);
-      __syncthreads();
-    }
-  }
-  // what a thread's first output needs besides its sum: loaded now, looked at in the end
   const int outputs = rows * 16 * m_rows, width = rows * 16;
-  float x_scale = 1.f;
-  if (!floats && task.x_scale && threadIdx.x < m_rows) x_scale = task.x_scale[threadIdx.x];
   struct Addend { uint32_t bias, residual; };
   auto addend = [&](int o) {
     Addend raw{0, 0};
@@ -144,7 +128,9 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
     if (task.residual) raw.residual = bits_at(task.residual, m * task.residual_pitch + n, task.residual_type);
     return raw;
   };
-  const Addend first_addend = addend(threadIdx.x);
+  // what a thread's first output needs besides its sum: loaded early, looked at in the end
+  float x_scale = 1.f;
+  Addend first_addend{0, 0};
 
   uint32_t held[TILES][UNITS * U::STEPS * STEP_WORDS];
   int stage_now = 0;
@@ -155,11 +141,35 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   auto ends_group = [&](int j) {
     return j + 1 == U::STEPS || ((j + 1) & ((1 << task.group_steps_log2) - 1)) == 0;
   };
-  // one piece of x ahead: its code is long, so it is here once
+  // The first pass is a rehearsal: on whatever lies in shared memory and without a result. Code is
+  // fetched from memory as slowly as weights are; so it comes with them, not after them.
+  const int first_pass = task.rehearse ? 0 : 1, starting_pass = task.dependent ? 1 : first_pass;
 #pragma unroll 1
-  for (int unit = -UNITS; unit < units; unit += UNITS) {
+  for (int pass = first_pass; pass < 2; pass++) {
+  const bool real = pass == 1;
+  if (pass == starting_pass) {
+    wait_for_previous();
+    if (floats) {
+      if constexpr (sizeof(X) == 1) {
+        if (threadIdx.x < 16) rows_scale[threadIdx.x] = 0.f;
+        __syncthreads();
+        const Rows all{task.x, task.x_pitch, task.x_type, m_rows, 0, task.k, task.units * U::COLUMNS, 0};
+        find_largest(all, reinterpret_cast<uint32_t*>(rows_scale));
+        __syncthreads();
+        if (threadIdx.x < m_rows) rows_scale[threadIdx.x] = __fdiv_rn(rows_scale[threadIdx.x], 127.f);
+        __syncthreads();
+      }
+    } else if (task.x_scale && threadIdx.x < m_rows) {
+      x_scale = task.x_scale[threadIdx.x];
+    }
+    first_addend = addend(threadIdx.x);
+  }
+  // x one piece ahead: its code is long, so it is here once
+  const int last = real ? units : UNITS;
+#pragma unroll 1
+  for (int unit = pass == starting_pass ? -UNITS : 0; unit < last; unit += UNITS) {
     if (unit >= 0) {
-      copies_arrived();
+      if (real) copies_arrived();
       __syncwarp();
 #pragma unroll
       for (int t = 0; t < TILES; t++) {
@@ -186,7 +196,8 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
       }
       __syncwarp();
     }
-    if (unit + UNITS < units) stage_x(unit + UNITS);
+    // x is asked for before most of the weights, since it would come after them
+    if ((real || unit < 0) && unit + UNITS < units) stage_x(unit + UNITS);
     if (unit < 0) {
 #pragma unroll 1
       while (asked < first_asks) ask();
@@ -197,9 +208,9 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
     const int low = GROUPED ? group_of(first_unit + unit, 0) : 0;
     const int high = GROUPED ? group_of(first_unit + min(unit + UNITS, units) - 1, U::STEPS - 1) : 0;
 #pragma unroll 1
-    for (int row = 0; row < rows; row++, slot += slot_step) {
+    for (int row = real ? 0 : rows - 1; row < rows; row++, slot += slot_step) {
       const uint32_t at = ring + stage_now * task.stage_bytes;
-      wait_for(barriers + stage_now * 8, parity);
+      if (real) wait_for(barriers + stage_now * 8, parity);
       uint32_t w[UNITS][4];
 #pragma unroll
       for (int u = 0; u < UNITS; u++) {
@@ -254,10 +265,10 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
           }
         }
         __syncwarp();
-        if (asked < items) ask();
+        if (real && asked < items) ask();
       } else {
         __syncwarp();
-        if (asked < items) ask();
+        if (real && asked < items) ask();
 #pragma unroll
         for (int u = 0; u < UNITS; u++)
 #pragma unroll
@@ -277,19 +288,20 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
           Sum& to = slot[(8 * t + c % 2) * PITCH + c / 2 * 8];
           Sum sum = sums[0][t][c] + sums[1][t][c];
           if constexpr (CHAINS == 4) sum += sums[2][t][c] + sums[3][t][c];
-          if constexpr (SHARED_SLOTS) atomicAdd(&to, sum);
+          if constexpr (SHARED_SLOTS) atomicAdd(&to, real ? sum : 0);
           else to = unit ? to + sum : sum;
         }
-      if (++stage_now == stages) stage_now = 0, parity ^= 1;
+      if (real && ++stage_now == stages) stage_now = 0, parity ^= 1;
     }
   }
-  if (!floats && threadIdx.x < m_rows) rows_scale[threadIdx.x] = x_scale;
+  if (real && !floats && threadIdx.x < m_rows) rows_scale[threadIdx.x] = x_scale;
   __syncthreads();
 
-  if constexpr (!GROUPED) wait_for(scales_barrier, 0);
+  if constexpr (!GROUPED)
+    if (real) wait_for(scales_barrier, 0);
   const int active =
       SHARED_SLOTS ? 1 : min(warps, (task.units + task.warp_units - 1) / task.warp_units);
-  constexpr int AT_ONCE = 4;
+  constexpr int AT_ONCE = 2;
 #pragma unroll 1
   for (int first = threadIdx.x; first < outputs; first += AT_ONCE * blockDim.x) {
     Addend raw[AT_ONCE];
@@ -308,7 +320,8 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
       const float scale = GROUPED ? 1.f : number_at(memory + places.scales, j, task.scale_type);
       const float more = number_of(raw[i].bias, task.bias_type) + number_of(raw[i].residual, task.residual_type);
       const float value = static_cast<float>(sum) * task.factor * scale * rows_scale[m] + more;
-      put_number(task.y, static_cast<int64_t>(m) * task.n + n, task.y_type, value);
+      if (real) put_number(task.y, static_cast<int64_t>(m) * task.n + n, task.y_type, value);
     }
+  }
   }
 }

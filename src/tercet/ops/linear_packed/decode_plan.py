@@ -23,6 +23,8 @@ class Plan:
         stages: pieces of a row-block that a warp has under way.
         pieces: units a piece; 0 is the usual.
         early: stages asked for before the kernel ahead has ended, where that is allowed.
+        rehearse: whether to run the code once for nothing while the first weights come, so that
+            it comes from memory with them.
     """
 
     blocks: int
@@ -30,6 +32,7 @@ class Plan:
     stages: int = _STAGES
     pieces: int = 0
     early: int = _STAGES
+    rehearse: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)

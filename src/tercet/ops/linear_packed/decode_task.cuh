@@ -21,6 +21,8 @@ struct Task {
   int warp_units;           // units of a row-block that a warp takes
   int stages, stage_bytes;  // of a warp's ring
   int early;                // stages to ask for before the kernel ahead has ended
+  int dependent;            // whether it may still run
+  int rehearse;             // whether to run the code once for nothing while the weights come
   float factor;             // sums are products times 1 / factor
 };
 
