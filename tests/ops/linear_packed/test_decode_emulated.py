@@ -17,6 +17,7 @@ from torch import Tensor
 from tercet.formats import encode, fit, parse_scheme
 from tercet.kernel.contract import Case
 from tercet.kernel.cuda import find_nvcc
+from tercet.kernel.device.row_codes import quantize
 from tercet.kernel.prepared import prepare
 from tercet.ops.linear_packed import cuda_decode
 from tercet.ops.linear_packed.arguments import as_fragments
@@ -77,6 +78,7 @@ def emulated(
 ) -> None:
     monkeypatch.setattr(cuda_decode, "library", libraries.__getitem__)
     monkeypatch.setattr(cuda_decode, "stream", lambda: 0)
+    monkeypatch.setattr(cuda_decode, "quantize_rows", quantize)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     if request.param == "late":
         monkeypatch.setenv("TERCET_EMULATED_LATE", "1")

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tercet.errors import UnsupportedError
 from tercet.kernel.cuda import build_cuda, stream
+from tercet.kernel.device.quantize_rows import quantize_rows
 from tercet.kernel.launch import as_rows, multiprocessors
 from tercet.kernel.rows16 import layout_of
 from tercet.ops.linear_packed.decode_plan import GROUPS, MOST_TOKENS, Plan, piece_of, plan_for
@@ -16,6 +17,8 @@ from tercet.ops.linear_packed.torch_path import finished
 
 _TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
 _STEP = 32
+# tokens that every block quantizes for itself: more take longer than a kernel of their own
+_QUANTIZED_INSIDE = 1
 _ONE_GROUP = 30
 _LIBRARIES = {
     dtype: Path(__file__).parent / f"decode_{str(dtype)[6:]}.cu"
@@ -36,7 +39,10 @@ class Task(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("group_steps_log2", "scale_type", "x_type")),
         *((name, ctypes.c_int) for name in ("bias_type", "residual_type", "y_type")),
         *((name, ctypes.c_int) for name in ("rows_each", "rows_more", "warp_units")),
-        *((name, ctypes.c_int) for name in ("stages", "stage_bytes", "early", "dependent", "rehearse")),
+        *(
+            (name, ctypes.c_int)
+            for name in ("stages", "stage_bytes", "early", "dependent", "rehearse")
+        ),
         ("factor", ctypes.c_float),
     )
 
@@ -75,6 +81,8 @@ def forward(
     if not y.numel() or not columns:
         return finished(y.float().zero_(), None, bias, residual, out_dtype)
     layout = layout_of(scheme, rows, columns)
+    if activation == "int8" and x_scale is None and y.numel() > _QUANTIZED_INSIDE * rows:
+        x, x_scale, _ = quantize_rows(x, activation)
     product(
         as_rows(x),
         x_scale.reshape(-1).contiguous() if x_scale is not None else None,

@@ -9,8 +9,8 @@ _UNIT_BYTES, _STEP_COLUMNS, _ROWS = 512, 32, 16
 _TILE = 8  # rows of x that one mma takes
 _RING = 2048  # where the rings start: scales of x and barriers come first
 _SLOT_PITCH, _SCALES_BYTES = 20, 64
-_MULTIPROCESSOR, _RESERVED = 228 * 1024, 1024
-_WARPS, _STAGES, _LEAST_STAGES = 8, 6, 2
+_SHARED = 227 * 1024
+_STAGES, _MOST_WARPS, _LEAST_WARPS = 2, 16, 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,7 @@ class Plan:
     """
 
     blocks: int
-    warps: int = _WARPS
+    warps: int = 8
     stages: int = _STAGES
     pieces: int = 0
     early: int = _STAGES
@@ -102,9 +102,10 @@ def _row_bytes(m: int, warps: int, piece: Piece) -> int:
 
 
 def plan_for(m: int, row_blocks: int, units: int, piece: Piece, processors: int) -> Plan:
-    """Eight warps a multiprocessor, in half of its shared memory if they fit.
+    """A block a multiprocessor, with a warp for each piece of a row-block, up to 16.
 
-    The other half is for the kernel after: launched early, it fetches weights while this one ends.
+    Two stages: 32 to 64 KiB a multiprocessor keep the memory busy, and x and code, which come the
+    same way, wait behind all that is asked for.
 
     Args:
         m: rows of x, at most 16.
@@ -112,13 +113,15 @@ def plan_for(m: int, row_blocks: int, units: int, piece: Piece, processors: int)
         piece: as `piece_of` has it.
         processors: multiprocessors of the GPU.
     """
-    warps = min(_WARPS, -(-units // piece.units))
-    blocks = min(row_blocks, processors * (_WARPS // warps))
-    for room in (_MULTIPROCESSOR // 2 - _RESERVED, _MULTIPROCESSOR - _RESERVED):
-        for stages in range(_STAGES, _LEAST_STAGES - 1, -1):
-            plan = Plan(blocks=blocks, warps=warps, stages=stages)
-            if shared_bytes(m, row_blocks, plan, piece) <= room // (_WARPS // warps):
-                return plan
-    fixed = shared_bytes(m, 0, Plan(blocks=1, warps=warps, stages=_LEAST_STAGES), piece)
-    most = (_MULTIPROCESSOR - _RESERVED - fixed) // _row_bytes(m, warps, piece)
-    return Plan(blocks=-(-row_blocks // most), warps=warps, stages=_LEAST_STAGES)
+    pieces = -(-units // piece.units)
+    for most_warps in (_MOST_WARPS, _MOST_WARPS // 2):
+        warps = min(most_warps, pieces)
+        # several narrow blocks make up for one
+        blocks = min(row_blocks, processors * max(1, _LEAST_WARPS // warps))
+        plan = Plan(blocks=blocks, warps=warps, stages=_STAGES)
+        room = _SHARED // max(1, _LEAST_WARPS // warps)
+        if shared_bytes(m, row_blocks, plan, piece) <= room:
+            return plan
+    fixed = shared_bytes(m, 0, plan, piece)
+    most = (room - fixed) // _row_bytes(m, plan.warps, piece)
+    return Plan(blocks=-(-row_blocks // most), warps=plan.warps, stages=_STAGES)
