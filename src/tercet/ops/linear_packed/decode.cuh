@@ -146,182 +146,183 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   const int first_pass = task.rehearse ? 0 : 1, starting_pass = task.dependent ? 1 : first_pass;
 #pragma unroll 1
   for (int pass = first_pass; pass < 2; pass++) {
-  const bool real = pass == 1;
-  if (pass == starting_pass) {
-    wait_for_previous();
-    if (floats) {
-      if constexpr (sizeof(X) == 1) {
-        if (threadIdx.x < 16) rows_scale[threadIdx.x] = 0.f;
-        __syncthreads();
-        const Rows all{task.x, task.x_pitch, task.x_type, m_rows, 0, task.k, task.units * U::COLUMNS, 0};
-        find_largest(all, reinterpret_cast<uint32_t*>(rows_scale));
-        __syncthreads();
-        if (threadIdx.x < m_rows) rows_scale[threadIdx.x] = __fdiv_rn(rows_scale[threadIdx.x], 127.f);
-        __syncthreads();
+    const bool real = pass == 1;
+    if (pass == starting_pass) {
+      wait_for_previous();
+      if (floats) {
+        if constexpr (sizeof(X) == 1) {
+          if (threadIdx.x < 16) rows_scale[threadIdx.x] = 0.f;
+          __syncthreads();
+          const Rows all{task.x, task.x_pitch, task.x_type, m_rows, 0, task.k, task.units * U::COLUMNS, 0};
+          find_largest(all, reinterpret_cast<uint32_t*>(rows_scale));
+          __syncthreads();
+          if (threadIdx.x < m_rows) rows_scale[threadIdx.x] = __fdiv_rn(rows_scale[threadIdx.x], 127.f);
+          __syncthreads();
+        }
+      } else if (task.x_scale && threadIdx.x < m_rows) {
+        x_scale = task.x_scale[threadIdx.x];
       }
-    } else if (task.x_scale && threadIdx.x < m_rows) {
-      x_scale = task.x_scale[threadIdx.x];
+      first_addend = addend(threadIdx.x);
     }
-    first_addend = addend(threadIdx.x);
-  }
-  // x one piece ahead: its code is long, so it is here once
-  const int last = real ? units : UNITS;
+    // x one piece ahead: its code is long, so it is here once
+    const int last = real ? units : UNITS;
 #pragma unroll 1
-  for (int unit = pass == starting_pass ? -UNITS : 0; unit < last; unit += UNITS) {
-    if (unit >= 0) {
-      if (real) copies_arrived();
-      __syncwarp();
-#pragma unroll
-      for (int t = 0; t < TILES; t++) {
-        // rows of x past the last are the last again: their columns of the product go nowhere
-        const int row = min((sizeof(X) == 1 ? lane % 8 : lane / 4) + 8 * t, m_rows - 1);
-        U::template hold<UNITS>(shared_address(x_here) + row * places.row_stride +
-                                    (sizeof(X) == 1 ? lane / 8 * 16 : 0),
-                                lane, held[t]);
-      }
-      if constexpr (ZEROS) {
-        // the sum of x over each group's part of a unit, in the places that its product is in
+    for (int unit = pass == starting_pass ? -UNITS : 0; unit < last; unit += UNITS) {
+      if (unit >= 0) {
+        if (real) copies_arrived();
+        __syncwarp();
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
-          Part part[4] = {U::ZERO, U::ZERO};
+          // rows of x past the last are the last again: their columns of the product go nowhere
+          const int row = min((sizeof(X) == 1 ? lane % 8 : lane / 4) + 8 * t, m_rows - 1);
+          U::template hold<UNITS>(shared_address(x_here) + row * places.row_stride +
+                                      (sizeof(X) == 1 ? lane / 8 * 16 : 0),
+                                  lane, held[t]);
+        }
+        if constexpr (ZEROS) {
+          // the sum of x over each group's part of a unit, in the places that its product is in
 #pragma unroll
-          for (int i = 0; i < UNITS * U::STEPS; i++) {
-            U::sum_step(held[t] + i * STEP_WORDS, part);
-            if (lane < 4)
-              *reinterpret_cast<float2*>(x_sums + (i * TILES + t) * 8 + lane * 2) =
-                  make_float2(U::value(part[0]) / task.factor, U::value(part[1]) / task.factor);
-            if (ends_group(i % U::STEPS)) part[0] = part[1] = U::ZERO;
+          for (int t = 0; t < TILES; t++) {
+            Part part[4] = {U::ZERO, U::ZERO};
+#pragma unroll
+            for (int i = 0; i < UNITS * U::STEPS; i++) {
+              U::sum_step(held[t] + i * STEP_WORDS, part);
+              if (lane < 4)
+                *reinterpret_cast<float2*>(x_sums + (i * TILES + t) * 8 + lane * 2) =
+                    make_float2(U::value(part[0]) / task.factor, U::value(part[1]) / task.factor);
+              if (ends_group(i % U::STEPS)) part[0] = part[1] = U::ZERO;
+            }
           }
         }
+        __syncwarp();
       }
-      __syncwarp();
-    }
-    // x is asked for before most of the weights, since it would come after them
-    if ((real || unit < 0) && unit + UNITS < units) stage_x(unit + UNITS);
-    if (unit < 0) {
+      // x is asked for before most of the weights, since it would come after them
+      if ((real || unit < 0) && unit + UNITS < units) stage_x(unit + UNITS);
+      if (unit < 0) {
 #pragma unroll 1
-      while (asked < first_asks) ask();
-      continue;
-    }
+        while (asked < first_asks) ask();
+        continue;
+      }
 
-    Sum* slot = slots + (SHARED_SLOTS ? 0 : warp * slot_words) + lane % 4 * 2 * PITCH + lane / 4;
-    const int low = GROUPED ? group_of(first_unit + unit, 0) : 0;
-    const int high = GROUPED ? group_of(first_unit + min(unit + UNITS, units) - 1, U::STEPS - 1) : 0;
+      Sum* slot = slots + (SHARED_SLOTS ? 0 : warp * slot_words) + lane % 4 * 2 * PITCH + lane / 4;
+      const int low = GROUPED ? group_of(first_unit + unit, 0) : 0;
+      const int high = GROUPED ? group_of(first_unit + min(unit + UNITS, units) - 1, U::STEPS - 1) : 0;
 #pragma unroll 1
-    for (int row = real ? 0 : rows - 1; row < rows; row++, slot += slot_step) {
-      const uint32_t at = ring + stage_now * task.stage_bytes;
-      if (real) wait_for(barriers + stage_now * 8, parity);
-      uint32_t w[UNITS][4];
-#pragma unroll
-      for (int u = 0; u < UNITS; u++) {
-        const uint4 four = four_words(at + u * 512 + lane * 16);
-        w[u][0] = four.x, w[u][1] = four.y, w[u][2] = four.z, w[u][3] = four.w;
-      }
-      // chains of dependent products: few warps have to keep the tensor cores busy
-      constexpr int CHAINS = TILES == 1 && !GROUPED ? 4 : 2;
-      Sum sums[CHAINS][TILES][4];
-#pragma unroll
-      for (int i = 0; i < 4 * CHAINS * TILES; i++) sums[i / (4 * TILES)][i / 4 % TILES][i % 4] = 0;
-      if constexpr (GROUPED) {
-        const unsigned char* scales =
-            memory + Places::RING + (warp * stages + stage_now) * task.stage_bytes + UNITS * 512;
-        auto apply = [&](const Part(&part)[TILES][4], int u, int j) {
-          const int i = (min(group_of(first_unit + unit + u, j), high) - low) * 16 + lane / 4;
-          const float above = number_at(scales, i, task.scale_type);
-          const float below = number_at(scales, i + 8, task.scale_type);
-          float zeros[2];
-          if constexpr (ZEROS) {
-            zeros[0] = number_at(scales, (high - low + 1) * 16 + i, task.scale_type);
-            zeros[1] = number_at(scales, (high - low + 1) * 16 + i + 8, task.scale_type);
-          }
-#pragma unroll
-          for (int t = 0; t < TILES; t++)
-#pragma unroll
-            for (int c = 0; c < 4; c++) {
-              float value = U::value(part[t][c]);
-              if constexpr (ZEROS) {
-                const int at = ((u * U::STEPS + j) * TILES + t) * 8 + lane % 4 * 2 + c % 2;
-                value = fmaf(-zeros[c / 2], x_sums[at], value);
-              }
-              sums[u % CHAINS][t][c] = fmaf(value, c < 2 ? above : below, sums[u % CHAINS][t][c]);
-            }
-        };
+      for (int row = real ? 0 : rows - 1; row < rows; row++, slot += slot_step) {
+        const uint32_t at = ring + stage_now * task.stage_bytes;
+        if (real) wait_for(barriers + stage_now * 8, parity);
+        uint32_t w[UNITS][4];
 #pragma unroll
         for (int u = 0; u < UNITS; u++) {
-          Part part[TILES][4];
+          const uint4 four = four_words(at + u * 512 + lane * 16);
+          w[u][0] = four.x, w[u][1] = four.y, w[u][2] = four.z, w[u][3] = four.w;
+        }
+        // chains of dependent products: few warps have to keep the tensor cores busy
+        constexpr int CHAINS = TILES == 1 && !GROUPED ? 4 : 2;
+        Sum sums[CHAINS][TILES][4];
 #pragma unroll
-          for (int i = 0; i < 4 * TILES; i++) part[i / 4][i % 4] = U::ZERO;
+        for (int i = 0; i < 4 * CHAINS * TILES; i++) sums[i / (4 * TILES)][i / 4 % TILES][i % 4] = 0;
+        if constexpr (GROUPED) {
+          const unsigned char* scales =
+              memory + Places::RING + (warp * stages + stage_now) * task.stage_bytes + UNITS * 512;
+          auto apply = [&](const Part(&part)[TILES][4], int u, int j) {
+            const int i = (min(group_of(first_unit + unit + u, j), high) - low) * 16 + lane / 4;
+            const float above = number_at(scales, i, task.scale_type);
+            const float below = number_at(scales, i + 8, task.scale_type);
+            float zeros[2];
+            if constexpr (ZEROS) {
+              zeros[0] = number_at(scales, (high - low + 1) * 16 + i, task.scale_type);
+              zeros[1] = number_at(scales, (high - low + 1) * 16 + i + 8, task.scale_type);
+            }
 #pragma unroll
-          for (int j = 0; j < U::STEPS; j++) {
-            const uint32_t* x[TILES];
+            for (int t = 0; t < TILES; t++)
 #pragma unroll
-            for (int t = 0; t < TILES; t++) x[t] = held[t] + (u * U::STEPS + j) * STEP_WORDS;
-            U::step(w[u], j, x, part);
-            if (ends_group(j)) {
-              apply(part, u, j);
+              for (int c = 0; c < 4; c++) {
+                float value = U::value(part[t][c]);
+                if constexpr (ZEROS) {
+                  const int at = ((u * U::STEPS + j) * TILES + t) * 8 + lane % 4 * 2 + c % 2;
+                  value = fmaf(-zeros[c / 2], x_sums[at], value);
+                }
+                sums[u % CHAINS][t][c] = fmaf(value, c < 2 ? above : below, sums[u % CHAINS][t][c]);
+              }
+          };
 #pragma unroll
-              for (int i = 0; i < 4 * TILES; i++) part[i / 4][i % 4] = U::ZERO;
+          for (int u = 0; u < UNITS; u++) {
+            Part part[TILES][4];
+#pragma unroll
+            for (int i = 0; i < 4 * TILES; i++) part[i / 4][i % 4] = U::ZERO;
+#pragma unroll
+            for (int j = 0; j < U::STEPS; j++) {
+              const uint32_t* x[TILES];
+#pragma unroll
+              for (int t = 0; t < TILES; t++) x[t] = held[t] + (u * U::STEPS + j) * STEP_WORDS;
+              U::step(w[u], j, x, part);
+              if (ends_group(j)) {
+                apply(part, u, j);
+#pragma unroll
+                for (int i = 0; i < 4 * TILES; i++) part[i / 4][i % 4] = U::ZERO;
+              }
             }
           }
+          __syncwarp();
+          if (real && asked < items) ask();
+        } else {
+          __syncwarp();
+          if (real && asked < items) ask();
+#pragma unroll
+          for (int u = 0; u < UNITS; u++)
+#pragma unroll
+            for (int j = 0; j < U::STEPS; j++) {
+              const uint32_t* x[TILES];
+#pragma unroll
+              for (int t = 0; t < TILES; t++) x[t] = held[t] + (u * U::STEPS + j) * STEP_WORDS;
+              U::step(w[u], j, x, sums[u % CHAINS]);
+            }
         }
-        __syncwarp();
-        if (real && asked < items) ask();
-      } else {
-        __syncwarp();
-        if (real && asked < items) ask();
+        // c: row lane / 4 + 8 (c / 2) of W, row 8 t + 2 (lane % 4) + c % 2 of x
 #pragma unroll
-        for (int u = 0; u < UNITS; u++)
+        for (int t = 0; t < TILES; t++)
 #pragma unroll
-          for (int j = 0; j < U::STEPS; j++) {
-            const uint32_t* x[TILES];
-#pragma unroll
-            for (int t = 0; t < TILES; t++) x[t] = held[t] + (u * U::STEPS + j) * STEP_WORDS;
-            U::step(w[u], j, x, sums[u % CHAINS]);
+          for (int c = 0; c < 4; c++) {
+            if (8 * t + lane % 4 * 2 + c % 2 >= m_rows) continue;
+            Sum& to = slot[(8 * t + c % 2) * PITCH + c / 2 * 8];
+            Sum sum = sums[0][t][c] + sums[1][t][c];
+            if constexpr (CHAINS == 4) sum += sums[2][t][c] + sums[3][t][c];
+            if constexpr (SHARED_SLOTS) atomicAdd(&to, real ? sum : 0);
+            else to = unit ? to + sum : sum;
           }
+        if (real && ++stage_now == stages) stage_now = 0, parity ^= 1;
       }
-      // c: row lane / 4 + 8 (c / 2) of W, row 8 t + 2 (lane % 4) + c % 2 of x
-#pragma unroll
-      for (int t = 0; t < TILES; t++)
-#pragma unroll
-        for (int c = 0; c < 4; c++) {
-          if (8 * t + lane % 4 * 2 + c % 2 >= m_rows) continue;
-          Sum& to = slot[(8 * t + c % 2) * PITCH + c / 2 * 8];
-          Sum sum = sums[0][t][c] + sums[1][t][c];
-          if constexpr (CHAINS == 4) sum += sums[2][t][c] + sums[3][t][c];
-          if constexpr (SHARED_SLOTS) atomicAdd(&to, real ? sum : 0);
-          else to = unit ? to + sum : sum;
-        }
-      if (real && ++stage_now == stages) stage_now = 0, parity ^= 1;
     }
-  }
-  if (real && !floats && threadIdx.x < m_rows) rows_scale[threadIdx.x] = x_scale;
-  __syncthreads();
+    if (real && !floats && threadIdx.x < m_rows) rows_scale[threadIdx.x] = x_scale;
+    __syncthreads();
 
-  if constexpr (!GROUPED)
-    if (real) wait_for(scales_barrier, 0);
-  const int active =
-      SHARED_SLOTS ? 1 : min(warps, (task.units + task.warp_units - 1) / task.warp_units);
-  constexpr int AT_ONCE = 2;
+    if constexpr (!GROUPED)
+      if (real) wait_for(scales_barrier, 0);
+    const int active =
+        SHARED_SLOTS ? 1 : min(warps, (task.units + task.warp_units - 1) / task.warp_units);
+    constexpr int AT_ONCE = 2;
 #pragma unroll 1
-  for (int first = threadIdx.x; first < outputs; first += AT_ONCE * blockDim.x) {
-    Addend raw[AT_ONCE];
+    for (int first = threadIdx.x; first < outputs; first += AT_ONCE * blockDim.x) {
+      Addend raw[AT_ONCE];
 #pragma unroll
-    for (int i = 0; i < AT_ONCE; i++)
-      raw[i] = i == 0 && first == threadIdx.x ? first_addend : addend(first + i * blockDim.x);
+      for (int i = 0; i < AT_ONCE; i++)
+        raw[i] = i == 0 && first == threadIdx.x ? first_addend : addend(first + i * blockDim.x);
 #pragma unroll
-    for (int i = 0; i < AT_ONCE; i++) {
-      const int o = first + i * blockDim.x;
-      const int m = o / width, j = o % width, n = first_row * 16 + j;
-      if (o >= outputs || n >= task.n) continue;
-      const Sum* from = slots + j / 16 * slot_step + m * PITCH + j % 16;
-      Sum sum = from[0];
+      for (int i = 0; i < AT_ONCE; i++) {
+        const int o = first + i * blockDim.x;
+        const int m = o / width, j = o % width, n = first_row * 16 + j;
+        if (o >= outputs || n >= task.n) continue;
+        const Sum* from = slots + j / 16 * slot_step + m * PITCH + j % 16;
+        Sum sum = from[0];
 #pragma unroll 4
-      for (int w = 1; w < active; w++) sum += from[w * slot_words];
-      const float scale = GROUPED ? 1.f : number_at(memory + places.scales, j, task.scale_type);
-      const float more = number_of(raw[i].bias, task.bias_type) + number_of(raw[i].residual, task.residual_type);
-      const float value = static_cast<float>(sum) * task.factor * scale * rows_scale[m] + more;
-      if (real) put_number(task.y, static_cast<int64_t>(m) * task.n + n, task.y_type, value);
+        for (int w = 1; w < active; w++) sum += from[w * slot_words];
+        const float scale = GROUPED ? 1.f : number_at(memory + places.scales, j, task.scale_type);
+        const float more = number_of(raw[i].bias, task.bias_type) +
+                           number_of(raw[i].residual, task.residual_type);
+        const float value = static_cast<float>(sum) * task.factor * scale * rows_scale[m] + more;
+        if (real) put_number(task.y, static_cast<int64_t>(m) * task.n + n, task.y_type, value);
+      }
     }
-  }
   }
 }
