@@ -1,0 +1,40 @@
+"""What a user would call instead of fake_quantize."""
+
+import torch
+from torch import Tensor
+
+from tercet.ops.fake_quantize.rule import rule_of
+
+
+def eager(
+    weight: Tensor,
+    step: Tensor | None,
+    seed: Tensor | None,
+    scheme: str,
+    method: str,
+    fake_dtype: torch.dtype | None,
+) -> tuple[Tensor, Tensor]:
+    """The usual lines of torch, with the usual detach trick; scales in float32, no LSQ gradient scale.
+
+    Returns (dequantized weight, codes).
+    """
+    del seed
+    rule = rule_of(scheme, method)
+    wide = weight.float()
+    blocks = wide.reshape(1, 1, -1) if rule.tensor else wide.unflatten(
+        1, (-1, rule.group(weight.shape[1]))
+    )  # fmt: skip
+    if step is not None:
+        scale = step[..., None] / rule.divisor
+    elif rule.mean:
+        scale = blocks.abs().mean(-1, keepdim=True) * (2 / rule.divisor)
+    else:
+        scale = blocks.abs().amax(-1, keepdim=True) / rule.divisor
+    ratio = (blocks / scale).clamp(rule.clip_low, rule.clip_high) if rule.learned else blocks / scale
+    level = (ratio - rule.shift).round().clamp(rule.lowest, rule.highest) + rule.shift
+    codes = (2 * level if rule.shift else level).to(torch.int8).reshape(weight.shape)
+    if rule.learned:
+        fake = (ratio + (level - ratio).detach()) * scale
+    else:
+        fake = blocks + (level * scale - blocks).detach()
+    return fake.reshape(weight.shape).to(fake_dtype or weight.dtype), codes
