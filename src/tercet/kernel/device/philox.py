@@ -1,9 +1,9 @@
 """Philox: random bits that depend on a seed and a place, and on nothing else; in plain torch.
 
 Philox 4x32 with 10 rounds (Salmon et al. 2011, Random123): a block of four 32-bit words is a
-function of a 64-bit key and a 128-bit counter. Element [n, k] of a matrix [N, K] takes word k % 4 of
-block n * ceil(K / 4) + k // 4 under the seed, so the numbers do not depend on how the work is cut
-up. Rounding wants a uniform number: the upper 23 bits of the word, times 2^-23.
+function of a 64-bit key and a 128-bit counter. Element [n, k] of a matrix [N, K] takes word k % 4
+of block n * ceil(K / 4) + k // 4 under the seed, so the numbers do not depend on how the work is
+cut up. Rounding wants a uniform number: the upper 23 bits of the word, times 2^-23.
 """
 
 import torch

@@ -14,23 +14,24 @@ def eager(
     method: str,
     fake_dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor]:
-    """The usual lines of torch, with the usual detach trick; scales in float32, no LSQ gradient scale.
+    """The usual lines of torch with the detach trick; scales in float32, no scale of gradients.
 
     Returns (dequantized weight, codes).
     """
     del seed
-    rule = rule_of(scheme, method)
-    wide = weight.float()
-    blocks = wide.reshape(1, 1, -1) if rule.tensor else wide.unflatten(
-        1, (-1, rule.group(weight.shape[1]))
-    )  # fmt: skip
+    rule, wide = rule_of(scheme, method), weight.float()
+    blocks = wide.reshape(1, 1, -1)
+    if not rule.tensor:
+        blocks = wide.view(len(wide), -1, rule.group(wide.shape[1]))
     if step is not None:
         scale = step[..., None] / rule.divisor
     elif rule.mean:
         scale = blocks.abs().mean(-1, keepdim=True) * (2 / rule.divisor)
     else:
         scale = blocks.abs().amax(-1, keepdim=True) / rule.divisor
-    ratio = (blocks / scale).clamp(rule.clip_low, rule.clip_high) if rule.learned else blocks / scale
+    ratio = blocks / scale
+    if rule.learned:
+        ratio = ratio.clamp(rule.clip_low, rule.clip_high)
     level = (ratio - rule.shift).round().clamp(rule.lowest, rule.highest) + rule.shift
     codes = (2 * level if rule.shift else level).to(torch.int8).reshape(weight.shape)
     if rule.learned:

@@ -35,10 +35,11 @@ def inputs(
         size = (1.0 + size.abs()) * rule.divisor / (1 + rule.highest)
         step = size * _size_of(kind, dtype)
     stochastic = workload.options.get("stochastic", False)
+    drawn = seed * 0x9E3779B97F4A7C % 2**63  # both words of the key
     return {
         "weight": weight,
         "step": step,
-        "seed": torch.tensor(seed * 0x9E3779B97F4A7C % 2**63, device=device) if stochastic else None,
+        "seed": torch.tensor(drawn, device=device) if stochastic else None,
         "scheme": scheme,
         "method": method,
         "fake_dtype": _DTYPES.get(workload.options.get("fake", "")),
@@ -84,6 +85,8 @@ CASES = (
     *_case(3, 66, "int2-g32-hqq", "stretched", _BF16, _BF16),
     *_case(9, 30, "int4-tensor-hqq-float32", "stretched", _F32, _F16),
     *_case(37, 576, "nonary-channel-float32", "learned", _BF16, _BF16),
+    *_case(3, 300, "ternary-channel-bfloat16", "absmean", _BF16, _BF16, True),
+    *_case(2, 515, "int8-channel", "absmax", _F32, _F32),
     # without the dequantized weight
     *(
         Case(name=each.name, make=each.make, gradient=False)
@@ -111,7 +114,7 @@ CASES = (
 
 
 def shapes(model: ModelShape) -> tuple[Workload, ...]:
-    """The MLP's weights as a training step quantizes them: master weights in float32 and bfloat16."""
+    """The MLP's weights as a training step quantizes them, from float32 and bfloat16 masters."""
     width = model.share(model.intermediate) or model.expert_intermediate
     up, down = {"N": width, "K": model.hidden}, {"N": model.hidden, "K": width}
     found: list[Workload] = []

@@ -151,8 +151,8 @@ def _check(
     wanted = rule.scale_shape(weight.shape[0], weight.shape[1])
     if step is not None and (tuple(step.shape) != wanted or step.dtype != torch.float32):
         raise UnsupportedError(
-            f"fake_quantize: step is {step.dtype} {list(step.shape)}: scheme {scheme!r} of a weight "
-            f"{list(weight.shape)} needs float32 {list(wanted)}"
+            f"fake_quantize: step is {step.dtype} {list(step.shape)}: scheme {scheme!r} of a "
+            f"weight {list(weight.shape)} needs float32 {list(wanted)}"
         )
     if seed is not None and (seed.dtype != torch.int64 or seed.numel() != 1):
         raise UnsupportedError(
@@ -312,7 +312,11 @@ OP = Op(
             requirement=Requirement(devices=("cuda",), dtypes=_DTYPES),
             module="tercet.ops.fake_quantize.triton",
             language="triton",
-            space={"TILE": (1024, 2048, 4096, 8192), "num_warps": (4, 8, 16, 32)},
+            space={
+                "HELD": (2048, 8192, 16384, 32768),
+                "TILE": (1024, 2048, 4096, 8192),
+                "num_warps": (4, 8, 16, 32),
+            },
             gradient_space={"TILE": (1024, 2048, 4096, 8192), "num_warps": (4, 8, 16)},
         ),
         Implementation(

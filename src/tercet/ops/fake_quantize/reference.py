@@ -141,9 +141,7 @@ def _factor(narrow: Tensor, kind: Scheme, method: str) -> Tensor:
     return slope / (count * kind.element.highest).sqrt()
 
 
-def _step_size(
-    step: Tensor, scale: Tensor, kind: Scheme, method: str, narrow: Tensor
-) -> Tensor:
-    """The scale [R, C] as a function of the step, with its scaled gradient; rounded straight through."""
+def _step_size(step: Tensor, scale: Tensor, kind: Scheme, method: str, narrow: Tensor) -> Tensor:
+    """The scale [R, C] as a function of the step: its scaled gradient, rounded straight through."""
     scaled = step.double() * _factor(narrow, kind, method)
     return scaled + (scale.double() - scaled).detach()

@@ -70,7 +70,7 @@ class Rule:
 
 @lru_cache(maxsize=256)
 def rule_of(scheme: str, method: str) -> Rule:
-    """The rule; UnsupportedError where the scheme cannot be trained so, FormatError for no scheme."""
+    """The rule; UnsupportedError for a scheme that cannot be trained so, FormatError for none."""
     kind = parse_scheme(scheme)
     if method not in METHODS:
         raise UnsupportedError(unknown_name("method of fake_quantize", method, METHODS))

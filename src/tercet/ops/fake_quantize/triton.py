@@ -2,9 +2,9 @@
 
 A segment is what shares a scale within a row: the row, or a group of its columns. Scales that are
 found (absmean, absmax) need a segment twice: up to HELD columns it is held in registers, a longer
-one is read again, from the L2 cache. A scale of the whole tensor takes a pass of its own over W;
-learned steps are there from the start, so their kernel walks, as the backward one does, which adds
-up the gradient of the step while it writes that of the weight.
+one is walked twice, the second time out of the L2 cache. A scale of the whole tensor takes a pass
+of its own over W. Learned steps are there from the start: one walk. Backward walks too, and adds up
+the gradient of the step while it writes that of the weight.
 """
 
 import torch
@@ -19,7 +19,7 @@ from tercet.kernel.launch import as_rows
 from tercet.kernel.tuned import configuration
 from tercet.ops.fake_quantize.rule import Rule, rule_of
 
-_HELD = 32768
+_HELD = 16384
 _DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 # adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves it in the low bits of the pattern
 _TO_INTEGER = tl.constexpr(12582912.0)
@@ -131,13 +131,11 @@ def _largest(bits, DIVISOR: tl.constexpr):
 
 
 @triton.jit
-def _found(
-    w_ptr, scale_ptr, part_ptr, segments, groups, K, w_stride, WIDTH,
-    MEAN: tl.constexpr, DIVISOR: tl.constexpr, SCALE: tl.constexpr, PARTS: tl.constexpr,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+def _statistic(
+    w_ptr, row, first, count, there, w_stride, WIDTH,
+    MEAN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Scales of segments of any length; with PARTS their sums or largest patterns, no scales."""
-    segment, row, first, count, there = _places(segments, groups, K, WIDTH, ROWS)
+    """Sums of |w| (float64) or largest bit patterns [ROWS] of segments of any length."""
     sums = tl.zeros((ROWS, BLOCK), tl.float64 if MEAN else tl.int32)
     for start in range(0, WIDTH, BLOCK):
         within = start + tl.arange(0, BLOCK)[None, :]
@@ -148,12 +146,18 @@ def _found(
             sums += tl.abs(w).to(tl.float64)
         else:
             sums = tl.maximum(sums, absolute_bits(w))
-    part = tl.sum(sums, 1) if MEAN else tl.max(sums, 1)
-    if PARTS:
-        tl.store(part_ptr + segment, part, there)
-    else:
-        scale = _mean(part, count, DIVISOR) if MEAN else _largest(part, DIVISOR)
-        tl.store(scale_ptr + segment, _rounded(scale, SCALE), there)
+    return tl.sum(sums, 1) if MEAN else tl.max(sums, 1)
+
+
+@triton.jit
+def _parts(
+    w_ptr, part_ptr, segments, groups, K, w_stride, WIDTH,
+    MEAN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The statistic of each row, for the scale of the whole tensor."""
+    segment, row, first, count, there = _places(segments, groups, K, WIDTH, ROWS)
+    part = _statistic(w_ptr, row, first, count, there, w_stride, WIDTH, MEAN, ROWS, BLOCK)
+    tl.store(part_ptr + segment, part, there)
 
 
 @triton.jit
@@ -175,23 +179,33 @@ def _joined(
 
 
 @triton.jit
-def _step_of(step_ptr, segment, there, DIVISOR: tl.constexpr, SCALE: tl.constexpr, ONE: tl.constexpr):
-    """Scales [ROWS] from steps, or from scales where the divisor is 1; 1 beyond the last segment."""
+def _step_of(
+    step_ptr, segment, there, DIVISOR: tl.constexpr, SCALE: tl.constexpr, ONE: tl.constexpr
+):
+    """Scales [ROWS] from steps (or from scales, where the divisor is 1); 1 where there is none."""
     step = tl.load(step_ptr + (segment * 0 if ONE else segment), there, DIVISOR)
     return _rounded(tl.div_rn(step, tl.full(step.shape, DIVISOR, tl.float32)), SCALE)
 
 
 @triton.jit
-def _given(
+def _walked(
     w_ptr, step_ptr, seed_ptr, fake_ptr, codes_ptr, scale_ptr,
     segments, groups, K, w_stride, WIDTH,
-    DIVISOR: tl.constexpr, SCALE: tl.constexpr, STORED: tl.constexpr, ONE: tl.constexpr,
+    FIND: tl.constexpr, MEAN: tl.constexpr, DIVISOR: tl.constexpr, SCALE: tl.constexpr,
+    STORED: tl.constexpr, ONE: tl.constexpr,
     LOWEST: tl.constexpr, HIGHEST: tl.constexpr, SHIFT: tl.constexpr, RANDOM: tl.constexpr,
     FAKE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Codes under scales that are known; STORED: writes those scales too."""
+    """Codes of segments of any length. FIND: their scales too, by a walk before the other.
+
+    STORED: writes the scales. ONE: there is one for all.
+    """
     segment, row, first, count, there = _places(segments, groups, K, WIDTH, ROWS)
-    scale = _step_of(step_ptr, segment, there, DIVISOR, SCALE, ONE)
+    if FIND:
+        part = _statistic(w_ptr, row, first, count, there, w_stride, WIDTH, MEAN, ROWS, BLOCK)
+        scale = _rounded(_mean(part, count, DIVISOR) if MEAN else _largest(part, DIVISOR), SCALE)
+    else:
+        scale = _step_of(step_ptr, segment, there, DIVISOR, SCALE, ONE)
     if STORED:
         kept = scale * 0.5 if SHIFT != 0.0 else scale
         tl.store(scale_ptr + segment, kept, there & (segment == 0) if ONE else there)
@@ -231,7 +245,8 @@ def _gradient(
         ratio = _ratio(w, scale)
         through = (ratio >= CLIP_LOW) & (ratio <= CLIP_HIGH) & (w == w)
         sums += tl.where(usable, grad * (value - tl.where(through, ratio, 0.0)), 0.0)
-        tl.store(grad_w_ptr + row[:, None] * K + columns, tl.where(through & usable, grad, 0.0), inside)
+        passed = tl.where(through & usable, grad, 0.0)
+        tl.store(grad_w_ptr + row[:, None] * K + columns, passed, inside)
     part = tl.sum(sums, 1)
     if not ONE:
         part = part * slope / tl.sqrt_rn((count * HIGHEST).to(tl.float32))
@@ -268,48 +283,44 @@ def forward(
     rows, width = as_rows(weight), min(rule.group(k), k)
     groups = triton.cdiv(k, width)
     segments = n * groups
-    outputs = {"LOWEST": rule.lowest, "HIGHEST": rule.highest, "RANDOM": seed is not None,
-               "FAKE": fake_dtype is not None}  # fmt: skip
-    found = {"MEAN": rule.mean, "DIVISOR": rule.divisor, "SCALE": _DTYPES[rule.dtype]}
-    sizes = {"N": n, "K": k}
-    held = not rule.learned and not rule.tensor and width <= _HELD
-    tile, warps = _tile("forward", sizes, width, held)
-    grid, block = _blocks(segments, width, tile, held)
+    find = not rule.learned
+    options = _options("forward", n, k, width, find and not rule.tensor)
+    held = find and not rule.tensor and width <= options["HELD"]
+    grid, block = _blocks(segments, width, options, held)
+    outputs = {
+        "LOWEST": rule.lowest, "HIGHEST": rule.highest, "RANDOM": seed is not None,
+        "FAKE": fake_dtype is not None, "SCALE": _DTYPES[rule.dtype], "MEAN": rule.mean, **block,
+    }  # fmt: skip
     if held:
         _held[grid](
             rows, seed, fake, codes, scale, segments, groups, k, rows.stride(0), width,
-            **found, **outputs, **block, num_warps=warps,
+            DIVISOR=rule.divisor, **outputs,
         )  # fmt: skip
         return fake, codes, scale
-    given = {"DIVISOR": rule.divisor, "STORED": True}
-    if step is None:
-        _find(rows, scale, segments, groups, width, rule, found, grid, block, warps)
-        step, given = scale, {"DIVISOR": 1.0, "STORED": False}
-    _given[grid](
-        rows, step.contiguous(), seed, fake, codes, scale,
+    divisor, stored = rule.divisor, True
+    if find and rule.tensor:
+        _of_tensor(rows, scale, rule, grid, block)
+        step, find, divisor, stored = scale, False, 1.0, False
+    _walked[grid](
+        rows, step.contiguous() if step is not None else None, seed, fake, codes, scale,
         segments, groups, k, rows.stride(0), width,
-        SCALE=_DTYPES[rule.dtype], ONE=rule.tensor, SHIFT=rule.shift,
-        **given, **outputs, **block, num_warps=warps,
+        FIND=find, DIVISOR=divisor, STORED=stored, ONE=rule.tensor, SHIFT=rule.shift, **outputs,
     )  # fmt: skip
     return fake, codes, scale
 
 
-def _find(
-    rows: Tensor, scale: Tensor, segments: int, groups: int, width: int, rule: Rule,
-    found: dict[str, object], grid: tuple[int], block: dict[str, int], warps: int,
-) -> None:  # fmt: skip
-    """Writes scales that one program cannot find while it holds what they are of."""
+def _of_tensor(
+    rows: Tensor, scale: Tensor, rule: Rule, grid: tuple[int], block: dict[str, int]
+) -> None:
+    """Writes the one scale of W, rows [N, K]."""
     n, k = rows.shape
-    parts = scale
-    if rule.tensor:
-        dtype = torch.float64 if rule.mean else torch.int32
-        parts = torch.empty(segments, dtype=dtype, device=rows.device)
-    _found[grid](
-        rows, scale, parts, segments, groups, k, rows.stride(0), width,
-        PARTS=rule.tensor, **found, **block, num_warps=warps,
+    dtype = torch.float64 if rule.mean else torch.int32
+    parts = torch.empty(n, dtype=dtype, device=rows.device)
+    _parts[grid](rows, parts, n, 1, k, rows.stride(0), k, MEAN=rule.mean, **block)
+    _joined[(1,)](
+        parts, scale, n, n * k,
+        MEAN=rule.mean, DIVISOR=rule.divisor, SCALE=_DTYPES[rule.dtype], BLOCK=4096, num_warps=16,
     )  # fmt: skip
-    if rule.tensor:
-        _joined[(1,)](parts, scale, segments, n * k, **found, BLOCK=4096, num_warps=16)
 
 
 def gradient(
@@ -322,18 +333,18 @@ def gradient(
     grad_step = torch.empty(step.shape, dtype=torch.float32, device=device)
     if not grad_weight.numel():
         return grad_weight, grad_step
-    rows, grads, coded, width = as_rows(weight), as_rows(grad), as_rows(codes), min(rule.group(k), k)
+    rows, grads, coded = as_rows(weight), as_rows(grad), as_rows(codes)
+    width = min(rule.group(k), k)
     groups = triton.cdiv(k, width)
     segments = n * groups
-    tile, warps = _tile("backward", {"N": n, "K": k}, width, False)
-    grid, block = _blocks(segments, width, tile, False)
+    grid, block = _blocks(segments, width, _options("backward", n, k, width, False), False)
     parts = torch.empty(segments, dtype=torch.float32, device=device) if rule.tensor else grad_step
     _gradient[grid](
         grads, rows, step.contiguous(), coded, grad_weight, parts,
         segments, groups, k, grads.stride(0), rows.stride(0), coded.stride(0), width, rule.slope,
         DIVISOR=rule.divisor, SCALE=_DTYPES[rule.dtype], ONE=rule.tensor,
         CLIP_LOW=rule.clip_low, CLIP_HIGH=rule.clip_high, HALF=0.5 if rule.shift else 1.0,
-        HIGHEST=rule.highest, **block, num_warps=warps,
+        HIGHEST=rule.highest, **block,
     )  # fmt: skip
     if rule.tensor:
         factor = rule.slope / (n * k * rule.highest) ** 0.5
@@ -341,22 +352,27 @@ def gradient(
     return grad_weight, grad_step
 
 
-def _tile(direction: str, sizes: dict[str, int], width: int, held: bool) -> tuple[int, int]:
-    """Elements of a program at once, and its warps: 16 elements a thread, in reach of 32 warps."""
+def _options(direction: str, n: int, k: int, width: int, held: bool) -> dict[str, int]:
+    """HELD and TILE, columns and elements that a program has at once; 16 elements a thread."""
     if interpreting():
-        return 1 << 14, 4
-    tile = triton.next_power_of_2(width) if held else min(triton.next_power_of_2(width), 4096)
-    default = {"TILE": max(tile, 2048), "num_warps": min(max(tile // 512, 4), 32)}
-    chosen = configuration("fake_quantize", "triton", sizes, default, direction)
-    return chosen["TILE"], chosen["num_warps"]
+        return {"HELD": 256, "TILE": 1 << 14, "num_warps": 4}
+    wanted = triton.next_power_of_2(width)
+    tile = wanted if held and wanted <= _HELD else min(wanted, 4096)
+    default = {
+        "HELD": _HELD,
+        "TILE": max(tile, 2048),
+        "num_warps": min(max(tile // 512, 4), 32),
+    }
+    return dict(configuration("fake_quantize", "triton", {"N": n, "K": k}, default, direction))
 
 
 def _blocks(
-    segments: int, width: int, tile: int, held: bool
+    segments: int, width: int, options: dict[str, int], held: bool
 ) -> tuple[tuple[int], dict[str, int]]:
-    """The grid, and how many segments and columns a program has at once."""
+    """The grid, and the constants of a program: its segments and columns at once, its warps."""
     block = max(16, triton.next_power_of_2(width))
     if not held:
-        block = min(block, tile)
-    rows = max(1, min(tile // block, triton.next_power_of_2(segments)))
-    return (triton.cdiv(segments, rows),), {"ROWS": rows, "BLOCK": block}
+        block = min(block, options["TILE"])
+    rows = max(1, min(options["TILE"] // block, triton.next_power_of_2(segments)))
+    constants = {"ROWS": rows, "BLOCK": block, "num_warps": options["num_warps"]}
+    return (triton.cdiv(segments, rows),), constants
