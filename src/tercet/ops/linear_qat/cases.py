@@ -88,11 +88,11 @@ CASES = (
     _case(0, 20, 64, _BF16, weight_gradient="int8", random=True),
     *(
         _case(4, 16, 68, _F32, kind, bias=_F32)
-        for kind in ("large", "tiny", "subnormal", "zeros", "mixed", "offset", "inf", "nan")
+        for kind in ("large", "tiny", "zeros", "mixed", "inf", "nan")
     ),
     *(
         _case(4, 16, 68, _BF16, kind, weight_gradient="int8")
-        for kind in ("large", "tiny", "zeros", "mixed", "nan")
+        for kind in ("large", "zeros", "mixed", "nan")
     ),
 )  # fmt: skip
 

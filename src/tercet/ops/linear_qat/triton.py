@@ -76,38 +76,40 @@ def _product(
 
 
 @triton.jit
-def _scaled_rows(
-    grad_ptr, column_ptr, codes_ptr, scale_ptr, M, N, stride,
-    ONE_COLUMN: tl.constexpr, HELD: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """int8 codes and scale of each row of grad [M, N] * column [N], held or read twice."""
-    row = tl.program_id(0).to(tl.int64)
-    if HELD:
-        columns = tl.arange(0, BLOCK)[None, :]
-        h = _scaled(grad_ptr + row * stride, column_ptr, columns, N, ONE_COLUMN)
-        scale = scale_of(tl.max(absolute_bits(h), 1), False)
-        codes, _ = encode(h, scale, False)
-        tl.store(codes_ptr + row * N + columns, codes, columns < N)
-    else:
-        bits = tl.zeros((1, BLOCK), tl.int32)
-        for first in range(0, N, BLOCK):
-            columns = first + tl.arange(0, BLOCK)[None, :]
-            h = _scaled(grad_ptr + row * stride, column_ptr, columns, N, ONE_COLUMN)
-            bits = tl.maximum(bits, absolute_bits(h))
-        scale = scale_of(tl.max(bits, 1), False)
-        for first in range(0, N, BLOCK):
-            columns = first + tl.arange(0, BLOCK)[None, :]
-            h = _scaled(grad_ptr + row * stride, column_ptr, columns, N, ONE_COLUMN)
-            codes, _ = encode(h, scale, False)
-            tl.store(codes_ptr + row * N + columns, codes, columns < N)
-    tl.store(scale_ptr + row + tl.arange(0, 1), scale)
+def _scaled(grad_ptr, column_ptr, rows, columns, M, N, stride, ONE_COLUMN: tl.constexpr):
+    """grad * column [ROWS, BLOCK], float32; whether each element exists."""
+    inside = (rows < M)[:, None] & (columns < N)[None, :]
+    at = rows.to(tl.int64)[:, None] * stride + columns[None, :]
+    column = tl.load(column_ptr + (columns * 0 if ONE_COLUMN else columns), columns < N, 0.0)
+    return tl.load(grad_ptr + at, inside, 0.0).to(tl.float32) * column[None, :], inside
 
 
 @triton.jit
-def _scaled(grad_ptr, column_ptr, columns, N, ONE_COLUMN: tl.constexpr):
-    """grad * column, float32."""
-    grad = tl.load(grad_ptr + columns, columns < N, 0.0).to(tl.float32)
-    return grad * tl.load(column_ptr + (columns * 0 if ONE_COLUMN else columns), columns < N, 0.0)
+def _scaled_rows(
+    grad_ptr, column_ptr, codes_ptr, scale_ptr, M, N, stride,
+    ONE_COLUMN: tl.constexpr, HELD: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """int8 codes and scale of each row of grad [M, N] * column [N], held or read twice."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    out = codes_ptr + rows.to(tl.int64)[:, None] * N
+    within = tl.arange(0, BLOCK)
+    if HELD:
+        h, inside = _scaled(grad_ptr, column_ptr, rows, within, M, N, stride, ONE_COLUMN)
+        scale = scale_of(tl.max(absolute_bits(h), 1), False)
+        codes, _ = encode(h, scale, False)
+        tl.store(out + within[None, :], codes, inside)
+    else:
+        bits = tl.zeros((ROWS, BLOCK), tl.int32)
+        for first in range(0, N, BLOCK):
+            h, _ = _scaled(grad_ptr, column_ptr, rows, first + within, M, N, stride, ONE_COLUMN)
+            bits = tl.maximum(bits, absolute_bits(h))
+        scale = scale_of(tl.max(bits, 1), False)
+        for first in range(0, N, BLOCK):
+            columns = first + within
+            h, inside = _scaled(grad_ptr, column_ptr, rows, columns, M, N, stride, ONE_COLUMN)
+            codes, _ = encode(h, scale, False)
+            tl.store(out + columns[None, :], codes, inside)
+    tl.store(scale_ptr + rows, scale, rows < M)
 
 
 @triton.jit
@@ -288,11 +290,13 @@ def _coded_rows(grads: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
     if not codes.numel():
         return codes, size.zero_()
     wanted = triton.next_power_of_2(n)
-    held = wanted <= _HELD
-    _scaled_rows[(m,)](
+    held = wanted <= (128 if interpreting() else _HELD)
+    block = wanted if held else min(wanted, _BLOCK)
+    rows = max(1, min((1 << 14 if interpreting() else 1024) // block, triton.next_power_of_2(m)))
+    _scaled_rows[(triton.cdiv(m, rows),)](
         grads, scale.contiguous(), codes, size, m, n, grads.stride(0),
-        ONE_COLUMN=scale.numel() == 1, HELD=held, BLOCK=wanted if held else _BLOCK,
-        num_warps=min(max(wanted // 512, 4), 32) if held else 8,
+        ONE_COLUMN=scale.numel() == 1, HELD=held, ROWS=rows, BLOCK=block,
+        num_warps=min(max(block // 512, 4), 32),
     )  # fmt: skip
     return codes, size
 
@@ -338,7 +342,9 @@ def _decoded(x_codes: Tensor, x_scale: Tensor, dtype: torch.dtype) -> Tensor:
 def _default() -> dict[str, int]:
     """Interpreted, an operation costs the same for a tile of any size."""
     if interpreting():
-        return {"BM": 64, "BN": 128, "BK": 64, "STAGES": 2, "num_warps": 4}
+        return {"BM": 64, "BN": 128, "BK": 128, "STAGES": 2, "num_warps": 4}
+    if torch.version.hip is not None:  # 64 KiB of shared memory
+        return {"BM": 128, "BN": 128, "BK": 64, "STAGES": 2, "num_warps": 8}
     return {"BM": 128, "BN": 256, "BK": 128, "STAGES": 3, "num_warps": 8}
 
 
