@@ -1,6 +1,5 @@
 """linear_qat: y = x W^T in training, its products on 8-bit codes."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,7 +8,6 @@ from torch import Tensor
 from tercet.kernel.contract import (
     Axis,
     Baseline,
-    Cost,
     Implementation,
     Op,
     Requirement,
@@ -20,6 +18,7 @@ from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose, choose_gradient
 from tercet.ops.linear_qat.arguments import FLOATS, check, check_codes
 from tercet.ops.linear_qat.cases import CASES, inputs, shapes
+from tercet.ops.linear_qat.costs import cost, gradient_cost
 from tercet.ops.linear_qat.reference import gradient_magnitude, magnitude, reference
 
 _SEVERAL = "Tensor codes, Tensor scale, Tensor? codes_t, "
@@ -203,7 +202,7 @@ def _run_transposed(codes: Tensor) -> Tensor:
     check_codes(codes)
     if codes.device.type != "cuda":
         return codes.t().contiguous()
-    from tercet.ops.linear_qat.triton import transpose
+    from tercet.kernel.device.codes_matrix import transpose
 
     return transpose(codes)
 
@@ -233,44 +232,17 @@ _transposed = define(
 differentiate("linear_qat", save=_save, backward=_backward)
 
 
-def _sizes(arguments: Mapping[str, Any]) -> tuple[int, int, int]:
-    x, codes = arguments["x"], arguments["codes"]
-    return x.shape[:-1].numel(), codes.shape[0], codes.shape[1]
-
-
-def cost(arguments: Mapping[str, Any]) -> Cost:
-    """x (or its codes), codes, scale, bias read once; y (and x's codes and scales) written once."""
-    m, n, k = _sizes(arguments)
-    x, coded = arguments["x"], arguments["x_codes"] is not None
-    small = [arguments[name] for name in ("scale", "bias")]
-    return Cost(
-        flops=2 * m * n * k,
-        bytes_read=n * k
-        + (m * (k + 4) if coded else m * k * x.element_size())
-        + sum(part.numel() * part.element_size() for part in small if part is not None),
-        bytes_written=m * n * arguments["out_dtype"].itemsize + (0 if coded else m * (k + 4)),
-    )
-
-
-def gradient_cost(arguments: Mapping[str, Any]) -> Cost:
-    """grad, codes, x's codes, scales read once; grad_x, grad_weight, grad_bias written once."""
-    m, n, k = _sizes(arguments)
-    weight, bias = arguments["weight"], arguments["bias"]
-    weights = 0 if weight is None else n * k * weight.element_size()
-    products = 1 if weight is None else 2
-    return Cost(
-        flops=2 * products * m * n * k,
-        bytes_read=m * n * arguments["out_dtype"].itemsize
-        + n * k
-        + (products - 1) * m * (k + 4)
-        + 4 * arguments["scale"].numel(),
-        bytes_written=m * k * arguments["x"].element_size()
-        + weights
-        + (0 if bias is None else n * bias.element_size()),
-    )
-
-
 _EXACT = "an exact sum, three products in float32; a float sum of M terms in the gradient"
+
+_SPACE = {
+    "BM": (64, 128),
+    "BN": (128, 256),
+    "BK": (64, 128),
+    "STAGES": (3, 4),
+    "COPIED": (0, 1),
+    "num_warps": (4, 8),
+}
+_GLUON_SPACE = {"BN": (128, 256), "BK": (64, 128), "STAGES": (3, 4, 6)}
 
 OP = Op(
     name="linear_qat",
@@ -323,20 +295,17 @@ OP = Op(
             requirement=Requirement(devices=("cuda",), dtypes=FLOATS),
             module="tercet.ops.linear_qat.triton",
             language="triton",
-            space={
-                "BM": (64, 128),
-                "BN": (128, 256),
-                "BK": (64, 128),
-                "STAGES": (3, 4),
-                "num_warps": (4, 8),
-            },
-            gradient_space={
-                "BM": (64, 128),
-                "BN": (128, 256),
-                "BK": (64, 128),
-                "STAGES": (3, 4),
-                "num_warps": (4, 8),
-            },
+            space=_SPACE,
+            gradient_space=_SPACE,
+        ),
+        # to be first once a GPU has checked and timed it
+        Implementation(
+            name="gluon",
+            requirement=Requirement(devices=("cuda",), dtypes=FLOATS, capability=(9, 0)),
+            module="tercet.ops.linear_qat.gluon",
+            language="gluon",
+            space=_GLUON_SPACE,
+            gradient_space=_GLUON_SPACE,
         ),
         Implementation(
             name="torch",
