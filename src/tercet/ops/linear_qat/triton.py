@@ -14,14 +14,12 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tercet.kernel.device.codes_matrix import decoded, transpose
-from tercet.kernel.device.codes_product import can_be_copied
 from tercet.kernel.device.quantize_rows import quantize_rows
 from tercet.kernel.device.scaled_codes import coded_columns, coded_rows
 from tercet.kernel.interpreter import interpreting
-from tercet.kernel.launch import as_rows, multiprocessors
+from tercet.kernel.launch import as_rows
 from tercet.kernel.tuned import configuration
 from tercet.ops.linear_qat.torch_path import float_product
 
@@ -36,22 +34,6 @@ def _corner(tile, M, N, BM: tl.constexpr, BN: tl.constexpr, ABOVE: tl.constexpr)
     height = tl.minimum(above - column * ABOVE, ABOVE)
     within = tile % (ABOVE * across)
     return (column * ABOVE + within % height) * BM, within // height * BN
-
-
-@triton.jit
-def _finish(
-    total, m, n, row_ptr, column_ptr, bias_ptr, out_ptr, M, N,
-    HAS_COLUMN: tl.constexpr, ONE_COLUMN: tl.constexpr, HAS_BIAS: tl.constexpr,
-):  # fmt: skip
-    """out = total * column * row + bias, in this order in float32, rounded once."""
-    y = total.to(tl.float32)
-    if HAS_COLUMN:
-        y *= tl.load(column_ptr + (n * 0 if ONE_COLUMN else n), n < N, 0.0)[None, :]
-    y *= tl.load(row_ptr + m, m < M, 0.0)[:, None]
-    if HAS_BIAS:
-        y += tl.load(bias_ptr + n, n < N, 0.0).to(tl.float32)[None, :]
-    at = m.to(tl.int64)[:, None] * N + n[None, :]
-    tl.store(out_ptr + at, y, (m < M)[:, None] & (n < N)[None, :])
 
 
 @triton.jit
@@ -82,34 +64,14 @@ def _product(
         total = tl.dot(a, tl.trans(b), total, out_dtype=tl.int32)
         a_at += BK
         b_at += BK
-    _finish(
-        total, m, n, row_ptr, column_ptr, bias_ptr, out_ptr, M, N, HAS_COLUMN, ONE_COLUMN, HAS_BIAS
-    )
-
-
-@triton.jit
-def _copied_product(
-    a_tiles, b_tiles, row_ptr, column_ptr, bias_ptr, out_ptr, M, N, K,
-    HAS_COLUMN: tl.constexpr, ONE_COLUMN: tl.constexpr, HAS_BIAS: tl.constexpr,
-    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
-    ABOVE: tl.constexpr, STAGES: tl.constexpr,
-):  # fmt: skip
-    """As _product; the copy engine brings the tiles, and a program computes several outputs'.
-
-    The loops are one to the pipeline: the next output's first tiles come while this one is written.
-    """
-    count = tl.cdiv(M, BM) * tl.cdiv(N, BN)
-    for tile in tl.range(tl.program_id(0), count, tl.num_programs(0), flatten=True):
-        top, left = _corner(tile, M, N, BM, BN, ABOVE)
-        total = tl.zeros((BM, BN), tl.int32)
-        for first in tl.range(0, K, BK, num_stages=STAGES):
-            a, b = a_tiles.load([top, first]), b_tiles.load([left, first])
-            total = tl.dot(a, tl.trans(b), total, out_dtype=tl.int32)
-        m, n = top + tl.arange(0, BM), left + tl.arange(0, BN)
-        _finish(
-            total, m, n, row_ptr, column_ptr, bias_ptr, out_ptr, M, N,
-            HAS_COLUMN, ONE_COLUMN, HAS_BIAS,
-        )  # fmt: skip
+    y = total.to(tl.float32)
+    if HAS_COLUMN:
+        y *= tl.load(column_ptr + (n * 0 if ONE_COLUMN else n), n < N, 0.0)[None, :]
+    y *= tl.load(row_ptr + m, m < M, 0.0)[:, None]
+    if HAS_BIAS:
+        y += tl.load(bias_ptr + n, n < N, 0.0).to(tl.float32)[None, :]
+    at = m.to(tl.int64)[:, None] * N + n[None, :]
+    tl.store(out_ptr + at, y, (m < M)[:, None] & (n < N)[None, :])
 
 
 def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -194,43 +156,22 @@ def product(
     if not out.numel():
         return out
     a, b = as_rows(a), as_rows(b)
-    options = dict(
-        configuration(
-            "linear_qat", "triton", {"M": m, "N": n, "K": k}, _default(a.device), direction
-        )
-    )
+    sizes = {"M": m, "N": n, "K": k}
+    options = dict(configuration("linear_qat", "triton", sizes, _default(), direction))
     bm, bn, bk = (options[name] for name in ("BM", "BN", "BK"))
-    tiles = triton.cdiv(m, bm) * triton.cdiv(n, bn)
-    ends = (
-        row.reshape(-1).contiguous(), column.contiguous() if column is not None else None,
-        bias.contiguous() if bias is not None else None, out, m, n, k,
+    _product[(triton.cdiv(m, bm) * triton.cdiv(n, bn),)](
+        a, b, row.reshape(-1).contiguous(), column.contiguous() if column is not None else None,
+        bias.contiguous() if bias is not None else None, out, m, n, k, a.stride(0), b.stride(0),
+        HAS_COLUMN=column is not None, ONE_COLUMN=column is not None and column.numel() == 1,
+        HAS_BIAS=bias is not None, WHOLE=k % bk == 0, ABOVE=_TILES_ABOVE, **options,
     )  # fmt: skip
-    options |= {
-        "HAS_COLUMN": column is not None,
-        "ONE_COLUMN": column is not None and column.numel() == 1,
-        "HAS_BIAS": bias is not None,
-        "ABOVE": _TILES_ABOVE,
-    }
-    if options.pop("COPIED") and can_be_copied(a) and can_be_copied(b):
-        programs = min(tiles, multiprocessors(a.device))
-        _copied_product[(programs,)](
-            TensorDescriptor.from_tensor(a, [bm, bk]), TensorDescriptor.from_tensor(b, [bn, bk]),
-            *ends, **options,
-        )  # fmt: skip
-    else:
-        _product[(tiles,)](a, b, *ends, a.stride(0), b.stride(0), WHOLE=k % bk == 0, **options)
     return out
 
 
-def _default(device: torch.device) -> dict[str, int]:
-    """COPIED by the copy engine, which GPUs have from compute capability 9.0 on.
-
-    Interpreted, an operation costs the same for a tile of any size.
-    """
+def _default() -> dict[str, int]:
+    """Interpreted, an operation costs the same for a tile of any size."""
     if interpreting():
-        return {"BM": 64, "BN": 128, "BK": 128, "STAGES": 2, "COPIED": 1, "num_warps": 4}
+        return {"BM": 64, "BN": 128, "BK": 128, "STAGES": 2, "num_warps": 4}
     if torch.version.hip is not None:  # 64 KiB of shared memory
-        return {"BM": 128, "BN": 128, "BK": 64, "STAGES": 2, "COPIED": 0, "num_warps": 8}
-    copied = device.type != "cuda" or torch.cuda.get_device_capability(device) >= (9, 0)
-    options = {"BM": 128, "BN": 256, "BK": 128, "STAGES": 3, "num_warps": 8}
-    return {**options, "COPIED": int(copied)}
+        return {"BM": 128, "BN": 128, "BK": 64, "STAGES": 2, "num_warps": 8}
+    return {"BM": 128, "BN": 256, "BK": 128, "STAGES": 3, "num_warps": 8}
