@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses import FakeTensorMode
 
 from tercet.errors import FormatError, UnsupportedError
 from tercet.formats import encode, fit, parse_scheme
@@ -329,6 +330,14 @@ def test_a_step_that_cannot_be_used(name: str) -> None:
     assert step.grad is not None
     assert weight.grad.sum(1).tolist() == [0, 0, 0, 0, 20]
     assert step.grad.flatten().tolist() == [0.0] * 5
+
+
+def test_a_rule_made_among_fake_tensors_is_right() -> None:
+    """As the first call under torch.compile does, before any other has asked for the rule."""
+    rule_of.cache_clear()
+    with FakeTensorMode():
+        rule = rule_of("ternary-channel", "stretched")
+    assert (rule.clip_low, rule.clip_high) == (-1.4850000143051147, 1.4850000143051147)
 
 
 def test_the_seed_is_read_on_the_device() -> None:

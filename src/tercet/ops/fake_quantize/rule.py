@@ -1,5 +1,6 @@
 """Rule: what a scheme and a method make of a weight, as numbers that every implementation reads."""
 
+import struct
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -77,7 +78,8 @@ def rule_of(scheme: str, method: str) -> Rule:
     element, levels = kind.element, len(kind.element.levels)
     even = method == "stretched" and levels % 2 == 0
     _check(kind, scheme, method, even)
-    stretch = float(torch.tensor(_KEPT * levels / 2, dtype=torch.float32))
+    # not by a tensor: under torch.compile it would be a fake one, and have no value
+    (stretch,) = struct.unpack("f", struct.pack("f", _KEPT * levels / 2))
     lowest, highest = int(element.lowest), int(element.highest)
     divisors = {
         "absmean": max(element.highest, 2.0),

@@ -24,6 +24,8 @@ from tercet.kernel.tuned import configuration
 from tercet.ops.linear_qat.torch_path import float_product
 
 _TILES_ABOVE = 8
+# masks along the sum, or addresses that are not aligned, take registers that a wide tile has not
+_NARROW = {"BM": 64, "BN": 64, "BK": 64, "STAGES": 3, "num_warps": 4}
 
 
 @triton.jit
@@ -158,6 +160,9 @@ def product(
     a, b = as_rows(a), as_rows(b)
     sizes = {"M": m, "N": n, "K": k}
     options = dict(configuration("linear_qat", "triton", sizes, _default(), direction))
+    aligned = a.stride(0) % 16 == 0 and b.stride(0) % 16 == 0
+    if not (aligned and _whole_steps(options, k)) and not interpreting():
+        options = dict(_NARROW)
     bm, bn, bk = (options[name] for name in ("BM", "BN", "BK"))
     _product[(triton.cdiv(m, bm) * triton.cdiv(n, bn),)](
         a, b, row.reshape(-1).contiguous(), column.contiguous() if column is not None else None,
@@ -166,6 +171,13 @@ def product(
         HAS_BIAS=bias is not None, WHOLE=k % bk == 0, ABOVE=_TILES_ABOVE, **options,
     )  # fmt: skip
     return out
+
+
+def _whole_steps(options: dict[str, int], k: int) -> bool:
+    """Shortens the steps so that they divide k; False where none of 32 columns or more does."""
+    while options["BK"] > 32 and k % options["BK"]:
+        options["BK"] //= 2
+    return k % options["BK"] == 0
 
 
 def _default() -> dict[str, int]:
