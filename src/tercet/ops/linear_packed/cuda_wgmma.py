@@ -14,6 +14,8 @@ from tercet.kernel.cuda import build_cuda, stream
 _SOURCE = Path(__file__).parent / "prefill.cu"
 _NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _DEPTH = 128  # columns a stage
+_BAND_TOKENS = 1024  # tokens of the tiles that are walked together
+_START_CYCLES = 1500
 _MOST_ARRIVALS = 4096  # fewer than two rounds of tiles are cut, in two halves each
 _P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 
@@ -75,30 +77,38 @@ class Plan:
 
 def plans(m: int, n: int, k: int, bits: int, processors: int) -> Iterator[Plan]:
     """Every sensible plan of y [m, n] = x [m, k] W^T, with its expected cycles."""
-    depth = -(-k // _DEPTH)
     for shape, tile in enumerate(TILES):
-        clusters = processors // tile.cluster
-        tiles = -(-m // tile.tokens) * -(-n // (tile.rows * tile.cluster))
-        stage, result = tile.stage_cycles(bits), tile.result_cycles()
-        whole_cycles = depth * stage + result
-        fill = 1500
+        yield from _plans_of(shape, tile, (m, n, -(-k // _DEPTH)), bits, processors)
 
-        def plan(whole: int, part: int, cycles: float) -> Plan:
-            band = max(1, 1024 // tile.tokens)
-            return Plan(
-                shape=shape, clusters=clusters, tiles=tiles, whole=whole, part=part, band=band,
-                cycles=cycles,
-            )  # fmt: skip
 
-        yield plan(tiles, 1, fill + -(-tiles // clusters) * whole_cycles)
-        for kept in {tiles // clusters, max(0, tiles // clusters - 1)}:
-            rest = tiles - kept * clusters
-            if not rest or not tiles % clusters:
-                continue
-            part = max(-(-rest * depth // clusters), min(4, depth))
-            sharers = depth / part + 1
-            cut = part * stage + tile.parts_cycles(sharers) + result
-            yield plan(kept * clusters, part, fill + kept * whole_cycles + cut)
+def _plans_of(
+    shape: int, tile: Tile, size: tuple[int, int, int], bits: int, processors: int
+) -> Iterator[Plan]:
+    m, n, depth = size
+    clusters = processors // tile.cluster
+    tiles = -(-m // tile.tokens) * -(-n // (tile.rows * tile.cluster))
+    stage, result = tile.stage_cycles(bits), tile.result_cycles()
+    round_ = depth * stage + result
+
+    def plan(whole: int, part: int, cycles: float) -> Plan:
+        return Plan(
+            shape=shape,
+            clusters=clusters,
+            tiles=tiles,
+            whole=whole,
+            part=part,
+            band=max(1, _BAND_TOKENS // tile.tokens),
+            cycles=_START_CYCLES + cycles,
+        )
+
+    yield plan(tiles, 1, -(-tiles // clusters) * round_)
+    if tiles % clusters == 0:
+        return
+    for rounds in {tiles // clusters, max(0, tiles // clusters - 1)}:
+        rest = tiles - rounds * clusters
+        part = max(-(-rest * depth // clusters), min(4, depth))
+        cut = part * stage + tile.parts_cycles(depth / part + 1) + result
+        yield plan(rounds * clusters, part, rounds * round_ + cut)
 
 
 @cache
@@ -124,7 +134,7 @@ def build() -> ctypes.CDLL:
 
 @cache
 def _processors(device: int) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 @cache
@@ -176,7 +186,8 @@ def product(
     parts = arrivals = None
     if cut:
         blocks = plan.clusters * tile.cluster
-        parts = torch.empty(blocks * 2 * tile.rows * tile.tokens, dtype=torch.int32, device=x.device)
+        size = blocks * 2 * tile.rows * tile.tokens
+        parts = torch.empty(size, dtype=torch.int32, device=x.device)
         arrivals = _arrivals(device)
     status = (library or build()).tercet_linear_prefill(
         bits, plan.shape, x.data_ptr(), x.stride(0), x_scale.data_ptr(), codes.data_ptr(),

@@ -99,6 +99,9 @@ struct Shape {
   static constexpr int ROOM = MOST_SHARED - 2048 - WARPS * TURN_BYTES;
   static constexpr int FIT = ROOM / (X_BYTES + W_BYTES), STAGES = FIT < 16 ? FIT : 16;
   static constexpr int BYTES = MOST_SHARED - ROOM + STAGES * (X_BYTES + W_BYTES);
+  // The first group of warps keeps so many stages ahead of the second, so that one of them feeds
+  // the tensor cores while the other turns sums into y.
+  static constexpr int AHEAD = STAGES / 2;
   // few tokens: two steps a group of products, for they are short
   static constexpr int JOIN = T >= 128 ? 1 : 2;
 };
@@ -368,7 +371,10 @@ __global__ void __launch_bounds__(THREADS, 1)
         mbarrier::arrive(empty + s * 8);
       }
     };
+    int ahead = S::AHEAD;
     while (walk.next(plan, clusters)) {
+      if (group == 1 && ahead) meet(3, 2 * GROUP_THREADS);
+      if (group == 1) ahead = 0;
       int sums[S::MB][S::T / 2];
 #pragma unroll
       for (int mb = 0; mb < S::MB; mb++)
@@ -410,6 +416,10 @@ __global__ void __launch_bounds__(THREADS, 1)
         }
         before = stage;
         if (++stage == S::STAGES) stage = 0, parity ^= 1;
+        if (ahead && (--ahead == 0 || k == walk.last - 1)) {
+          ahead = 0;
+          asm volatile("bar.arrive 3, %0;" ::"n"(2 * GROUP_THREADS) : "memory");
+        }
       }
       wgmma::wait<0>();
 #pragma unroll
