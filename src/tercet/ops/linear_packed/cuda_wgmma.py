@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tercet.kernel.cuda import build_cuda, stream
+from tercet.kernel.launch import multiprocessors
 
 _SOURCE = Path(__file__).parent / "prefill.cu"
 _NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
@@ -28,12 +29,16 @@ class Tile:
     tokens: int
     cluster: int
 
-    def stage_cycles(self, bits: int) -> float:
-        """Of one stage of 128 columns: tensor cores, decoding, and what a block can load."""
+    def stage_cycles(self, bits: int, group: int) -> float:
+        """Of one stage of 128 columns: tensor cores, decoding, and what a block can load.
+
+        Where scales are of groups of columns, sums become floats after each.
+        """
         products = self.rows * self.tokens * _DEPTH / 4096
         decoding = self.rows / 64 * 4 * {2: 22, 4: 20, 8: 8}[bits]
         loading = (self.tokens * _DEPTH / self.cluster + self.rows * 16 * bits) / 28
-        return max(products, decoding, loading) + 30
+        scaling = self.rows * self.tokens / 48 * (_DEPTH / group) if group else 0.0
+        return max(products, decoding, loading) + scaling / 2 + 30
 
     def result_cycles(self) -> float:
         """From sums to y."""
@@ -44,7 +49,8 @@ class Tile:
         return 1500 + sharers * self.rows * self.tokens * 4 / 64
 
 
-# as launch_shape in prefill.cu
+# as launch_shape in prefill.cu; with scales of groups only these
+_GROUP_SHAPES = (4, 5, 6, 7)
 TILES = (
     Tile(rows=256, tokens=128, cluster=1),
     Tile(rows=256, tokens=128, cluster=2),
@@ -75,19 +81,20 @@ class Plan:
     cycles: float
 
 
-def plans(m: int, n: int, k: int, bits: int, processors: int) -> Iterator[Plan]:
+def plans(m: int, n: int, k: int, bits: int, group: int, processors: int) -> Iterator[Plan]:
     """Every sensible plan of y [m, n] = x [m, k] W^T, with its expected cycles."""
     for shape, tile in enumerate(TILES):
-        yield from _plans_of(shape, tile, (m, n, -(-k // _DEPTH)), bits, processors)
+        if not group or shape in _GROUP_SHAPES:
+            yield from _plans_of(shape, tile, (m, n, -(-k // _DEPTH)), bits, group, processors)
 
 
 def _plans_of(
-    shape: int, tile: Tile, size: tuple[int, int, int], bits: int, processors: int
+    shape: int, tile: Tile, size: tuple[int, int, int], bits: int, group: int, processors: int
 ) -> Iterator[Plan]:
     m, n, depth = size
     clusters = processors // tile.cluster
     tiles = -(-m // tile.tokens) * -(-n // (tile.rows * tile.cluster))
-    stage, result = tile.stage_cycles(bits), tile.result_cycles()
+    stage, result = tile.stage_cycles(bits, group), tile.result_cycles()
     round_ = depth * stage + result
 
     def plan(whole: int, part: int, cycles: float) -> Plan:
@@ -102,7 +109,7 @@ def _plans_of(
         )
 
     yield plan(tiles, 1, -(-tiles // clusters) * round_)
-    if tiles % clusters == 0:
+    if group or tiles % clusters == 0:
         return
     for rounds in {tiles // clusters, max(0, tiles // clusters - 1)}:
         rest = tiles - rounds * clusters
@@ -112,15 +119,15 @@ def _plans_of(
 
 
 @cache
-def best_plan(m: int, n: int, k: int, bits: int, processors: int) -> Plan:
+def best_plan(m: int, n: int, k: int, bits: int, group: int, processors: int) -> Plan:
     """The plan that is expected to be fastest."""
-    return min(plans(m, n, k, bits, processors), key=lambda plan: plan.cycles)
+    return min(plans(m, n, k, bits, group, processors), key=lambda plan: plan.cycles)
 
 
 def declare(library: ctypes.CDLL) -> ctypes.CDLL:
     """The library, its function's arguments declared."""
     library.tercet_linear_prefill.argtypes = (
-        *(_I32, _I32, _P, _I64, _P, _P, _P, _I32, _P, _I32, _P, _P, _I32),
+        *(_I32, _I32, _I32, _P, _I64, _P, _P, _P, _I32, _P, _I32, _P, _P, _I32),
         *(_I32, _I32, _I32, _I32, _I32, _I32, _I32, _P, _P, _P),
     )
     return library
@@ -130,11 +137,6 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
 def build() -> ctypes.CDLL:
     """The compiled library. BuildError where it cannot be built."""
     return declare(build_cuda(_SOURCE))
-
-
-@cache
-def _processors(device: int) -> int:
-    return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
 @cache
@@ -150,6 +152,7 @@ def product(
     w_scale: Tensor,
     *,
     bits: int,
+    group: int = 0,
     rows: int,
     dtype: torch.dtype,
     bias: Tensor | None = None,
@@ -163,8 +166,9 @@ def product(
         x: int8 [M, K], contiguous.
         x_scale: float32 [M].
         codes: int32 [ceil(N / 16), units, 32, 4] in the layout `fragments`.
-        w_scale: float32, float16 or bfloat16 [ceil(N / 16), 1, 16].
+        w_scale: float32, float16 or bfloat16 [ceil(N / 16), G, 16]; G = 1, or ceil(K / group).
         bits: 2, 4 or 8 a code.
+        group: 0, or 64 or 128 columns a scale (2 and 4 bits).
         rows: N.
         dtype: of y: float32, float16 or bfloat16.
         bias: [N] or None.
@@ -181,7 +185,7 @@ def product(
     if not y.numel():
         return y
     device = x.device.index or 0
-    plan = plan or best_plan(m, rows, k, bits, _processors(device))
+    plan = plan or best_plan(m, rows, k, bits, group, multiprocessors(x.device))
     tile, cut = TILES[plan.shape], plan.tiles - plan.whole
     parts = arrivals = None
     if cut:
@@ -190,7 +194,7 @@ def product(
         parts = torch.empty(size, dtype=torch.int32, device=x.device)
         arrivals = _arrivals(device)
     status = (library or build()).tercet_linear_prefill(
-        bits, plan.shape, x.data_ptr(), x.stride(0), x_scale.data_ptr(), codes.data_ptr(),
+        bits, group, plan.shape, x.data_ptr(), x.stride(0), x_scale.data_ptr(), codes.data_ptr(),
         w_scale.data_ptr(), _NUMBERS[w_scale.dtype],
         bias.data_ptr() if bias is not None else None,
         _NUMBERS[bias.dtype] if bias is not None else 0,

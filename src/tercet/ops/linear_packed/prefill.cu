@@ -16,7 +16,9 @@
 //
 //   y = (float(sum of products) * (w_scale[n] * 2^-(8 - bits))) * x_scale[m] + bias[n] + residual
 //
-// every operation rounded to float32 in that order, then once to the type of y.
+// every operation rounded to float32 in that order, then once to the type of y. Where scales are of
+// groups of 64 or 128 columns, the sum is total = fma(float(sum of group), scale * 2^-.., total)
+// over the groups in order, y = total * x_scale[m] + ..., and no tile is cut.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -45,7 +47,7 @@ struct Result {
   const float* x_scale;
   void* y;
   int w_scale_type, bias_type, type;  // of y and of the residual
-  int tokens, rows;
+  int tokens, rows, groups;
   int4* parts;
   int* arrivals;  // zero before and after
 };
@@ -85,9 +87,9 @@ struct Place {
   }
 };
 
-template <int BITS_, int MB_, int T_, int CLUSTER_>
+template <int BITS_, int GROUP_, int MB_, int T_, int CLUSTER_>
 struct Shape {
-  static constexpr int BITS = BITS_, MB = MB_, T = T_, CLUSTER = CLUSTER_;
+  static constexpr int BITS = BITS_, GROUP = GROUP_, MB = MB_, T = T_, CLUSTER = CLUSTER_;
   static constexpr int ROWS = 2 * MB * 64, UNITS = BITS / 2, STEPS_A_UNIT = 8 / BITS;
   static constexpr int X_BYTES = T * DEPTH, W_BYTES = ROWS * DEPTH / 8 * BITS;
   // a warp turns its rows of 32 tokens (16 where they are floats) into rows of y
@@ -102,8 +104,9 @@ struct Shape {
   // The first group of warps keeps so many stages ahead of the second, so that one of them feeds
   // the tensor cores while the other turns sums into y.
   static constexpr int AHEAD = STAGES / 2;
-  // few tokens: two steps a group of products, for they are short
-  static constexpr int JOIN = T >= 128 ? 1 : 2;
+  // Steps of 32 columns that are started together: two where tokens are few, for they are short; a
+  // group of scales where there is one.
+  static constexpr int JOIN = GROUP ? GROUP / 32 : T >= 128 ? 1 : 2;
 };
 
 template <int BITS>
@@ -186,9 +189,17 @@ __device__ bool take_over(int (&sums)[S::MB][S::T / 2], const Plan& plan, const 
   return true;
 }
 
-// One warp's 16 MB rows of T tokens to y. `turn` is memory of its own.
+// of a row's group, times what the place of codes in their bytes divides by; 0 beyond the rows
 template <class S>
-__device__ void write(const int (&sums)[S::MB][S::T / 2], const Result& result, int token0,
+__device__ float weight_scale(const Result& result, int row, int group) {
+  if (row >= result.rows || group >= result.groups) return 0.f;
+  const int64_t at = (static_cast<int64_t>(row / 16) * result.groups + group) * 16 + row % 16;
+  return __fmul_rn(number(result.w_scale, result.w_scale_type, at), 1.f / (1 << (8 - S::BITS)));
+}
+
+// One warp's 16 MB rows of T tokens to y. `turn` is memory of its own.
+template <class S, typename Sum>
+__device__ void write(const Sum (&sums)[S::MB][S::T / 2], const Result& result, int token0,
                       int row0, uint8_t* turn) {
   const int lane = threadIdx.x % 32;
   const int64_t pitch = result.rows;
@@ -199,14 +210,13 @@ __device__ void write(const int (&sums)[S::MB][S::T / 2], const Result& result, 
     for (int h = 0; h < 2; h++) {
       const int row = row0 + mb * 16 + h * 8 + lane / 4;
       const bool inside = row < result.rows;
-      const float scale = inside ? number(result.w_scale, result.w_scale_type, row) : 0.f;
-      w_scale[mb][h] = __fmul_rn(scale, 1.f / (1 << (8 - S::BITS)));
+      w_scale[mb][h] = S::GROUP ? 1.f : weight_scale<S>(result, row, 0);
       bias[mb][h] = inside && result.bias ? number(result.bias, result.bias_type, row) : 0.f;
     }
   const auto value = [&](int mb, int i, float x_scale) {
     const int h = i / 2 % 2;
-    const float y =
-        __fmul_rn(__fmul_rn(__int2float_rn(sums[mb][i]), w_scale[mb][h]), x_scale);
+    const float sum = S::GROUP ? sums[mb][i] : __fmul_rn(static_cast<float>(sums[mb][i]), w_scale[mb][h]);
+    const float y = __fmul_rn(sum, x_scale);
     return result.bias ? __fadd_rn(y, bias[mb][h]) : y;
   };
   const auto x_scale_of = [&](int token) {
@@ -340,7 +350,7 @@ __global__ void __launch_bounds__(THREADS, 1)
   int stage = 0;
   uint32_t parity = 0;
   if (warp < 4) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x == 0)
       while (walk.next(plan, clusters)) {
         const Place place(plan, walk.tile);
@@ -361,7 +371,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         }
       }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const int group = warp / 4 - 1, block = (group * 4 + warp % 4) * S::MB;
     const uint32_t w_mine = w_ring + block * (S::UNITS * 512) + lane * 16;
     const auto release = [&](int s) {
@@ -380,8 +390,20 @@ __global__ void __launch_bounds__(THREADS, 1)
       for (int mb = 0; mb < S::MB; mb++)
 #pragma unroll
         for (int i = 0; i < S::T / 2; i++) sums[mb][i] = 0;
+      const Place place(plan, walk.tile);
+      const int row0 = (place.n * S::CLUSTER + rank) * S::ROWS + block * 16;
+      float totals[S::GROUP ? S::MB : 1][S::GROUP ? S::T / 2 : 1] = {};
       int before = -1;  // the stage whose last products may still run
       for (int k = walk.first; k < walk.last; k++) {
+        constexpr int GROUPS = S::GROUP ? DEPTH / S::GROUP : 1;
+        float scales[GROUPS][S::MB][2];
+        if constexpr (S::GROUP > 0) {
+#pragma unroll
+          for (int i = 0; i < GROUPS * S::MB * 2; i++)
+            scales[i / (S::MB * 2)][i / 2 % S::MB][i % 2] =
+                weight_scale<S>(result, row0 + i / 2 % S::MB * 16 + i % 2 * 8 + lane / 4,
+                                k * GROUPS + i / (S::MB * 2));
+        }
         mbarrier::wait(full + stage * 8, parity);
         const uint64_t x = wgmma::descriptor(x_ring + stage * S::X_BYTES);
         const uint32_t w = w_mine + stage * S::W_BYTES;
@@ -409,10 +431,23 @@ __global__ void __launch_bounds__(THREADS, 1)
           for (int j = 0; j < S::JOIN; j++)
 #pragma unroll
             for (int mb = 0; mb < S::MB; mb++)
-              wgmma::product<S::T>(sums[mb], a[j][mb], x + (step + j) * 2, true);
+              wgmma::product<S::T>(sums[mb], a[j][mb], x + (step + j) * 2, !S::GROUP || j > 0);
           wgmma::commit();
-          wgmma::wait<1>();
-          if (step == 0 && before >= 0) release(before);
+          if constexpr (S::GROUP > 0) {
+            wgmma::wait<0>();
+            if (step + S::JOIN == 4) release(stage);
+#pragma unroll
+            for (int mb = 0; mb < S::MB; mb++) {
+              wgmma::pin(sums[mb]);
+#pragma unroll
+              for (int i = 0; i < S::T / 2; i++)
+                totals[mb][i] = __fmaf_rn(static_cast<float>(sums[mb][i]),
+                                          scales[step / S::JOIN][mb][i / 2 % 2], totals[mb][i]);
+            }
+          } else {
+            wgmma::wait<1>();
+            if (step == 0 && before >= 0) release(before);
+          }
         }
         before = stage;
         if (++stage == S::STAGES) stage = 0, parity ^= 1;
@@ -421,17 +456,18 @@ __global__ void __launch_bounds__(THREADS, 1)
           asm volatile("bar.arrive 3, %0;" ::"n"(2 * GROUP_THREADS) : "memory");
         }
       }
-      wgmma::wait<0>();
+      uint8_t* const turn = turns + (warp - 4) * S::TURN_BYTES;
+      if constexpr (S::GROUP > 0) {
+        write<S>(totals, result, place.m * S::T, row0, turn);
+      } else {
+        wgmma::wait<0>();
 #pragma unroll
-      for (int mb = 0; mb < S::MB; mb++) wgmma::pin(sums[mb]);
-      release(before);
-      const bool cut = walk.first > 0 || walk.last < plan.depth;
-      if (!cut || take_over<S>(sums, plan, result, walk.tile, cluster, rank, group,
-                               tickets + group)) {
-        const Place place(plan, walk.tile);
-        write<S>(sums, result, place.m * S::T,
-                 (place.n * S::CLUSTER + rank) * S::ROWS + block * 16,
-                 turns + (warp - 4) * S::TURN_BYTES);
+        for (int mb = 0; mb < S::MB; mb++) wgmma::pin(sums[mb]);
+        release(before);
+        const bool cut = walk.first > 0 || walk.last < plan.depth;
+        if (!cut || take_over<S>(sums, plan, result, walk.tile, cluster, rank, group,
+                                 tickets + group))
+          write<S>(sums, result, place.m * S::T, row0, turn);
       }
     }
   }
@@ -452,6 +488,7 @@ int launch(const Call& call, Plan plan, const Result& result, void* stream) {
   plan.depth = (call.columns + DEPTH - 1) / DEPTH;
   plan.tiles_m = (result.tokens + S::T - 1) / S::T;
   plan.tiles_n = (result.rows + S::ROWS * S::CLUSTER - 1) / (S::ROWS * S::CLUSTER);
+  if (S::GROUP && plan.whole < plan.tiles_m * plan.tiles_n) return cudaErrorInvalidValue;
   const cuuint64_t units = plan.depth * S::UNITS;
   CUtensorMap x_map, w_map;
   int error = tma::encode<2>(&x_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, call.x,
@@ -480,28 +517,45 @@ int launch(const Call& call, Plan plan, const Result& result, void* stream) {
   return cudaLaunchKernelEx(&config, kernel, x_map, w_map, plan, result);
 }
 
-// The shapes that exist: MB, T, CLUSTER. cuda_wgmma.py knows them by their index.
-template <int BITS>
+// The shapes that exist: MB, T, CLUSTER. cuda_wgmma.py knows them by their index. Where scales are of
+// groups, every register that sums take is taken twice: only the smaller shapes exist.
+template <int BITS, int GROUP>
 int launch_shape(int shape, const Call& call, const Plan& plan, const Result& result,
                  void* stream) {
+#define SHAPE(...) return launch<Shape<BITS, GROUP, __VA_ARGS__>>(call, plan, result, stream)
   switch (shape) {
-    case 0: return launch<Shape<BITS, 2, 128, 1>>(call, plan, result, stream);
-    case 1: return launch<Shape<BITS, 2, 128, 2>>(call, plan, result, stream);
-    case 2: return launch<Shape<BITS, 1, 256, 1>>(call, plan, result, stream);
-    case 3: return launch<Shape<BITS, 1, 256, 2>>(call, plan, result, stream);
-    case 4: return launch<Shape<BITS, 1, 128, 1>>(call, plan, result, stream);
-    case 5: return launch<Shape<BITS, 1, 128, 2>>(call, plan, result, stream);
-    case 6: return launch<Shape<BITS, 2, 64, 1>>(call, plan, result, stream);
-    case 7: return launch<Shape<BITS, 1, 64, 2>>(call, plan, result, stream);
-    case 8: return launch<Shape<BITS, 2, 32, 1>>(call, plan, result, stream);
-    case 9: return launch<Shape<BITS, 2, 16, 1>>(call, plan, result, stream);
+    case 4: SHAPE(1, 128, 1);
+    case 5: SHAPE(1, 128, 2);
+    case 6: SHAPE(2, 64, 1);
+    case 7: SHAPE(1, 64, 2);
+  }
+  if constexpr (GROUP == 0) switch (shape) {
+      case 0: SHAPE(2, 128, 1);
+      case 1: SHAPE(2, 128, 2);
+      case 2: SHAPE(1, 256, 1);
+      case 3: SHAPE(1, 256, 2);
+      case 8: SHAPE(2, 32, 1);
+      case 9: SHAPE(2, 16, 1);
+    }
+#undef SHAPE
+  return cudaErrorInvalidValue;
+}
+
+template <int BITS>
+int launch_group(int group, int shape, const Call& call, const Plan& plan, const Result& result,
+                 void* stream) {
+  if (group == 0) return launch_shape<BITS, 0>(shape, call, plan, result, stream);
+  if constexpr (BITS < 8) {
+    if (group == 64) return launch_shape<BITS, 64>(shape, call, plan, result, stream);
+    if (group == 128) return launch_shape<BITS, 128>(shape, call, plan, result, stream);
   }
   return cudaErrorInvalidValue;
 }
 
 // Types: 0 float32, 1 float16, 2 bfloat16. bias and residual may be null. `parts` and `arrivals`
-// (zeros) are needed where whole < all tiles. Returns a cudaError_t.
-extern "C" int tercet_linear_prefill(int bits, int shape, const void* x, int64_t x_pitch,
+// (zeros) are needed where whole < all tiles. `group`: 0, or 64 or 128 columns a scale. Returns a
+// cudaError_t.
+extern "C" int tercet_linear_prefill(int bits, int group, int shape, const void* x, int64_t x_pitch,
                                      const float* x_scale, const void* codes, const void* w_scale,
                                      int w_scale_type, const void* bias, int bias_type,
                                      const void* residual, void* y, int type, int tokens, int rows,
@@ -510,15 +564,16 @@ extern "C" int tercet_linear_prefill(int bits, int shape, const void* x, int64_t
   const Call call = {x, codes, x_pitch, columns, clusters};
   const Plan plan = {0, 0, 0, whole, part, band};
   const Result result = {w_scale,   bias, residual, x_scale, y,    w_scale_type,
-                         bias_type, type, tokens,   rows,    static_cast<int4*>(parts),
+                         bias_type, type, tokens,   rows,    group ? (columns + group - 1) / group : 1, static_cast<int4*>(parts),
                          arrivals};
 #ifdef TERCET_BITS
-  return bits == TERCET_BITS ? launch_shape<TERCET_BITS>(shape, call, plan, result, stream)
-                             : cudaErrorInvalidValue;
+  return bits == TERCET_BITS
+             ? launch_group<TERCET_BITS>(group, shape, call, plan, result, stream)
+             : cudaErrorInvalidValue;
 #else
-  if (bits == 2) return launch_shape<2>(shape, call, plan, result, stream);
-  if (bits == 4) return launch_shape<4>(shape, call, plan, result, stream);
-  if (bits == 8) return launch_shape<8>(shape, call, plan, result, stream);
+  if (bits == 2) return launch_group<2>(group, shape, call, plan, result, stream);
+  if (bits == 4) return launch_group<4>(group, shape, call, plan, result, stream);
+  if (bits == 8) return launch_group<8>(group, shape, call, plan, result, stream);
   return cudaErrorInvalidValue;
 #endif
 }
