@@ -102,8 +102,9 @@ struct Shape {
   static constexpr int FIT = ROOM / (X_BYTES + W_BYTES), STAGES = FIT < 16 ? FIT : 16;
   static constexpr int BYTES = MOST_SHARED - ROOM + STAGES * (X_BYTES + W_BYTES);
   // The first group of warps keeps so many stages ahead of the second, so that one of them feeds
-  // the tensor cores while the other turns sums into y.
-  static constexpr int AHEAD = STAGES / 2;
+  // the tensor cores while the other turns sums into y. It pays where tiles follow each other and
+  // take long; elsewhere it would only delay the end.
+  static constexpr int AHEAD = T >= 128 ? STAGES / 2 : 1;
   // Steps of 32 columns that are started together: two where tokens are few, for they are short; a
   // group of scales where there is one.
   static constexpr int JOIN = GROUP ? GROUP / 32 : T >= 128 ? 1 : 2;
@@ -381,7 +382,7 @@ __global__ void __launch_bounds__(THREADS, 1)
         mbarrier::arrive(empty + s * 8);
       }
     };
-    int ahead = S::AHEAD;
+    int ahead = plan.whole > clusters ? S::AHEAD : 1;
     while (walk.next(plan, clusters)) {
       if (group == 1 && ahead) meet(3, 2 * GROUP_THREADS);
       if (group == 1) ahead = 0;
