@@ -1,14 +1,25 @@
 """Shows on this machine that `regress` finds a planted slow-down, and nothing where nothing is.
 
-python benchmarks/kernels/regress_proof.py [--runs 10] [--op rms_norm --op swiglu] [--model NAME]
+    PYTHONPATH=src python benchmarks/kernels/regress_proof.py --runs 10
 
-In a clone of this repository, a commit makes rms_norm about 8 % slower for one shape. The committed
-revision is timed against the planted one once, and against itself --runs times; the outcome is
-appended to regress_proof.jsonl.
+In a temporary git repository, made of this tree's `src` (its own history is not needed), a second
+commit makes rms_norm about 8 % slower for one shape. The first commit is timed against the second
+once, and against itself --runs times, as `tercet kernel regress --between` does. One line per run
+says what was flagged; each run is a record in benchmarks/regress/DEVICE.jsonl. The exit code is 0
+where the planted run flags the planted shape and nothing else, and no other run flags anything.
+
+What --runs 10 should take on an H200, by the sizes of its parts (each line says what it took): a
+run has two passes; a pass starts three processes side by side (about 7 s: imports, a CUDA context
+each) and times 8 rows (inputs, warm-up and capture in three processes about 0.8 s, 93 replays of
+1 ms about 0.1 s): 15 s. So a run takes 30 s, the planted one, which times what it flags once more,
+50 s, all of them 6 minutes. `--model llama-3-8b` halves the rows: about 4 minutes.
 """
 
 import argparse
+import shutil
 import subprocess
+import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from functools import partial
@@ -17,14 +28,17 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from tercet.harness.regress_report import RegressReport
 from tercet.harness.revisions import Row, interleaved, model_rows
+from tercet.kernel.tuned import device_name
 from tercet.records import Environment, Record, append
 
 ROOT = Path(__file__).parent.parent.parent
-RECORDS = Path(__file__).parent / "regress_proof.jsonl"
+RECORDS = ROOT / "benchmarks" / "regress"
 FORWARD = {"cuda": "triton", "cpu": "torch_path"}
 MODELS = {"cuda": ["llama-3-8b", "llama-3-70b"], "cpu": ["smollm2-135m", "qwen3-0.6b"]}
 TOKENS = {"cuda": 16384, "cpu": 1024}
+IDENTITY = ("-c", "user.name=proof", "-c", "user.email=proof@example.org")
 PLANT = '''
 
 _whole = forward
@@ -53,70 +67,116 @@ SLOWLY = {
 
 
 @contextmanager
-def clone(row: Row, device: str, percent: int) -> Generator[Path, None, None]:
-    """A clone of the repository whose branch head has the slow-down planted."""
+def planted_repository(row: Row, device: str, percent: int) -> Generator[Path, None, None]:
+    """A repository of two commits, tagged `asis` and `planted`: this tree, and with the fault."""
     with TemporaryDirectory(prefix="tercet-planted-") as name:
         folder = Path(name)
-        git(ROOT, "clone", "--quiet", "--local", str(ROOT), name)
+        unwanted = shutil.ignore_patterns("__pycache__", "*.egg-info")
+        shutil.copytree(ROOT / "src", folder / "src", ignore=unwanted)
+        git(folder, "init", "--quiet")
+        commit(folder, "asis")
         path = folder / "src" / "tercet" / "ops" / "rms_norm" / f"{FORWARD[device]}.py"
         sizes = {"rows": row.sizes["M"], "columns": row.sizes["N"], "percent": percent}
         planted = PLANT.format(slowly=SLOWLY[device].format(**sizes), **sizes)
         path.write_text(path.read_text() + planted)
-        git(folder, "-c", "user.name=proof", "-c", "user.email=proof@example.org", "commit",
-            "--quiet", "--all", "-m", "A planted slow-down")  # fmt: skip
+        commit(folder, "planted")
         yield folder
 
 
-def git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(
-        ["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True
+def commit(folder: Path, tag: str) -> None:
+    git(folder, "add", "--all", "--force", "src")
+    git(folder, *IDENTITY, "-c", "commit.gpgsign=false", "commit", "--quiet", "--no-verify",
+        "-m", tag)  # fmt: skip
+    git(folder, "tag", "--no-sign", tag)
+
+
+def git(folder: Path, *arguments: str) -> None:
+    done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"git {' '.join(arguments)}: {done.stderr.strip()}")
+
+
+def record_of(report: RegressReport, settings: dict[str, str], seconds: float) -> Record:
+    """One run: what it flagged, and how noisy the machine was."""
+    noise = report.noise["rounds"]
+    target = next(change for change in report.changes if change.row == settings["planted"])
+    flagged = report.of("regression", "improvement")
+    return Record(
+        kind="regress_proof",
+        subject=target.op,
+        settings={**settings, "flagged": "; ".join(change.row for change in flagged)},
+        metrics={
+            "rows": len(report.changes),
+            "flagged": len(flagged),
+            "planted_ratio": target.ratio or 0.0,
+            "planted_limit": target.limit or 0.0,
+            "spread": noise.spread,
+            "largest": noise.largest,
+            "duration_s": seconds,
+        },
+        environment=Environment.here(
+            torch.cuda.get_device_name() if torch.cuda.is_available() else None
+        ),
     )
-    return done.stdout.strip()
+
+
+def line_of(name: str, record: Record) -> str:
+    metrics = record.metrics
+    return (
+        f"{name}: flagged {record.settings['flagged'] or 'nothing'} "
+        f"(of {metrics['rows']:.0f} rows; the shape's ratio {metrics['planted_ratio']:.4f}, limit "
+        f"{metrics['planted_limit']:.4f}; spread {metrics['spread']:.2%}, largest "
+        f"{metrics['largest']:.2%}; {metrics['duration_s']:.0f} s)"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=10)
-    parser.add_argument("--op", action="append")
-    parser.add_argument("--model", action="append")
-    parser.add_argument("--tokens", type=int)
-    parser.add_argument("--percent", type=int, default=8)
+    """Runs all; exits with 1 where a run flags something else than what was planted in it."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--runs", type=int, default=10, help="of the same code against itself")
+    parser.add_argument("--op", action="append", help="also time this op; default: rms_norm alone")
+    parser.add_argument("--model", action="append", help="the first one's norm is slowed down")
+    parser.add_argument("--tokens", type=int, help="in a call")
+    parser.add_argument("--percent", type=int, default=8, help="of slow-down")
+    parser.add_argument("--passes", type=int, default=2, help="each in new processes")
+    parser.add_argument("--rounds", type=int, default=5, help="of each pass")
+    parser.add_argument("--output", type=Path, help="file of records")
     given = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     models = given.model or MODELS[device]
-    ops = given.op or ["rms_norm"]
+    ops = list(dict.fromkeys(["rms_norm", *(given.op or [])]))
     rows = model_rows(ops, models, 1, given.tokens or TOKENS[device], device)
     target = next(row for row in rows if row.workload == f"{models[0]} norm")
-    with clone(target, device, given.percent) as folder:
-        timed = partial(interleaved, repository=folder, device=device, progress=print)
-        planted = timed(rows, "HEAD~1", "HEAD")
-        alike = [timed(rows, "HEAD~1", "HEAD~1") for _ in range(given.runs)]
-    print(planted, *planted.of("regression"), sep="\n")
-    found = planted.of("regression")
-    change = next(change for change in planted.changes if change.row == str(target))
-    record = Record(
-        kind="regress_proof",
-        subject=target.op,
-        settings={
-            "planted": str(target),
-            "revision": git(ROOT, "rev-parse", "HEAD"),
-            "ops": " ".join(ops),
-            "models": " ".join(models),
-        },
-        metrics={
-            "rows": len(rows),
-            "planted_ratio": change.ratio or 0.0,
-            "planted_found": float(change in found),
-            "others_flagged": len(found) - (change in found),
-            "same_runs": len(alike),
-            "same_runs_flagged": sum(not report.passed for report in alike),
-            "spread": planted.noise["rounds"].spread,
-            "largest": planted.noise["rounds"].largest,
-        },
-        environment=Environment.here(torch.cuda.get_device_name() if device == "cuda" else None),
-    )
-    append(RECORDS, [record])
-    print(record.metrics)
+    output = given.output or RECORDS / f"{device_name()}.jsonl"
+    output.parent.mkdir(parents=True, exist_ok=True)
+    wrong = list[str]()
+    with planted_repository(target, device, given.percent) as folder:
+        timed = partial(
+            interleaved, rows, "asis", repository=folder, device=device,
+            passes=given.passes, rounds=given.rounds,
+        )  # fmt: skip
+        names = ["planted", *(f"same {each} of {given.runs}" for each in range(1, given.runs + 1))]
+        for name in names:
+            planted = name == "planted"
+            started = time.perf_counter()
+            report = timed("planted" if planted else "asis")
+            settings = {
+                "run": name,
+                "planted": str(target),
+                "percent": str(given.percent if planted else 0),
+                "ops": " ".join(ops),
+                "models": " ".join(models),
+            }
+            record = record_of(report, settings, time.perf_counter() - started)
+            append(output, [record])
+            print(line_of(name, record), flush=True)
+            slower = [change.row for change in report.of("regression")]
+            expected = [str(target)] if planted else []
+            if slower != expected or report.of("improvement"):
+                wrong.append(name)
+    print(f"{len(names) - len(wrong)} of {len(names)} runs right; records in {output}")
+    if wrong:
+        sys.exit(f"wrong: {', '.join(wrong)}")
 
 
 if __name__ == "__main__":

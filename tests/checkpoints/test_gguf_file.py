@@ -1,5 +1,6 @@
 import hashlib
 import os
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -321,25 +322,28 @@ def test_no_tokenizer_writes_nothing(tmp_path: Path) -> None:
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def refused(path: Path, message: str) -> None:
-    with pytest.raises(CheckpointError, match=message):
+def refusal(path: Path) -> str:
+    with pytest.raises(CheckpointError) as found:
         open_source(path)
+    return str(found.value)
 
 
 def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
     tensors = gguf_tensors("llama", tiny_model("llama", False).state_dict())
     path = tmp_path / "a.gguf"
     write_gguf(path, "qwen2moe", tensors, fields("qwen2moe"))
-    refused(path, "unknown GGUF architecture 'qwen2moe': did you mean 'qwen2' or 'qwen3'")
+    assert "unknown GGUF architecture 'qwen2moe': did you mean 'qwen2' or 'qwen3'" in refusal(path)
     write_gguf(path, "llama", {**tensors, "blk.0.ffn_gate_exps.weight": torch.ones(2)}, {})
-    refused(path, r"tensor 'blk\.0\.ffn_gate_exps\.weight' is none that Tercet knows")
+    assert "tensor 'blk.0.ffn_gate_exps.weight' is none that Tercet knows" in refusal(path)
     del tensors["blk.1.ffn_up.weight"]
     write_gguf(path, "llama", tensors, fields("llama"))
-    refused(path, r"tensor 'model\.layers\.1\.mlp\.up_proj\.weight' .* is missing")
+    assert re.search(
+        r"tensor 'model\.layers\.1\.mlp\.up_proj\.weight' .* is missing", refusal(path)
+    )
     integers = {**tensors, "blk.1.ffn_up.weight": torch.ones(2)}
     writer_kind = GGMLQuantizationType.MXFP4
     write_gguf(path, "llama", integers, fields("llama"), quantized=writer_kind)
-    refused(path, "is in MXFP4; Tercet reads Q4_0, Q4_1")
+    assert "is in MXFP4; Tercet reads Q4_0, Q4_1" in refusal(path)
 
 
 def test_a_part_of_a_split_file_is_refused(tmp_path: Path) -> None:
@@ -350,7 +354,7 @@ def test_a_part_of_a_split_file_is_refused(tmp_path: Path) -> None:
         {},
         lambda writer: writer.add_uint16("split.count", 3),
     )
-    refused(path, "one part of several: merge them")
+    assert "one part of several: merge them" in refusal(path)
 
 
 def test_a_number_per_layer_is_refused(tmp_path: Path) -> None:
@@ -363,23 +367,25 @@ def test_damage_is_found_at_open(tmp_path: Path) -> None:
     path = tiny_gguf(tmp_path / "a.gguf")
     raw = path.read_bytes()
 
-    def with_bytes(content: bytes, message: str) -> None:
+    def damaged(content: bytes) -> str:
         path.write_bytes(content)
-        refused(path, message)
+        return refusal(path)
 
-    with_bytes(b"", "it has 0 bytes, not even a header")
-    with_bytes(b"GGML" + raw[4:], "does not begin with 'GGUF'")
-    with_bytes(raw[:4] + struct.pack(">I", 3) + raw[8:], "its numbers are big-endian")
-    with_bytes(raw[:4] + struct.pack("<I", 9) + raw[8:], "its version is 9")
-    with_bytes(raw[:300], r"a\.gguf is no sound GGUF file: truncated: its header goes on past")
-    with_bytes(
-        raw[:-64], r"truncated: tensor '.*' ends at byte [\d,]+, the file at [\d,]+; download"
+    assert "it has 0 bytes, not even a header" in damaged(b"")
+    assert "does not begin with 'GGUF'" in damaged(b"GGML" + raw[4:])
+    assert "its numbers are big-endian" in damaged(raw[:4] + struct.pack(">I", 3) + raw[8:])
+    assert "its version is 9" in damaged(raw[:4] + struct.pack("<I", 9) + raw[8:])
+    assert "a.gguf is no sound GGUF file: truncated: its header goes on past" in damaged(raw[:300])
+    assert re.search(
+        r"truncated: tensor '.*' ends at byte [\d,]+, the file at [\d,]+; download",
+        damaged(raw[:-64]),
     )
     at = raw.index(b"blk.0.ffn_up.weight")
-    with_bytes(raw[:at] + b"blk.0.ffn_uq" + raw[at + 12 :], "'blk.0.ffn_uq.weight' is none")
-    with_bytes(raw[:at] + b"blk.1" + raw[at + 5 :], r"'blk\.1\.ffn_up\.weight' is listed twice")
+    assert "'blk.0.ffn_uq.weight' is none" in damaged(raw[:at] + b"blk.0.ffn_uq" + raw[at + 12 :])
+    twice = raw[:at] + b"blk.1" + raw[at + 5 :]
+    assert "'blk.1.ffn_up.weight' is listed twice" in damaged(twice)
     kind = at + len("blk.0.ffn_up.weight") + 4 + 16
-    with_bytes(raw[:kind] + b"\xc8" + raw[kind + 1 :], "has the unknown type 200")
+    assert "has the unknown type 200" in damaged(raw[:kind] + b"\xc8" + raw[kind + 1 :])
 
 
 def test_a_damaged_array_length_ends_quickly(tmp_path: Path) -> None:
@@ -393,7 +399,7 @@ def test_a_damaged_array_length_ends_quickly(tmp_path: Path) -> None:
     raw = path.read_bytes()
     length = raw.index(b"a.numbers") + len("a.numbers") + 8
     path.write_bytes(raw[:length] + struct.pack("<Q", 2**62) + raw[length + 8 :])
-    refused(path, "truncated: its header goes on")
+    assert "truncated: its header goes on" in refusal(path)
 
 
 def test_a_file_that_shrinks_after_opening_is_told(tmp_path: Path) -> None:

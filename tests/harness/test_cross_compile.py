@@ -62,7 +62,8 @@ def test_the_gradient_is_captured(report: CompileReport) -> None:
 
 def test_equal_launches_are_compiled_once(report: CompileReport) -> None:
     assert len({row.identity for row in report.rows}) == len(report.rows)
-    assert {row.workload for row in report.rows if row.kernel == "_double"} == {"bf16", "fp8"}
+    # codes of fp8 have no gradient
+    assert {row.workload for row in report.rows if row.kernel == "_double"} == {"bf16"}
 
 
 def test_what_a_target_cannot_do_is_refused_with_the_compilers_reason(

@@ -5,6 +5,7 @@ slow-down stands out. The statistics' own limits are shown on simulated clocks
 (test_regress_noise.py), the real ones by benchmarks/kernels/regress_proof.py.
 """
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import tercet.kernel
 from tercet.errors import UnsupportedError
 from tercet.harness.regress_worker import time_row
-from tercet.harness.revisions import Row, interleaved, unpacked
+from tercet.harness.revisions import Row, Worker, interleaved, unpacked
 from tercet.kernel.contract import Kernels, Run, Workload
 from tercet.kernel.select import find, load
 
@@ -164,3 +165,26 @@ def test_an_op_that_one_revision_lacks_is_named(repository: Path) -> None:
     unknown = rows(2)[0].model_copy(update={"op": "drowsy"})
     with pytest.raises(UnsupportedError, match="ended at chosen forward shape 2"):
         interleaved([unknown], "good", "slow", repository=repository, passes=2, rounds=3)
+
+
+def test_a_tree_outside_of_git_is_timed_where_it_lies(repository: Path, tmp_path: Path) -> None:
+    with unpacked(tmp_path, str(repository)) as tree:
+        assert tree == repository
+    assert (repository / "src" / "tercet").is_dir()
+    with pytest.raises(UnsupportedError, match="no tree of Tercet"), unpacked(Path(), "/proc"):
+        pass
+
+
+def test_what_was_on_the_path_stays_there(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = str(PACKAGE.parent), str(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(before))
+    worker = Worker(repository, "cpu")
+    try:
+        worker.greet()
+        environment = Path(f"/proc/{worker.pid}/environ").read_text().split("\0")
+    finally:
+        worker.close()
+    path = next(each for each in environment if each.startswith("PYTHONPATH="))
+    assert path == f"PYTHONPATH={os.pathsep.join((str(repository / 'src'), *before))}"

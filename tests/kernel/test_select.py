@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,8 +10,9 @@ import torch
 from tercet import environment
 from tercet.errors import UnsupportedError
 from tercet.kernel import select
-from tercet.kernel.contract import Context, Op, Requirement, TensorSpec
-from tercet.ops.linear_packed import cpu, linear_packed, prepare, torch_path
+from tercet.kernel.contract import Op, TensorSpec
+from tercet.kernel.requirement import Context, Requirement
+from tercet.ops.linear_packed import cpu, linear_packed, prepare, torch_path, triton
 from tercet.ops.linear_packed.cases import random_weight
 from tercet.ops.linear_packed.op import OP
 
@@ -26,7 +28,8 @@ def fresh() -> Iterator[None]:
 
 def test_the_compiled_path_wins_on_a_cpu() -> None:
     assert select.choose(OP, "cpu", FULL).forward is cpu.forward
-    first, second = select.explain(OP, "cpu", FULL)
+    gpu, first, second = select.explain(OP, "cpu", FULL)
+    assert gpu.reason == "runs on cuda, the tensors are on cpu"
     assert (first.implementation, first.allowed, first.chosen) == ("cpu", True, True)
     assert (second.implementation, second.allowed, second.chosen) == ("torch", True, False)
     assert str(second).split() == ["torch", "may", "run", "a", "better", "one", "may", "run"]
@@ -39,28 +42,66 @@ def test_without_a_compiler_it_warns_once_and_still_computes(
     expected = linear_packed(x, weight)
     select.forget()
     monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.warns(UserWarning, match=r"slow path 'torch', because cpu: no C\+\+ compiler"):
+    with pytest.warns(UserWarning, match=r"slow path 'torch', because .*cpu: no C\+\+ compiler"):
         found = linear_packed(x, weight)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         linear_packed(x, weight)
     torch.testing.assert_close(found, expected)
-    verdict = select.explain(OP, "cpu", FULL)[0]
+    verdict = select.explain(OP, "cpu", FULL)[1]
     assert not verdict.allowed
     assert "apt install g++" in verdict.reason
 
 
 def test_on_a_gpu_the_slow_path_names_the_unmet_requirement() -> None:
-    with pytest.warns(UserWarning, match="cpu: runs on cpu, the tensors are on cuda"):
-        assert select.choose(OP, "cuda", FULL).forward is torch_path.forward
-    assert [verdict.chosen for verdict in select.explain(OP, "cuda", FULL)] == [False, True]
+    options = {"layout": "rows16"}
+    with pytest.warns(UserWarning, match="triton: takes layout fragments, it is rows16; cpu: runs"):
+        assert select.choose(OP, "cuda", FULL, {}, options).forward is torch_path.forward
+    verdicts = select.explain(OP, "cuda", FULL, {}, options)
+    assert [verdict.chosen for verdict in verdicts] == [False, False, True]
+    assert select.choose(OP, "cuda", FULL, {}, {"layout": "fragments"}).forward is triton.forward
+
+
+def test_a_requirement_speaks_of_the_traits_of_an_option() -> None:
+    needs = Requirement(
+        dtypes=(FULL,), options={"element": ("ternary", "nonary"), "group": (0, 64)}
+    )
+    for scheme, unmet in (
+        ("ternary-channel", None),
+        ("nonary", None),
+        ("int4", "takes element ternary or nonary, it is int4"),
+        ("ternary-g128", "takes group 0 or 64, it is 128"),
+    ):
+        assert needs.unfit({}, OP.traits({"scheme": scheme})) == unmet
+    assert needs.unfit({}, OP.traits({"activation": "int8"})) is None
+    assert OP.traits({"scheme": "nvfp4"}) == {
+        "scheme": "nvfp4", "element": "fp4_e2m1", "group": 16, "zero": False, "scale": "float32",
+    }  # fmt: skip
+
+
+def test_calls_of_other_sizes_and_options_are_chosen_anew() -> None:
+    fields = {name: getattr(OP, name) for name in OP.__dataclass_fields__}
+    _, cpu_one, torch_one = OP.implementations
+    small = Requirement(dtypes=(FULL,), ranges={"M": (1, 4)}, options={"element": ("ternary",)})
+    chosen = Op(**fields | {"implementations": (replace(cpu_one, requirement=small), torch_one)})
+    for m, scheme, expected in (
+        (4, "ternary", cpu.forward),
+        (5, "ternary", torch_path.forward),
+        (4, "int4", torch_path.forward),
+        (3, "ternary-g128", cpu.forward),
+    ):
+        for _ in range(2):
+            found = select.choose(chosen, "cpu", FULL, {"M": m}, {"scheme": scheme})
+            assert found.forward is expected, (m, scheme)
 
 
 def test_no_implementation_is_an_error() -> None:
-    with pytest.raises(UnsupportedError, match="no implementation that may run: cpu: takes"):
+    with pytest.raises(UnsupportedError, match=r"that may run: triton: .*; cpu: takes"):
         select.choose(OP, "cpu", torch.float64)
-    with pytest.raises(UnsupportedError, match="no implementation 'triton': it has cpu, torch"):
-        select.load(OP, "triton")
+    with pytest.raises(
+        UnsupportedError, match="no implementation 'gluon': it has triton, cpu, torch"
+    ):
+        select.load(OP, "gluon")
 
 
 def test_requirement_says_what_is_missing() -> None:

@@ -9,6 +9,7 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tercet.errors import UnsupportedError
+from tercet.harness.check import cannot_run
 from tercet.kernel.interpreter import correct, interpreting
 from tercet.kernel.select import load, using
 from tercet.kernel.tuned import forced
@@ -16,7 +17,14 @@ from tercet.ops.linear_cross_entropy import linear_cross_entropy, torch_path
 from tercet.ops.linear_cross_entropy.op import OP
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-IMPLEMENTATIONS = ("torch", "triton") if interpreting() or DEVICE == "cuda" else ("torch",)
+KERNELS = tuple(
+    each.name
+    for each in OP.implementations
+    if (each.language == "triton" and interpreting())
+    or cannot_run(each, DEVICE, isolated=False) is None
+    if each.name != "torch"
+)
+IMPLEMENTATIONS = ("torch", *KERNELS)
 SCHEDULES = (
     {"CHUNK": 4, "RESIDENT": 0},
     {"CHUNK": 4, "RESIDENT": 1, "SLICE": 16},
@@ -24,7 +32,6 @@ SCHEDULES = (
     {"CHUNK": 64, "RESIDENT": 1},
     {"CHUNK": 6, "RESIDENT": 0, "SPLIT": 4, "BLOCK": 16},
 )
-needs_triton = pytest.mark.skipif("triton" not in IMPLEMENTATIONS, reason="no GPU, no interpreter")
 
 if interpreting():
     correct()
@@ -69,27 +76,29 @@ class Largest(TorchDispatchMode):
         return result
 
 
-@needs_triton
+@pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=str)
 @pytest.mark.parametrize("m", [3, 6, 8, 19])
-def test_every_schedule_gives_the_same_loss_and_gradients(schedule: dict[str, int], m: int) -> None:
+def test_every_schedule_gives_the_same_loss_and_gradients(
+    name: str, schedule: dict[str, int], m: int
+) -> None:
     x, weight, target = make(m, 8, 44)
     expected = exact(x, weight, target)
-    with using(OP, load(OP, "triton")), forced(OP.name, "triton", "forward", schedule):
+    with using(OP, load(OP, name)), forced(OP.name, name, "forward", schedule):
         loss = linear_cross_entropy(x, weight, target)
         gradients = torch.autograd.grad(loss, (x, weight))
     for found, right in zip((loss, *gradients), expected, strict=True):
         same(found.detach(), right, 1e-6)
 
 
-@needs_triton
-def test_resident_tokens_are_summed_once_in_bfloat16() -> None:
+@pytest.mark.parametrize("name", KERNELS)
+def test_resident_tokens_are_summed_once_in_bfloat16(name: str) -> None:
     x, weight, target = make(32, 32, 70, torch.bfloat16)
     _, _, expected = exact(x, weight, target)
     errors = list[float]()
     for resident in (1, 0):
         schedule = {"CHUNK": 1, "RESIDENT": resident}
-        with using(OP, load(OP, "triton")), forced(OP.name, "triton", "forward", schedule):
+        with using(OP, load(OP, name)), forced(OP.name, name, "forward", schedule):
             loss = linear_cross_entropy(x, weight, target)
             found = torch.autograd.grad(loss, weight)[0]
         errors.append(float((found.double() - expected).square().mean().sqrt()))
@@ -107,7 +116,7 @@ def test_float32_accumulation_is_more_accurate_over_many_chunks(
     for accumulate in (torch.float32, None):
         with (
             using(OP, load(OP, name)),
-            forced(OP.name, "triton", "forward", {"CHUNK": 1, "RESIDENT": 0}),
+            forced(OP.name, name, "forward", {"CHUNK": 1, "RESIDENT": 0}),
         ):
             loss = linear_cross_entropy(x, weight, target, accumulate=accumulate)
             found = torch.autograd.grad(loss, weight)[0]
@@ -143,7 +152,7 @@ def test_logits_never_exist_whole(name: str, monkeypatch: pytest.MonkeyPatch) ->
     x, weight, target = make(m, h, v)
     with (
         using(OP, load(OP, name)),
-        forced(OP.name, "triton", "forward", {"CHUNK": 4, "RESIDENT": 1, "SLICE": 500}),
+        forced(OP.name, name, "forward", {"CHUNK": 4, "RESIDENT": 1, "SLICE": 500}),
         torch.no_grad(),
         Largest() as largest,
     ):
@@ -220,7 +229,7 @@ def test_a_target_out_of_range_makes_a_kernel_return_nan(
 ) -> None:
     x, weight, target = (tensor.detach() for tensor in make(9, 8, 9))
     target[2] = 9
-    with forced(OP.name, "triton", "forward", schedule):
+    with forced(OP.name, name, "forward", schedule):
         arguments = (x, weight, target, -100, "sum", True, True, False, False, True)
         loss, lse, grad_x, _ = load(OP, name).forward(*arguments)
     assert loss.isnan()

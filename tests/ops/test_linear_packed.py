@@ -10,7 +10,9 @@ import pytest
 import torch
 
 from tercet.errors import UnsupportedError
+from tercet.formats import encode
 from tercet.kernel.contract import Case
+from tercet.kernel.device.row_codes import ELEMENTS, quantize
 from tercet.ops.linear_packed import concatenate, cpu, linear_packed, prepare
 from tercet.ops.linear_packed.cases import random_weight
 from tercet.ops.linear_packed.op import OP
@@ -127,6 +129,59 @@ def test_bad_input_is_named() -> None:
         linear_packed(torch.ones(2, 64, device="meta"), weight)
     with pytest.raises(UnsupportedError, match="this CPU has no avx9: it runs portable"):
         cpu.for_isa("avx9")
+
+
+def test_codes_and_quantizing_inside_give_the_same_bits() -> None:
+    weight = prepare(random_weight("int4-asym", 40, 132, seed=1))
+    x, added = torch.randn(3, 132), torch.randn(3, 40)
+    for element in ELEMENTS:
+        codes, scale, total = quantize(x, element)
+        inside = linear_packed(x, weight, residual=added, activation=element)
+        given = linear_packed(
+            codes, weight, residual=added, x_scale=scale, x_sum=total, out_dtype=torch.float32
+        )
+        assert torch.equal(inside, given)
+        assert not torch.equal(inside, linear_packed(x, weight, residual=added))
+
+
+def test_golden_values_of_codes() -> None:
+    """Scales of 0.5 and 2: y = 0.5 * 2 * (integer sum) + bias + residual, by hand."""
+    weight = random_weight("ternary-channel", 2, 4, seed=1)
+    levels = torch.tensor([[1.0, -1.0, 0.0, 1.0], [0.0, 1.0, 1.0, -1.0]])
+    packed = encode(levels * 0.5, weight.scheme, torch.full((2, 1), 0.5, dtype=torch.float16), None)
+    x = torch.tensor([[127, -3, 5, 1]], dtype=torch.int8)
+    bias, added = torch.tensor([0.25, 0.0]), torch.tensor([[1.0, -1.0]]).bfloat16()
+    scale = torch.tensor([2.0])
+    y = linear_packed(x, prepare(packed), bias, residual=added, x_scale=scale)
+    assert y.dtype == torch.bfloat16
+    assert torch.equal(y.float(), torch.tensor([[132.0, 0.0]]))
+
+
+def test_gradient_passes_straight_through_the_quantization() -> None:
+    packed = random_weight("nonary", 20, 64, seed=1)
+    x, bias = torch.randn(3, 64, requires_grad=True), torch.zeros(20, requires_grad=True)
+    added = torch.zeros(3, 20, requires_grad=True)
+    y = linear_packed(x, prepare(packed), bias, residual=added, activation="int8")
+    way = torch.randn(3, 20)
+    found = torch.autograd.grad(y, (x, bias, added), way)
+    torch.testing.assert_close(found[0], way @ packed.dequantize())
+    torch.testing.assert_close(found[1], way.sum(0))
+    assert torch.equal(found[2], way)
+
+
+def test_codes_need_their_scale_and_their_own_activation() -> None:
+    weight, x = prepare(random_weight("int4", 20, 64, seed=1)), torch.ones(2, 64).to(torch.int8)
+    scale = torch.ones(2)
+    with pytest.raises(UnsupportedError, match="'int8', x_scale missing: codes come with their"):
+        linear_packed(x, weight)
+    with pytest.raises(UnsupportedError, match="activation 'fp8_e4m3', x_scale given"):
+        linear_packed(x, weight, x_scale=scale, activation="fp8_e4m3")
+    with pytest.raises(UnsupportedError, match="activation 'none', x_scale given"):
+        linear_packed(torch.ones(2, 64), weight, x_scale=scale)
+    with pytest.raises(UnsupportedError, match=r"activation 'int4' to .*are none, int8, fp8_e4m3"):
+        linear_packed(torch.ones(2, 64), weight, activation="int4")
+    with pytest.raises(UnsupportedError, match=r"residual is torch.float32 .*must be bfloat16"):
+        linear_packed(x, weight, residual=torch.ones(2, 20), x_scale=scale)
 
 
 def test_nan_and_inf_in_x_come_out() -> None:

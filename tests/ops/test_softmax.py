@@ -148,3 +148,23 @@ def test_programs_share_a_row(m: int, n: int, waves: int) -> None:
 def test_bad_input_is_named(x: Tensor, scale: float, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         softmax(x, scale)
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0),
+    reason="clusters of blocks need compute capability 9.0",
+)
+@pytest.mark.parametrize("cluster", [2, 4, 8])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("m", "n"), [(1, 40_000), (300, 33_000), (150, 131_072), (70, 128_256)])
+def test_streamed_rows(m: int, n: int, dtype: torch.dtype, cluster: int) -> None:
+    """A cluster walks over rows, some without a softmax; parts of a row may be empty."""
+    x = torch.randn(m, n, generator=torch.Generator().manual_seed(0)).to(DEVICE, dtype) * 4
+    if m > 4:
+        x[0], x[1, 5], x[2, n - 1], x[3, 1:] = -INFINITY, INFINITY, torch.nan, -INFINITY
+    with using(OP, load(OP, "cuda")), forced("softmax", "cuda", "forward", {"STREAM": cluster}):
+        y = softmax(x, 0.5)
+    expected = OP.reference(x.double(), 0.5)
+    relative = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
+    least = 1e-7 if dtype == torch.float16 else 1e-30
+    torch.testing.assert_close(y.double(), expected, rtol=relative, atol=least, equal_nan=True)

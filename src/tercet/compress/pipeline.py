@@ -12,12 +12,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
-import torch
-from safetensors import torch as safetensors_torch
 from torch import Tensor, nn
 
 from tercet.checkpoints.atomic import disk_errors
-from tercet.checkpoints.layout import ModuleInfo, PackedModule, SourceInfo
+from tercet.checkpoints.layout import ModuleInfo, SourceInfo
 from tercet.checkpoints.packed_writer import (
     PackedWriter,
     RunIdentity,
@@ -26,14 +24,15 @@ from tercet.checkpoints.packed_writer import (
 )
 from tercet.checkpoints.source import ModelSource, open_source
 from tercet.compress import memory, text
-from tercet.compress.algorithm import Quantized, Statistics, algorithm
-from tercet.compress.calibrate import Collector, Stream
+from tercet.compress.algorithm import Quantized, algorithm
+from tercet.compress.calibrate import Stream
 from tercet.compress.plan import Plan, Rule, load_plan
 from tercet.compress.skeleton import Skeleton
 from tercet.compress.soundness import check_source
-from tercet.compress.target import target_weight
+from tercet.compress.unit_file import read_back, stored_parts
+from tercet.compress.unit_quantizer import UnitQuantizer
 from tercet.errors import PlanError
-from tercet.formats import PackedTensor, check_weight, parse_scheme
+from tercet.formats import check_weight
 from tercet.models.input_transform import InputTransform
 from tercet.records import peak_resident_bytes
 
@@ -124,6 +123,7 @@ class _Run:
                 if self.unmatched
                 else f"plan {plan.name!r} keeps every module of {source.reference}"
             )
+        self.quantizer = UnitQuantizer(self.skeleton, plan, self.rules)
         outside = self.skeleton.outside()
         own = {name.rpartition(".")[0] for name in outside}
         self.behind = [
@@ -202,7 +202,7 @@ class _Run:
             teacher = None
             if self.tokens is not None and self.plan.calibration.match_teacher:
                 teacher = Stream.start(self.skeleton, self.tokens).hidden
-            self._unit(0, self.before, self._quantize_data_free)
+            self._unit(0, self.before, self.quantizer.data_free)
             if self.tokens is not None:
                 self.stream = Stream.start(self.skeleton, self.tokens)
                 self.stream.teacher = teacher
@@ -212,7 +212,11 @@ class _Run:
         if self.behind:
             self.progress.unit(self.units - 1, self.units, names[-1])
             with self.skeleton.filled(self.before + self.behind_parameters):
-                self._unit(self.units - 1, self.behind_parameters, self._quantize_behind)
+                self._unit(
+                    self.units - 1,
+                    self.behind_parameters,
+                    lambda names: self.quantizer.behind(self.stream, self.tokens, names),
+                )
         self.progress.unit(self.units, self.units, "")
         config = {**self.source.config, "architectures": [type(self.skeleton.model).__name__]}
         manifest = self.writer.finish(config)
@@ -234,7 +238,7 @@ class _Run:
             if replay and self.stream is not None:
                 self.stream.advance_teacher(layer, index)
             transforms = self._unit(
-                index + 1, parameters, lambda names: self._quantize_layer(index, names)
+                index + 1, parameters, lambda names: self.quantizer.layer(self.stream, index, names)
             )
             if self.stream is not None:
                 removers = [
@@ -262,7 +266,7 @@ class _Run:
             quantized = quantize(names)
             self._write(unit, parameters, quantized)
         else:
-            quantized = _read_back(self.writer.partial / self.writer.file_name(unit), note.entries)
+            quantized = read_back(self.writer.partial / self.writer.file_name(unit), note.entries)
         transforms: dict[str, InputTransform] = {}
         for name, result in quantized.items():
             self.skeleton.put(f"{name}.weight", result.packed.dequantize())
@@ -277,91 +281,10 @@ class _Run:
 
     def _check_weights(self, names: list[str]) -> None:
         for name in names:
-            check_weight(self._weight(name), f"{name}.weight")
-
-    def _weight(self, name: str) -> Tensor:
-        return self.skeleton.model.get_parameter(f"{name}.weight").detach()
-
-    def _quantize_data_free(self, names: list[str]) -> dict[str, Quantized]:
-        results: dict[str, Quantized] = {}
-        for name in names:
-            results.update(self._apply(self.rules[name], {name: self._weight(name)}, None))
-        return results
-
-    def _quantize_layer(self, index: int, names: list[str]) -> dict[str, Quantized]:
-        if self.stream is None:
-            return self._quantize_data_free(names)
-        targets = {name: self.skeleton.module(name) for name in names}
-        collected = self.stream.collect(self.skeleton.layers[index], index, targets)
-        return self._quantize_groups(names, collected)
-
-    def _quantize_behind(self, names: list[str]) -> dict[str, Quantized]:
-        if self.stream is None or self.tokens is None or not names:
-            return self._quantize_data_free(names)
-        targets = {name: self.skeleton.module(name) for name in names}
-        collected = self.stream.collect_after(self.skeleton, self.tokens, targets)
-        return self._quantize_groups(names, collected)
-
-    def _quantize_groups(self, names: list[str], collected: Collector) -> dict[str, Quantized]:
-        results: dict[str, Quantized] = {}
-        for members, group in collected.groups.items():
-            statistics = group.statistics()
-            by_rule: dict[int, list[str]] = {}
-            for name in members:
-                by_rule.setdefault(self.plan.rules.index(self.rules[name]), []).append(name)
-            for rule, sharing in by_rule.items():
-                share = self.plan.calibration.match_teacher
-                weights = {
-                    name: target_weight(self._weight(name), statistics, share) for name in sharing
-                }
-                results.update(self._apply(self.plan.rules[rule], weights, statistics))
-        missed = [name for name in names if name not in results]
-        results.update(self._quantize_unseen(missed))
-        return results
-
-    def _quantize_unseen(self, names: list[str]) -> dict[str, Quantized]:
-        """Linears that calibration never reached (an expert without tokens, a side branch)."""
-        results: dict[str, Quantized] = {}
-        for name in names:
-            columns = self._weight(name).shape[1]
-            blind = Statistics(
-                gram=torch.eye(columns), absmax=torch.ones(columns), absmean=torch.ones(columns)
-            )
-            results.update(self._apply(self.rules[name], {name: self._weight(name)}, blind))
-        return results
-
-    def _apply(
-        self, rule: Rule, weights: dict[str, Tensor], statistics: Statistics | None
-    ) -> dict[str, Quantized]:
-        assert rule.format is not None
-        chosen = algorithm(rule.algorithm)
-        return chosen.quantize(
-            weights, statistics, parse_scheme(rule.format), rule.parsed_options()
-        )
+            check_weight(self.quantizer.weight(name), f"{name}.weight")
 
     def _write(self, unit: int, parameters: list[str], quantized: dict[str, Quantized]) -> None:
-        tensors: dict[str, Tensor] = {}
-        entries: dict[str, PackedModule] = {}
-        modules: dict[str, ModuleInfo] = {}
-        for name, result in quantized.items():
-            rule = self.rules[name]
-            for part, tensor in result.packed.parts().items():
-                tensors[f"{name}.weight_{part}"] = tensor
-            if result.input_scale is not None:
-                tensors[f"{name}.input_scale"] = result.input_scale.to(torch.float16)
-            entries[name] = PackedModule(
-                format=result.packed.scheme.name,
-                shape=result.packed.shape,
-                activation=result.activation,  # pyright: ignore[reportArgumentType]
-                hadamard=result.hadamard,
-                input_scale=result.input_scale is not None,
-            )
-            modules[name] = ModuleInfo(
-                format=result.packed.scheme.name,
-                algorithm=rule.algorithm,
-                options=rule.parsed_options().model_dump(),
-                relative_error=_relative_error(self._weight(name), result),
-            )
+        tensors, entries, modules = stored_parts(quantized, self.rules, self.quantizer.weight)
         for parameter in parameters:
             module, _, part = parameter.rpartition(".")
             if part != "weight" or module not in quantized:
@@ -387,37 +310,3 @@ def _applying(transform: InputTransform) -> Callable[[nn.Module, tuple[Any, ...]
         return (transform(arguments[0]), *arguments[1:])
 
     return hook
-
-
-def _relative_error(weight: Tensor, result: Quantized) -> float:
-    """|W - Q|_F / |W|_F, Q taken back to the basis of W."""
-    restored = result.packed.dequantize()
-    if result.hadamard is not None:
-        restored = InputTransform(hadamard=result.hadamard)(restored)
-    if result.input_scale is not None:
-        restored = restored * result.input_scale
-    total = float(weight.square().sum())
-    return (float((weight - restored).square().sum()) / total) ** 0.5 if total else 0.0
-
-
-def _read_back(path: Path, entries: dict[str, PackedModule]) -> dict[str, Quantized]:
-    tensors = safetensors_torch.load_file(path)
-    results: dict[str, Quantized] = {}
-    for name, entry in entries.items():
-        packed = PackedTensor(
-            codes=tensors[f"{name}.weight_packed"],
-            scale=tensors[f"{name}.weight_scale"],
-            zero=tensors.get(f"{name}.weight_zero"),
-            second=tensors.get(f"{name}.weight_second"),
-            scheme=entry.scheme,
-            shape=entry.shape,
-        )
-        packed.validate(name)
-        scale = tensors.get(f"{name}.input_scale")
-        results[name] = Quantized(
-            packed=packed,
-            input_scale=scale.float() if scale is not None else None,
-            hadamard=entry.hadamard,
-            activation=entry.activation,
-        )
-    return results

@@ -49,18 +49,17 @@ def load_baseline(op: Op, name: str) -> Call:
     Raises:
         ImportError: where its package is missing.
     """
+    function = named_baseline(op, name).load()
     if name == COMPILE:
         # What was compiled for other shapes must not turn this one dynamic.
         torch.compiler.reset()
-        compiled = torch.compile(op.baselines[0].load(), dynamic=False)
-        return lambda prepared: outputs_of(compiled(**prepared))
-    function = _named(op, name).load()
+        function = torch.compile(function, dynamic=False)
     return lambda prepared: outputs_of(function(**prepared))
 
 
 def missing_package(op: Op, name: str, error: ImportError) -> str:
     """What to do about it."""
-    package = None if name == COMPILE else _named(op, name).package
+    package = None if name == COMPILE else named_baseline(op, name).package
     if package is None:
         return f"{name} does not import: {error}"
     return f"needs the package {package}: run `pip install {package}` ({error})"
@@ -76,5 +75,8 @@ def repeatable_backward() -> Generator[None]:
         yield
 
 
-def _named(op: Op, name: str) -> Baseline:
+def named_baseline(op: Op, name: str) -> Baseline:
+    """The baseline of that name; "compile" is the first."""
+    if name == COMPILE:
+        return op.baselines[0]
     return next(baseline for baseline in op.baselines if baseline.name == name)

@@ -11,22 +11,27 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
-import torch
 from pydantic import BaseModel, ConfigDict
 
 from tercet.errors import UnsupportedError
 from tercet.harness.attempt import Failure, attempt
-from tercet.harness.baselines import baseline_names, load_baseline, missing_package
+from tercet.harness.baselines import (
+    baseline_names,
+    load_baseline,
+    missing_package,
+    named_baseline,
+)
 from tercet.harness.bench_direction import Session, bench_direction
 from tercet.harness.bench_row import Row
 from tercet.harness.candidate import import_candidate
 from tercet.harness.ceilings import Ceilings, ceilings, copy_bandwidth
 from tercet.harness.clock import clock_untouched
 from tercet.harness.finding import Finding
+from tercet.harness.given import device_or_best
 from tercet.harness.threads import ThreadWatch
 from tercet.harness.variant import Cache, Launch, Variant
 from tercet.harness.workload import check_workload
-from tercet.kernel.contract import Context, Implementation, Kernels, Op, Workload, outputs_of
+from tercet.kernel.contract import Implementation, Kernels, Op, Workload, outputs_of
 from tercet.kernel.select import using
 from tercet.kernel.tuned import Direction
 from tercet.records import Outcome, Record
@@ -102,7 +107,7 @@ def bench(
         raise UnsupportedError(
             f"op {op.name!r} draws no inputs for a workload: give its Op `inputs`"
         )
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    where = device_or_best(device)
     known = ceilings(where)
     session = Session(
         op=op,
@@ -169,7 +174,7 @@ def _implementations(
     names: Sequence[str] | None,
     candidate: Implementation | None,
 ) -> list[Implementation]:
-    context = Context(device, workload.dtype, workload.sizes)
+    context = op.context(workload, device)
     if names is not None:
         found = [op.implementation(name) for name in names]
     else:
@@ -182,7 +187,7 @@ def _gate(
 ) -> tuple[Variant | tuple[Outcome, str], tuple[Finding, ...]]:
     """The implementation as a variant where it is right, else why it is not timed."""
     op, name = session.op, implementation.name
-    context = Context(session.device, workload.dtype, workload.sizes)
+    context = op.context(workload, session.device)
     listed = implementation in op.implementations
     missing = implementation.requirement.unmet(context) if listed else None
     if missing is not None:
@@ -225,10 +230,18 @@ def _baseline(op: Op, name: str) -> Variant | Failure:
     def explain(error: ImportError) -> str:
         return missing_package(op, name, error)
 
-    call = attempt(lambda: load_baseline(op, name), explain)
-    if isinstance(call, Failure):
-        return call
-    return Variant(name=name, call=call, explain=explain)
+    baseline = named_baseline(op, name)
+    loaded = attempt(lambda: (load_baseline(op, name), baseline.preparation(op)), explain)
+    if isinstance(loaded, Failure):
+        return loaded
+    call, prepare = loaded
+    return Variant(
+        name=name,
+        call=call,
+        explain=explain,
+        prepare=None if baseline.prepare is None else prepare,
+        tolerance=baseline.tolerance,
+    )
 
 
 def _refused(

@@ -10,16 +10,17 @@ from tercet.harness.bench_row import Row
 from tercet.harness.ceilings import Ceilings
 from tercet.harness.clock import Timer, clock_untouched, clocks_agree, timing_on
 from tercet.harness.device_state import DeviceState, device_state, state_metrics
-from tercet.harness.expected import wanted_gradients
 from tercet.harness.finding import Finding
+from tercet.harness.gradients import wanted_gradients
 from tercet.harness.interleave import interleave
-from tercet.harness.memory import cache_bytes, free_bytes, peak_bytes, tensor_bytes
+from tercet.harness.memory import cache_bytes, free_bytes, kept_bytes, tensor_bytes
+from tercet.harness.peer_error import off_by, too_far
 from tercet.harness.retest import retest
 from tercet.harness.roofline import roofline
-from tercet.harness.rotation import Rotation, copies_needed
+from tercet.harness.rotation import Copy, Rotation, copies_needed
 from tercet.harness.statistics import Interval, median_interval
 from tercet.harness.threads import ThreadWatch
-from tercet.harness.variant import Built, Cache, Launch, Variant
+from tercet.harness.variant import Built, Cache, Launch, Results, Variant
 from tercet.kernel.contract import Cost, Op, Workload
 from tercet.kernel.tuned import Direction
 from tercet.records import Outcome, Record
@@ -57,6 +58,7 @@ class _Bench:
     timer: Timer
     stream: Any
     state: DeviceState | None
+    first_seed: int
     built: list[Built] = field(default_factory=list[Built])
     copy_extra_bytes: int = 0
     records: list[Record] = field(default_factory=list[Record])
@@ -106,6 +108,7 @@ def bench_direction(
             timer=timer,
             stream=stream,
             state=device_state(session.device),
+            first_seed=rotation.copies[0].seed,
         )
         for variant in variants:
             _build(run, variant)
@@ -153,15 +156,34 @@ def _first_call(run: _Bench, variant: Variant, private: bool) -> tuple[Built, in
     built = Built(variant=variant, private=private)
 
     def first_call() -> int:
-        held = peak_bytes(lambda: built.add_copies([first], run.direction, run.names), device)
+        held = kept_bytes(lambda: _add_copies(run, built, [first]), device)
         results = built.first_call(device)
+        _compare(run, built, results)
         # On a CPU nothing tells the peak; what the results take is the least.
-        return (held or 0) + (built.peak_bytes or tensor_bytes(results))
+        return held + (built.peak_bytes or tensor_bytes(results))
 
     if variant.judged:
         return built, attempt(first_call)
     with run.session.threads.allowing():
         return built, attempt(first_call, variant.explain)
+
+
+def _add_copies(run: _Bench, built: Built, copies: Sequence[Copy]) -> None:
+    """Calls on these copies too, prepared in the variant's own way where it has one."""
+    prepare = built.variant.prepare
+    if prepare is not None:
+        copies = [run.rotation.remade(copy, prepare) for copy in copies]
+    built.add_copies(copies, run.direction, run.names)
+
+
+def _compare(run: _Bench, built: Built, results: Results) -> None:
+    """Keeps how far a baseline is from the reference; UnsupportedError beyond its tolerance."""
+    limit = built.variant.tolerance
+    if limit is None or run.direction == "backward":
+        return
+    arguments = run.rotation.arguments(run.first_seed)
+    built.relative_error = off_by(run.session.op, arguments, results)
+    too_far(built.relative_error, limit)
 
 
 def _copies(run: _Bench) -> list[Cache]:
@@ -184,9 +206,7 @@ def _copies(run: _Bench) -> list[Cache]:
     floor_us = roofline(run.cost, session.ceilings, run.workload.dtype).floor_us
     warm_calls = min(_MOST_WARM_CALLS, max(1, ceil(_REPLAY_US / max(floor_us, 1e-3))))
     for built in list(run.built):
-        failed = attempt(
-            lambda built=built: built.add_copies(run.rotation.copies[1:], run.direction, run.names)
-        )
+        failed = attempt(lambda built=built: _add_copies(run, built, run.rotation.copies[1:]))
         if isinstance(failed, Failure):
             run.refuse(run.row(built.variant.name), Outcome.FAILED, failed.reason)
             run.built.remove(built)
@@ -230,11 +250,30 @@ def _time(run: _Bench, cache: Cache, launch: Launch) -> None:
         if wrong := [finding for finding in found if not finding.passed]:
             run.refuse(row, Outcome.WRONG, f"{wrong[0].check}: {wrong[0].message}")
             continue
+        if reason := _off_after_timing(run, built, cache, launch):
+            run.refuse(row, Outcome.FAILED, reason)
+            continue
+        error = {} if built.relative_error is None else {"relative_error": built.relative_error}
         run.records.append(
             row.timed(
-                interval, run.cost, session.ceilings, peak_bytes=built.peak_bytes, state=state
+                interval,
+                run.cost,
+                session.ceilings,
+                peak_bytes=built.peak_bytes,
+                state={**state, **error},
             )
         )
+
+
+def _off_after_timing(run: _Bench, built: Built, cache: Cache, launch: Launch) -> str | None:
+    """Why the very results that a baseline's graph wrote while it was timed do not count.
+
+    Only of one with copies of its own: a retest changes what the others share.
+    """
+    if built.variant.prepare is None or launch != "graph":
+        return None
+    failed = attempt(lambda: _compare(run, built, built.results[cache][0]))
+    return failed.reason if isinstance(failed, Failure) else None
 
 
 def _after_timing(

@@ -17,19 +17,21 @@ from torch import Tensor
 
 from tercet.errors import UnsupportedError
 from tercet.harness.candidate import import_candidate
+from tercet.harness.check_integration import alike, check_integration
 from tercet.harness.coverage import coverage
-from tercet.harness.expected import Expected, directions, expect, wanted_gradients
+from tercet.harness.expected import Expected, expect
 from tercet.harness.finding import Finding
+from tercet.harness.given import device_or_best
+from tercet.harness.gradients import directions, wanted_gradients
 from tercet.harness.isolate import MEMORY_BYTES, SECONDS, WorkerError
 from tercet.harness.judge import Verdicts, judge, wrong_results
 from tercet.harness.layouts import LAYOUTS, lay_out
-from tercet.harness.runner import IsolatedRunner, LocalRunner, Runner
+from tercet.harness.runner import IsolatedRunner, LocalRunner, Runner, fault_kind, fault_message
 from tercet.kernel.contract import Case, Implementation, Op
 from tercet.kernel.interpreter import correct, interpreting
 
 Values = dict[str, Any]
 _GRADCHECK_ELEMENTS = 60
-_INTEGRATION_CASES = 2
 _LAYOUT_CASES = 8
 
 
@@ -94,7 +96,7 @@ def check(
         location: the path of the op's folder, where it lies outside the package.
         on_case: called with (implementation, case) before each.
     """
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device_or_best(device)
     seed = int.from_bytes(os.urandom(4), "little") >> 1 if seed is None else seed
     prefix = _sanitizer(sanitizer, device, isolated)
     chosen = (candidate,) if candidate is not None else _chosen(op, implementation)
@@ -104,6 +106,7 @@ def check(
         if reason is not None:
             skipped[one.name] = reason
             continue
+        laid = op.arranged(one)
         runner = (
             IsolatedRunner(
                 location or op.name,
@@ -118,15 +121,15 @@ def check(
             else LocalRunner(op, _load(one), device)
         )
         try:
-            some = tuple(cases) if cases is not None else op.cases
-            laid_out = {case.name for case in _spread(some, _LAYOUT_CASES)}
+            some = fitting(laid, one, op.cases if cases is None else cases, seed)
+            plain = _spread(some, _LAYOUT_CASES)
             for case in some:
                 if on_case is not None:
                     on_case(one.name, case.name)
-                findings += _check_case(op, runner, one.name, case, seed, case.name in laid_out)
+                findings += _check_case(laid, runner, one.name, case, seed, case in plain)
             if integration:
-                findings += _check_integration(
-                    op, runner, one.name, some, seed, device, one.capturable
+                findings += check_integration(
+                    laid, runner, one.name, plain, seed, device, one.capturable
                 )
             if prefix and isinstance(runner, IsolatedRunner):
                 findings.append(_sanitized(runner, one.name, sanitizer or ""))
@@ -134,6 +137,17 @@ def check(
             runner.close()
     return CheckReport(
         op=op.name, device=device, seed=seed, findings=tuple(findings), skipped=skipped
+    )
+
+
+def fitting(
+    op: Op, implementation: Implementation, cases: Iterable[Case], seed: int = 0
+) -> tuple[Case, ...]:
+    """The cases whose sizes and options the implementation takes."""
+    if op.describe is None:
+        return tuple(cases)
+    return tuple(
+        case for case in cases if op.unfit(implementation, op.prepare(case.make(seed))) is None
     )
 
 
@@ -169,7 +183,7 @@ def _check_case(
     prepared_other: Values | None = op.prepare(other)
     names = wanted_gradients(op, prepared) if case.gradient else ()
     ways = directions(op, prepared, seed) if names else None
-    if not _alike(prepared, prepared_other):
+    if not alike(prepared, prepared_other):
         prepared_other = None
     first = expect(op, arguments, ways, names)
     second = expect(op, other, ways, names) if prepared_other is not None else None
@@ -177,9 +191,9 @@ def _check_case(
     try:
         report = runner.run("execute", first=prepared, second=prepared_other, **request)
     except WorkerError as error:
-        verdicts.add(_kind(error), _message(error))
+        verdicts.add(fault_kind(error), fault_message(error))
         return verdicts.findings
-    judge(op, verdicts, prepared, report, first, second, _native(op, prepared))
+    judge(op, verdicts, prepared, report, first, second, _native(op, arguments, prepared))
     if layouts and all(finding.passed for finding in verdicts.findings):
         for name in LAYOUTS:
             _check_layout(op, runner, verdicts, name, prepared, request, first)
@@ -210,7 +224,7 @@ def _check_layout(
             "execute", first=laid, second=None, repeats=0, **{**request, "directions": ways}
         )
     except WorkerError as error:
-        verdicts.add(check_name, f"{name} inputs: {_message(error)}")
+        verdicts.add(check_name, f"{name} inputs: {fault_message(error)}")
         return
     problems = list(report["guard"])
     problems += [f"{key} was written to" for key in report["changed"]]
@@ -219,50 +233,10 @@ def _check_layout(
     verdicts.add(check_name, f"{name} inputs: {'; '.join(problems)}" if problems else "")
 
 
-def _check_integration(
-    op: Op,
-    runner: Runner,
-    implementation: str,
-    cases: Iterable[Case],
-    seed: int,
-    device: str,
-    capturable: bool,
-) -> list[Finding]:
-    findings = list[Finding]()
-    for case in _of_each_dtype(_spread(tuple(cases), _LAYOUT_CASES))[:_INTEGRATION_CASES]:
-        verdicts = Verdicts(implementation, case.name)
-        prepared, other = (op.prepare(case.make(seed + at)) for at in (0, 1))
-        names = wanted_gradients(op, prepared)
-        ways = directions(op, prepared, seed)
-        base = {"first": prepared, "wanted": list(names)}
-        calls = {"opcheck": ("opcheck", base), "compile": ("compiled", {**base, "ways": ways})}
-        if device == "cuda" and _alike(prepared, other):
-            both = {**base, "second": other, "ways": ways}
-            calls["stream"] = ("streamed", both)
-            if capturable:
-                calls["graph"] = ("captured", both)
-        for name, (function, request) in calls.items():
-            try:
-                verdicts.add(name, runner.run(function, **request))
-            except WorkerError as error:
-                verdicts.add(_kind(error, name), _message(error))
-        findings += verdicts.findings
-    return findings
-
-
 def _spread(cases: tuple[Case, ...], count: int) -> list[Case]:
     """Some cases with plain values, elements and a gradient, from the whole range."""
     plain = [case for case in cases if case.gradient and _has_elements(case)]
     return list(dict.fromkeys(plain[:: max(1, len(plain) // count)]))[:count]
-
-
-def _of_each_dtype(cases: list[Case]) -> list[Case]:
-    """The cases, first one of each dtype that occurs: autograd hides a gradient of a wrong one."""
-    first: dict[object, Case] = {}
-    for case in cases:
-        tensors = (value for value in case.make(0).values() if isinstance(value, Tensor))
-        first.setdefault(next((x.dtype for x in tensors), None), case)
-    return [*first.values(), *(case for case in cases if case not in first.values())]
 
 
 def _has_elements(case: Case) -> bool:
@@ -302,36 +276,19 @@ def _reference_gradcheck(op: Op, seed: int) -> list[Finding]:
     return []
 
 
-def _native(op: Op, prepared: Values) -> list[Tensor] | None:
+def _native(op: Op, arguments: Values, prepared: Values) -> list[Tensor] | None:
     """What plain torch gives in the op's own dtype, to set the error beside."""
     if not op.baselines or op.baselines[0].package is not None:
         return None
+    plain = op.baselines[0]
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, of dtypes that it has no fused kernel for
-            result = op.baselines[0].load()(**prepared)
+            given = prepared if plain.prepare is None else plain.preparation(op)(arguments)
+            result = plain.load()(**given)
     except (RuntimeError, IndexError, ValueError, NotImplementedError):  # sizes of 0, half on a CPU
         return None
     return [result] if isinstance(result, Tensor) else list(result)
-
-
-def _alike(a: Values, b: Values) -> bool:
-    return all(
-        a[name].shape == b[name].shape and a[name].stride() == b[name].stride()
-        if isinstance(a[name], Tensor)
-        else not isinstance(b[name], Tensor)
-        for name in a
-    )
-
-
-def _kind(error: WorkerError, otherwise: str = "forward") -> str:
-    if "out of a candidate's reach" in str(error) or error.kind in ("crashed", "time"):
-        return "isolation"
-    return "memory" if error.kind == "memory" else otherwise
-
-
-def _message(error: WorkerError) -> str:
-    return " ".join(str(error).split())[:600]
 
 
 def _sanitizer(tool: str | None, device: str, isolated: bool) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tercet.errors import UnsupportedError
 from tercet.harness.candidate import import_candidate
+from tercet.harness.gradients import as_leaves, pull
 from tercet.harness.guard import GuardedAllocations, Zones
 from tercet.kernel.contract import Implementation, Kernels, Op, Requirement, outputs_of
 from tercet.kernel.interpreter import correct, interpreting
@@ -131,30 +132,12 @@ class _Call:
     def run(
         self, promises: list[str] | None = None
     ) -> tuple[list[Tensor], dict[str, Tensor | None]]:
-        arguments = dict(self._arguments)
-        if self._ways is not None:
-            for name in self._wanted:
-                arguments[name] = arguments[name].detach().requires_grad_()
+        names = self._wanted if self._ways is not None else ()
+        arguments = as_leaves(self._arguments, names)
         with using(self._op, self._kernels), GuardedAllocations(self._zones, promises):
             outputs = list(outputs_of(self._op.run(*arguments.values())))
-            gradients: dict[str, Tensor | None] = {}
-            if self._ways is not None and self._wanted:
-                pairs = [
-                    (output, way)
-                    for output, way in zip(outputs, self._ways, strict=True)
-                    if way is not None and output.requires_grad
-                ]
-                found = (
-                    torch.autograd.grad(
-                        [output for output, _ in pairs],
-                        [arguments[name] for name in self._wanted],
-                        [way for _, way in pairs],
-                        allow_unused=True,
-                    )
-                    if pairs
-                    else [None] * len(self._wanted)
-                )
-                gradients = dict(zip(self._wanted, found, strict=True))
+            ways = self._ways or [None] * len(outputs)
+            gradients = pull(outputs, ways, arguments, names)
         return [output.detach() for output in outputs], gradients
 
 

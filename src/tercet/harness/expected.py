@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensorMode
 
 from tercet.harness.compare import row_magnitude
+from tercet.harness.gradients import pull
 from tercet.kernel.contract import Op, outputs_of
 
 Values = dict[str, Any]
@@ -28,39 +28,6 @@ class Expected:
     gradient_magnitudes: dict[str, Tensor]
 
 
-def wanted_gradients(op: Op, prepared: Values) -> tuple[str, ...]:
-    """Which of the arguments at hand have a gradient."""
-    return tuple(
-        name
-        for name in op.differentiable
-        if isinstance(prepared.get(name), Tensor) and prepared[name].is_floating_point()
-    )
-
-
-def described(op: Op, prepared: Values) -> tuple[Tensor, ...]:
-    """Shape, strides and dtype of each output, from the op's fake."""
-    with FakeTensorMode() as mode:
-        fake = {
-            name: mode.from_tensor(value) if isinstance(value, Tensor) else value
-            for name, value in prepared.items()
-        }
-        return outputs_of(op.run(*fake.values()))
-
-
-def directions(op: Op, prepared: Values, seed: int, device: str = "cpu") -> list[Tensor | None]:
-    """A random incoming gradient for each output that has one."""
-    roles = [spec.role for spec in op.of_role("output", "saved")]
-    ways = list[Tensor | None]()
-    for at, (role, output) in enumerate(zip(roles, described(op, prepared), strict=True)):
-        if role == "saved" or not output.is_floating_point() or output.element_size() == 1:
-            ways.append(None)
-            continue
-        generator = torch.Generator(device).manual_seed(seed + 101 + at)
-        way = torch.randn(output.shape, generator=generator, device=device)
-        ways.append(way.to(output.dtype))
-    return ways
-
-
 def expect(op: Op, arguments: Values, ways: list[Tensor | None] | None, names: Any) -> Expected:
     """The reference's outputs, and its gradients with respect to `names` for these directions."""
     exact = dict(arguments)
@@ -69,20 +36,13 @@ def expect(op: Op, arguments: Values, ways: list[Tensor | None] | None, names: A
     outputs = outputs_of(op.reference(**exact))
     gradients = dict[str, Tensor]()
     if ways is not None and names:
-        pairs = [
-            (output, way.double())
+        exact_ways = [
+            None if way is None else way.double().reshape(output.shape)
             for output, way in zip(outputs, ways, strict=True)
-            if way is not None and output.requires_grad
         ]
-        found: tuple[Any, ...] = torch.autograd.grad(
-            [output for output, _ in pairs],
-            [exact[name] for name in names],
-            [way.reshape(output.shape) for output, way in pairs],
-            allow_unused=True,
-        )
         gradients = {
-            name: g if isinstance(g, Tensor) else torch.zeros_like(exact[name])
-            for name, g in zip(names, found, strict=True)
+            name: torch.zeros_like(exact[name]) if gradient is None else gradient
+            for name, gradient in pull(outputs, exact_ways, exact, names).items()
         }
     plain = tuple(output.detach() for output in outputs)
     return Expected(

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from tercet.harness.execute import same_bits
+from tercet.harness.gradients import pull
 from tercet.kernel.contract import Kernels, Op, outputs_of
 from tercet.kernel.select import using
 
@@ -126,19 +127,10 @@ def _results(
     run: Callable[..., Any], arguments: Values, wanted: list[str], ways: list[Any]
 ) -> list[Tensor]:
     outputs = list(outputs_of(run(*arguments.values())))
-    pairs = [
-        (output, way)
-        for output, way in zip(outputs, ways, strict=True)
-        if way is not None and output.requires_grad
+    gradients = pull(outputs, ways, arguments, wanted, allow_unused=False)
+    return [output.detach() for output in outputs] + [
+        gradient for gradient in gradients.values() if gradient is not None
     ]
-    found: list[Tensor] = [output.detach() for output in outputs]
-    if wanted and pairs:
-        found += torch.autograd.grad(
-            [output for output, _ in pairs],
-            [arguments[name] for name in wanted],
-            [way for _, way in pairs],
-        )
-    return found
 
 
 def _on(values: Values, device: str) -> Values:

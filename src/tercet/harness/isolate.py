@@ -12,7 +12,7 @@ import threading
 import time
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import psutil
 
@@ -112,8 +112,8 @@ class Worker:
         watch.start()
         try:
             with suppress(BrokenPipeError):
-                send(_writer(stdin), {"function": function, "arguments": arguments})
-            reply = receive(_reader(stdout))
+                send(cast(BinaryIO, stdin), {"function": function, "arguments": arguments})
+            reply = receive(cast(BinaryIO, stdout))
         finally:
             done.set()
             watch.join()
@@ -168,11 +168,3 @@ class Worker:
             while chunk := os.read(stderr.fileno(), 65536):
                 self._said += chunk
                 del self._said[:-64000]
-
-
-def _writer(stream: Any) -> BinaryIO:
-    return stream
-
-
-def _reader(stream: Any) -> BinaryIO:
-    return stream

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from tercet.harness.compare import compare
-from tercet.harness.expected import Expected, described
+from tercet.harness.expected import Expected
 from tercet.harness.finding import ErrorSummary, Finding
+from tercet.harness.gradients import described
 from tercet.kernel.contract import Op
 
 Values = dict[str, Any]

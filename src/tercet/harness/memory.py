@@ -32,6 +32,18 @@ def peak_bytes(call: Callable[[], Any], device: str) -> int | None:
     return peak
 
 
+def kept_bytes(call: Callable[[], Any], device: str) -> int:
+    """Runs the call: what of the memory that it allocates is still in use after it. 0 on a CPU."""
+    if device == "cpu":
+        call()
+        return 0
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return max(0, torch.cuda.memory_allocated() - before)
+
+
 def tensor_bytes(values: Iterable[Any]) -> int:
     """Bytes of the elements of those that are tensors."""
     return sum(v.numel() * v.element_size() for v in values if isinstance(v, Tensor))

@@ -114,7 +114,8 @@ def interleaved(
 
     Args:
         rows: what to time; every op must be in both revisions.
-        revision_a, revision_b: what git calls them; "." is the working tree as it is.
+        revision_a, revision_b: what git calls them; "." is the working tree as it is; an absolute
+            path is a tree outside of git.
         repository: a folder in the git repository, whose package is in `src`.
         device: "cpu" or "cuda".
         passes: how often all rows are timed in new processes.
@@ -191,8 +192,12 @@ class Worker:
     """A process that times rows of one revision."""
 
     def __init__(self, tree: Path, device: str) -> None:
+        """Starts it; `greet` waits until it has started."""
         self._tree = tree
-        environment = {**os.environ, "PYTHONPATH": str(tree / "src")}
+        # what was on the path already stays behind the tree: packages may be installed there
+        before = os.environ.get("PYTHONPATH")
+        path = str(tree / "src") + (os.pathsep + before if before else "")
+        environment = {**os.environ, "PYTHONPATH": path}
         # -P: the worker's folder is not on its path, where profile.py or compile.py would shadow
         # modules of the standard library
         self._process = subprocess.Popen(
@@ -202,13 +207,21 @@ class Worker:
             env=environment,
             text=True,
         )
+
+    def greet(self) -> None:
+        """Waits for its first answer. UnsupportedError where it imported another tree's package."""
         package = Path(self._answer()["package"]).resolve()
-        if not package.is_relative_to(tree.resolve()):
+        if not package.is_relative_to(self._tree.resolve()):
             self.close()
             raise UnsupportedError(
-                f"the worker imported tercet from {package}, not from {tree}: an installed package "
-                "shadows PYTHONPATH; install Tercet with `pip install -e .`"
+                f"the worker imported tercet from {package}, not from {self._tree}: an installed "
+                "package shadows PYTHONPATH; install Tercet with `pip install -e .`"
             )
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
 
     def of(self, row: Row) -> Ask:
         """Prepares the row, and gives the function that times so many samples of it."""
@@ -259,12 +272,19 @@ def _workers(trees: Sequence[Path], device: str) -> Generator[list[Worker], None
             worker = Worker(tree, device)
             stack.callback(worker.close)
             found.append(worker)
+        for worker in found:
+            worker.greet()
         yield found
 
 
 @contextmanager
 def unpacked(repository: Path, revision: str) -> Generator[Path, None, None]:
     """A folder with the revision's `src`. `git archive` leaves no trace in the repository."""
+    if Path(revision).is_absolute():
+        if not (Path(revision) / "src" / "tercet").is_dir():
+            raise UnsupportedError(f"{revision} is no tree of Tercet: it has no src/tercet")
+        yield Path(revision)
+        return
     root = Path(_git(repository, "rev-parse", "--show-toplevel").decode().strip())
     if revision == WORKING_TREE:
         yield root

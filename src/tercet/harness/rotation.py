@@ -5,6 +5,7 @@ Each copy has contents of its own, so a result that was kept from an earlier cal
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from tercet.errors import UnsupportedError
 from tercet.harness.execute import same_bits
-from tercet.harness.expected import described
+from tercet.harness.gradients import described
 from tercet.harness.memory import tensor_bytes
 from tercet.kernel.contract import Op, Workload
 
@@ -82,6 +83,10 @@ class Rotation:
                     ways=self.ways(seed),
                 )
             )
+
+    def remade(self, copy: Copy, prepare: Callable[[dict[str, Any]], dict[str, Any]]) -> Copy:
+        """The copy's contents, prepared in another way, at addresses of their own."""
+        return replace(copy, prepared=prepare(self.arguments(copy.seed)))
 
     def ways(self, seed: int) -> list[Tensor | None]:
         """Random incoming gradients of a seed."""

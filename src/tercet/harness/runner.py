@@ -107,3 +107,15 @@ def run_in_child(name: str, names: dict[str, Any], device: str, **arguments: Any
     if name not in _FUNCTIONS:
         raise UnsupportedError(f"no function {name!r}: there are {', '.join(_FUNCTIONS)}")
     return _FUNCTIONS[name](*_loaded[key], device=device, **arguments)
+
+
+def fault_kind(error: WorkerError, otherwise: str = "forward") -> str:
+    """Which check a call that failed is a finding of."""
+    if "out of a candidate's reach" in str(error) or error.kind in ("crashed", "time"):
+        return "isolation"
+    return "memory" if error.kind == "memory" else otherwise
+
+
+def fault_message(error: WorkerError) -> str:
+    """What it said, on one line."""
+    return " ".join(str(error).split())[:600]

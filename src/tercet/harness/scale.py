@@ -55,6 +55,9 @@ def check_scale(
             continue
         kernels = one.load()
         for workload, note in fitted:
+            call = op.context(workload, device)
+            if one.requirement.unfit(call.sizes, call.options) is not None:
+                continue
             named = _noted(workload, note)
             findings += check_workload(
                 op, kernels, named, implementation=one.name, device=device, seed=seed

@@ -11,18 +11,18 @@ import secrets
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-import torch
 from pydantic import BaseModel, ConfigDict
 
 from tercet.checkpoints.atomic import write_atomic
 from tercet.errors import UnsupportedError
 from tercet.harness.clock import timing_on
+from tercet.harness.given import device_or_best
 from tercet.harness.statistics import Interval
 from tercet.harness.trial import Trial
 from tercet.harness.tune_course import Course
 from tercet.harness.tune_search import search
 from tercet.kernel import tuned
-from tercet.kernel.contract import Context, Implementation, Op, Workload
+from tercet.kernel.contract import Implementation, Op, Workload
 from tercet.kernel.tuned import Direction, Entry
 
 SECONDS_PER_SHAPE = 60.0
@@ -99,7 +99,7 @@ def tune(
     Raises:
         UnsupportedError: where the implementation declares no space, or cannot run here.
     """
-    where = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    where = device_or_best(device)
     found = op.implementation(implementation)
     chosen = secrets.randbelow(2**31) if seed is None else seed
     kernels = found.load()
@@ -179,7 +179,7 @@ def _require(
     device: str,
     directions: Sequence[Direction],
 ) -> None:
-    missing = implementation.requirement.unmet(Context(device, workload.dtype, workload.sizes))
+    missing = implementation.requirement.unmet(op.context(workload, device))
     if missing is not None:
         raise UnsupportedError(f"{op.name} {implementation.name} cannot run here: {missing}")
     spaces = {"forward": implementation.space, "backward": implementation.gradient_space}

@@ -7,7 +7,7 @@ from typing import Any
 
 from tercet.harness.attempt import Failure, attempt
 from tercet.harness.clock import Timer, seconds_now
-from tercet.harness.expected import wanted_gradients
+from tercet.harness.gradients import wanted_gradients
 from tercet.harness.interleave import interleave
 from tercet.harness.memory import cache_bytes, free_bytes, peak_bytes, tensor_bytes
 from tercet.harness.rotation import Rotation, copies_needed

@@ -14,8 +14,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from tercet.harness.baselines import Call, repeatable_backward
+from tercet.harness.baselines import Call, Prepared, repeatable_backward
 from tercet.harness.clock import Block, capture
+from tercet.harness.gradients import as_leaves, paired
 from tercet.harness.memory import peak_bytes
 from tercet.harness.rotation import Copy, cloned
 from tercet.kernel.tuned import Direction
@@ -37,6 +38,8 @@ class Variant:
             returns the saved outputs too).
         differentiable: whether it has a gradient of its own.
         explain: the reason to show for a missing import.
+        prepare: from the reference's arguments to its own; None where it takes the op's.
+        tolerance: of a baseline, as in `Baseline`.
     """
 
     name: str
@@ -45,6 +48,8 @@ class Variant:
     judged: bool = False
     differentiable: bool = True
     explain: Callable[[ImportError], str] | None = None
+    prepare: Callable[[Prepared], dict[str, Any]] | None = None
+    tolerance: float | None = None
 
 
 @dataclass(kw_only=True)
@@ -58,12 +63,14 @@ class Built:
         blocks: what the clock times.
         results: of a graph, the results of each copy, at fixed addresses.
         private: whether it works on clones of the copies, because it writes to its inputs.
+        relative_error: of a baseline that is compared with the reference.
     """
 
     variant: Variant
     calls: list[Callable[[], Results]] = field(default_factory=list[Callable[[], Results]])
     private: bool = False
     peak_bytes: int | None = None
+    relative_error: float | None = None
     blocks: dict[tuple[Cache, Launch], Block] = field(
         default_factory=dict[tuple[Cache, Launch], Block]
     )
@@ -120,25 +127,13 @@ def _forward(variant: Variant, copy: Copy) -> Callable[[], Results]:
 
 
 def _backward(variant: Variant, copy: Copy, names: Sequence[str]) -> Callable[[], Results]:
-    arguments = dict(copy.prepared)
-    for name in names:
-        arguments[name] = arguments[name].detach().requires_grad_()
+    arguments = as_leaves(copy.prepared, names)
     outputs = variant.call(arguments)
     ways = copy.ways if variant.judged else [way for way in copy.ways if way is not None]
-    pairs = [
-        (output, way)
-        for output, way in zip(outputs, ways, strict=True)
-        if way is not None and output.requires_grad
-    ]
+    pulled, incoming = paired(outputs, ways)
     inputs = [arguments[name] for name in names]
 
     def run() -> Results:
-        return torch.autograd.grad(
-            [output for output, _ in pairs],
-            inputs,
-            [way for _, way in pairs],
-            retain_graph=True,
-            allow_unused=True,
-        )
+        return torch.autograd.grad(pulled, inputs, incoming, retain_graph=True, allow_unused=True)
 
     return run

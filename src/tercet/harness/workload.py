@@ -6,13 +6,13 @@ piece by piece, and the gradient of what all pieces share (a weight) is the sum 
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tercet.errors import UnsupportedError
 from tercet.harness.compare import compare, row_magnitude
-from tercet.harness.expected import directions, expect, wanted_gradients
+from tercet.harness.expected import expect
 from tercet.harness.finding import ErrorSummary, Finding
+from tercet.harness.gradients import as_leaves, directions, pull, wanted_gradients
 from tercet.kernel.contract import Kernels, Op, TensorSpec, Workload, outputs_of
 from tercet.kernel.select import using
 
@@ -85,16 +85,15 @@ def judge_workload(
     sums: dict[str, Tensor] = {}
     for first, last in _pieces(op, arguments):
         piece = {
-            name: _cut(op, inputs.get(name), value, first, last)
-            for name, value in arguments.items()
+            name: cut(op, inputs.get(name), value, first, last) for name, value in arguments.items()
         }
         some = [
-            _cut(op, spec, way, first, last)
+            cut(op, spec, way, first, last)
             for spec, way in zip(results, ways or [None] * len(outputs), strict=True)
         ]
         right = expect(op, piece, some if ways is not None else None, names)
         for at, spec in enumerate(results):
-            found = _cut(op, spec, outputs[at], first, last)
+            found = cut(op, spec, outputs[at], first, last)
             if found.numel():
                 limit = op.tolerance(found.dtype)
                 summary = compare(
@@ -112,7 +111,7 @@ def judge_workload(
                     right.gradients[name]
                 )  # fmt: skip
             else:
-                found = _cut(op, inputs[name], gradients[name], first, last)
+                found = cut(op, inputs[name], gradients[name], first, last)
                 size = right.gradient_magnitudes[name]
                 _keep(worst, _gradient(op, name, found, right.gradients[name], size))
     for name, total in sums.items():
@@ -127,24 +126,19 @@ def _run(
     ways: list[Tensor | None] | None,
     names: tuple[str, ...],
 ) -> tuple[list[Tensor], dict[str, Tensor]]:
-    values = dict(prepared)
-    for name in names:
-        values[name] = values[name].detach().requires_grad_()
+    values = as_leaves(prepared, names)
     with using(op, kernels):
         outputs = list(outputs_of(op.run(*values.values())))
         if ways is None:
             return outputs, {}
-        pairs = [
-            (output, way)
-            for output, way in zip(outputs, ways, strict=True)
-            if way is not None and output.requires_grad
-        ]
-        found = torch.autograd.grad(
-            [output for output, _ in pairs],
-            [values[name] for name in names],
-            [way for _, way in pairs],
+        found = pull(outputs, ways, values, names, allow_unused=False)
+    gradients = {name: gradient for name, gradient in found.items() if gradient is not None}
+    if len(gradients) < len(names):
+        raise UnsupportedError(
+            f"no output of op {op.name!r} depends on {', '.join(names)}, which it calls "
+            "differentiable: give its kernels a `gradient`"
         )
-    return [output.detach() for output in outputs], dict(zip(names, found, strict=True))
+    return [output.detach() for output in outputs], gradients
 
 
 def _position(op: Op, spec: TensorSpec) -> int | None:
@@ -167,7 +161,8 @@ def _pieces(op: Op, arguments: Values) -> list[tuple[int, int | None]]:
     return [(first, min(first + step, length)) for first in range(0, length, step)]
 
 
-def _cut(op: Op, spec: TensorSpec | None, value: Any, first: int, last: int | None) -> Any:
+def cut(op: Op, spec: TensorSpec | None, value: Any, first: int, last: int | None) -> Any:
+    """Places first to last (excluded; None: all) of a tensor along the op's independent axis."""
     if last is None or spec is None or not isinstance(value, Tensor):
         return value
     at = _position(op, spec)

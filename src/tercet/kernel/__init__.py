@@ -3,15 +3,14 @@
 from tercet.kernel.contract import (
     Axis,
     Case,
-    Context,
     Cost,
     Implementation,
     Op,
-    Requirement,
     TensorSpec,
     Tolerance,
 )
 from tercet.kernel.prepared import PreparedWeight, concatenate, prepare
+from tercet.kernel.requirement import Context, Requirement
 from tercet.kernel.select import choose, discover, explain
 
 __all__ = [

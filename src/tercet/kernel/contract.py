@@ -1,7 +1,7 @@
 """The op contract: what the generic tests, the harness and the selector read of an operation."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any, Literal
 
@@ -9,12 +9,10 @@ import torch
 from torch import Tensor
 
 from tercet.errors import UnsupportedError
-from tercet.kernel.compile import find_compiler
-from tercet.kernel.cuda import find_nvcc
 from tercet.kernel.model_shape import ModelShape
+from tercet.kernel.requirement import Context, Options, Requirement, Sizes
 
 Arguments = Mapping[str, Any]
-Sizes = Mapping[str, int]
 Run = Callable[..., Any]
 Role = Literal["input", "output", "saved"]
 Language = Literal["torch", "cpp", "triton", "gluon", "cuda"]
@@ -115,65 +113,6 @@ class Workload:
         return " ".join(part for part in (sizes, str(self.dtype)[6:], options) if part)
 
 
-@dataclass(frozen=True)
-class Context:
-    """Where a call runs."""
-
-    device: str
-    dtype: torch.dtype
-    sizes: Sizes = field(default_factory=dict[str, int])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Requirement:
-    """What an implementation needs.
-
-    Attributes:
-        devices: device types it runs on; empty means any.
-        dtypes: dtypes of the activations it takes.
-        compiler: whether a C++ compiler has to be present.
-        nvcc: whether the CUDA compiler has to be present.
-        capability: the least CUDA compute capability, (major, minor).
-        multiples: axis -> what its size must be a multiple of.
-        ranges: axis -> the least and the largest size.
-    """
-
-    devices: tuple[str, ...] = ()
-    dtypes: tuple[torch.dtype, ...]
-    compiler: bool = False
-    nvcc: bool = False
-    capability: tuple[int, int] | None = None
-    multiples: Mapping[str, int] = field(default_factory=dict[str, int])
-    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
-
-    def unmet(self, context: Context) -> str | None:
-        """The first thing that is missing, in words; None when the implementation may run."""
-        if self.devices and context.device not in self.devices:
-            return f"runs on {' or '.join(self.devices)}, the tensors are on {context.device}"
-        if context.dtype not in self.dtypes:
-            allowed = ", ".join(str(dtype) for dtype in self.dtypes)
-            return f"takes {allowed}, the input is {context.dtype}"
-        if self.compiler and find_compiler() is None:
-            return "no C++ compiler was found: run `apt install g++` or set CXX"
-        if self.nvcc and find_nvcc() is None:
-            return "no nvcc was found: put CUDA's bin on PATH, or its folder in CUDA_HOME"
-        if self.capability is not None and torch.cuda.is_available():
-            found = torch.cuda.get_device_capability()
-            if found < self.capability:
-                return f"needs compute capability {self.capability}, this GPU has {found}"
-        return self.unfit(context.sizes)
-
-    def unfit(self, sizes: Sizes) -> str | None:
-        """Which size it cannot take, in words; sizes that are not given are not judged."""
-        for axis, multiple in self.multiples.items():
-            if sizes.get(axis, 0) % multiple:
-                return f"needs {axis} to be a multiple of {multiple}, it is {sizes[axis]}"
-        for axis, (least, most) in self.ranges.items():
-            if not least <= sizes.get(axis, least) <= most:
-                return f"takes {axis} from {least} to {most}, it is {sizes[axis]}"
-        return None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Kernels:
     """A loaded implementation.
@@ -199,6 +138,9 @@ class Implementation:
         language: what it is written in; decides how it is cross-compiled and interpreted.
         slow: True for the path that is there so that the op runs at all.
         capturable: whether a CUDA graph may hold it; False where it reads values on the host.
+        arrange: "module:function" from prepared arguments to those in the layout that it takes;
+            None where it takes them as they are. For whoever prepares on one device what runs on
+            another, as a check does.
         space, gradient_space: the configurations of forward and gradient that the tuner may choose
             from: option -> values.
     """
@@ -209,6 +151,7 @@ class Implementation:
     language: Language
     slow: bool = False
     capturable: bool = True
+    arrange: str | None = None
     space: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     gradient_space: Mapping[str, tuple[int, ...]] = field(
         default_factory=dict[str, tuple[int, ...]]
@@ -231,20 +174,40 @@ class Baseline:
         path: "module:function"; takes the op's prepared arguments by name, returns its outputs
             (without the saved ones); differentiable by autograd.
         package: the distribution it needs, as pip names it; None for torch alone.
+        prepare: "module:function" from the arguments of the reference to those that `path` takes
+            instead of the op's own: a weight in the peer's layout, say. Runs once for each set of
+            inputs, untimed. None for `Op.prepare`.
+        tolerance: its outputs may be this far from the reference, as the norm of the difference
+            over the norm of the reference; what is further off computes something else, and its
+            time does not count. None: not compared.
     """
 
     name: str
     path: str
     package: str | None = None
+    prepare: str | None = None
+    tolerance: float | None = None
 
     def load(self) -> Run:
         """The function. ImportError where the package is missing."""
-        module, function = self.path.split(":")
-        return getattr(import_module(module), function)
+        return _imported(self.path)
+
+    def preparation(self, op: "Op") -> Callable[[Arguments], dict[str, Any]]:
+        """What makes its arguments of the reference's."""
+        return op.prepare if self.prepare is None else _imported(self.prepare)
+
+
+def _imported(path: str) -> Run:
+    module, function = path.split(":")
+    return getattr(import_module(module), function)
 
 
 def _as_given(arguments: Arguments) -> dict[str, Any]:
     return dict(arguments)
+
+
+def _as_named(options: Options) -> Options:
+    return options
 
 
 def _no_workloads(model: ModelShape) -> tuple[Workload, ...]:
@@ -267,6 +230,10 @@ class Op:
             each element of that gradient, where terms cancel; a gradient's rounding is otherwise
             taken relative to the largest element of its row.
         prepare: a case's arguments to prepared ones.
+        traits: a call's options to what requirements speak of: a scheme's name to its element and
+            group, say.
+        describe: prepared arguments to the workload that they are, which requirements judge;
+            None where every implementation takes every case.
         cost, gradient_cost: of a call with prepared arguments (meta tensors will do), forward and
             backward.
         cases, tolerances: what the check runs and judges by.
@@ -287,6 +254,8 @@ class Op:
     magnitude: Run | None = None
     gradient_magnitude: Callable[..., dict[str, Tensor]] | None = None
     prepare: Callable[[Arguments], dict[str, Any]] = _as_given
+    traits: Callable[[Options], Options] = _as_named
+    describe: Callable[[Arguments], Workload] | None = None
     cost: Callable[[Arguments], Cost]
     gradient_cost: Callable[[Arguments], Cost] | None = None
     cases: tuple[Case, ...]
@@ -331,6 +300,31 @@ class Op:
                 return implementation
         known = ", ".join(implementation.name for implementation in self.implementations)
         raise UnsupportedError(f"op {self.name!r} has no implementation {name!r}: it has {known}")
+
+    def context(self, workload: Workload, device: str) -> Context:
+        """What a requirement is asked about for that workload on that device."""
+        return Context(device, workload.dtype, workload.sizes, self.traits(workload.options))
+
+    def unfit(self, implementation: Implementation, prepared: Arguments) -> str | None:
+        """Which size or option of these arguments the implementation cannot take, in words."""
+        if self.describe is None:
+            return None
+        call, needs = self.describe(prepared), implementation.requirement
+        if needs.dtypes and call.dtype not in needs.dtypes:
+            return f"takes {', '.join(map(str, needs.dtypes))}, the input is {call.dtype}"
+        return needs.unfit(call.sizes, self.traits(call.options))
+
+    def arranged(self, implementation: Implementation) -> "Op":
+        """The op whose `prepare` gives the layout that the implementation takes."""
+        if implementation.arrange is None:
+            return self
+        module, function = implementation.arrange.split(":")
+        arrange, given = getattr(import_module(module), function), self.prepare
+
+        def prepare(arguments: Arguments) -> dict[str, Any]:
+            return arrange(given(arguments))
+
+        return replace(self, prepare=prepare)
 
     def of_role(self, *roles: Role) -> tuple[TensorSpec, ...]:
         """The declared tensors of these roles, in order."""

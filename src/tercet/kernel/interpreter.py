@@ -1,7 +1,8 @@
 """Triton's interpreter, corrected: without a GPU a kernel gives the numbers that a GPU would give.
 
 Of triton 3.6's interpreter these are put right: a conversion between float types truncates (a GPU
-rounds to nearest even), a fused multiply-add rounds twice, a maximum keeps NaN where a GPU drops
+rounds to nearest even), a product of bfloat16 matrices multiplies bit patterns, a fused
+multiply-add rounds twice, a maximum keeps NaN where a GPU drops
 it, numpy warns of NaN and infinities, and a loop over `tl.program_id` fails with numpy 2.4.
 """
 
@@ -42,6 +43,14 @@ def correct() -> None:
     builder.cast_impl = cast
     builder.create_fp_to_fp = lambda self, source, kind, mode: cast(self, source, kind)
 
+    dot_as_it_was = builder.create_dot
+
+    def dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        if a.dtype.scalar == tl.bfloat16:
+            a, b = (cast(self, operand, tl.float32) for operand in (a, b))
+        return dot_as_it_was(self, a, b, *rest)
+
+    builder.create_dot = dot
     builder.create_fma = _fma
     builder.create_maxnumf = lambda self, x, y: self.binary_op(x, y, np.fmax)
     builder.create_minnumf = lambda self, x, y: self.binary_op(x, y, np.fmin)

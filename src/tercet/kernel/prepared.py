@@ -1,21 +1,17 @@
 """PreparedWeight: a packed weight in its compute layout, made once at load."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor
-from tercet.kernel.rows16 import (
-    LANES,
-    Layout,
-    layout_of,
-    pack_codes,
-    pack_scale,
-    unpack_codes,
-    unpack_scale,
-)
+from tercet.kernel import fragments, rows16
+from tercet.kernel.rows16 import LANES, ROWS_AT_ONCE, Layout, layout_of, pack_scale, unpack_scale
+
+LayoutName = Literal["rows16", "fragments"]
 
 _EXACT_IN: dict[torch.dtype, torch.dtype] = {
     torch.float8_e8m0fnu: torch.bfloat16,
@@ -26,15 +22,16 @@ _EXACT_IN: dict[torch.dtype, torch.dtype] = {
 
 @dataclass(frozen=True, kw_only=True)
 class PreparedWeight:
-    """W [N, K] in the rows16 layout (tercet/kernel/rows16.py), still packed.
+    """W [N, K] in a compute layout, still packed: rows16 on CPUs, fragments on CUDA devices.
 
     Attributes:
-        codes: int32 [ceil(N / 16), runs, 16].
+        codes: int32; rows16 [ceil(N / 16), runs, 16] (tercet/kernel/rows16.py), or fragments
+            [ceil(N / 16), units, 32, 4] (tercet/kernel/fragments.py). The layouts differ in the
+            number of dimensions, which is how an op that is given the tensors tells them apart.
         scale: float32, float16 or bfloat16 [ceil(N / 16), groups, 16]; a second level is folded in.
         zero: None, or like scale.
         scheme: name of the scheme it was packed in.
         shape: (N, K).
-        layout_name: the name of the layout.
     """
 
     codes: Tensor
@@ -42,11 +39,15 @@ class PreparedWeight:
     zero: Tensor | None
     scheme: str
     shape: tuple[int, int]
-    layout_name: str = "rows16"
+
+    @property
+    def layout_name(self) -> LayoutName:
+        """The name of the layout."""
+        return layout_name(self.codes)
 
     @property
     def layout(self) -> Layout:
-        """Where each code and scale lies."""
+        """Sizes of the blocks, groups and codes."""
         return layout_of(self.scheme, *self.shape)
 
     @property
@@ -56,37 +57,107 @@ class PreparedWeight:
         return sum(part.numel() * part.element_size() for part in parts if part is not None)
 
     def to(self, device: torch.device | str) -> "PreparedWeight":
-        """The same weight on another device."""
-        return PreparedWeight(
-            codes=self.codes.to(device),
-            scale=self.scale.to(device),
-            zero=self.zero.to(device) if self.zero is not None else None,
-            scheme=self.scheme,
-            shape=self.shape,
+        """The same weight on another device, in the layout of that device.
+
+        Layouts are changed on the CUDA device, where it takes milliseconds.
+        """
+        wanted = _layout_on(torch.device(device)) or self.layout_name
+        moved = self if wanted == "fragments" else self.arranged(wanted)
+        moved = replace(
+            moved,
+            codes=moved.codes.to(device),
+            scale=moved.scale.to(device),
+            zero=moved.zero.to(device) if moved.zero is not None else None,
         )
+        return moved.arranged(wanted)
+
+    def arranged(self, name: LayoutName) -> "PreparedWeight":
+        """The same weight in the layout of that name, on its device; nothing is lost.
+
+        In pieces of 1024 rows, each widened to 8 bytes a code.
+        """
+        if name == self.layout_name:
+            return self
+        layout, step = self.layout, ROWS_AT_ONCE // LANES
+        pieces = list[Tensor]()
+        for first in range(0, layout.blocks, step):
+            block = self.codes[first : first + step]
+            part = replace(layout, rows=min(ROWS_AT_ONCE, layout.rows - first * LANES))
+            stored = _unpack(block, part)[: part.rows]
+            pieces.append(_pack(_unstored(stored, self.layout_name, part), name, part))
+        codes = torch.cat(pieces) if pieces else _pack(_no_codes(self), name, layout)
+        return replace(self, codes=codes)
 
 
-def prepare(packed: PackedTensor) -> PreparedWeight:
-    """The weight in its compute layout, on the CPU. 16-bit and 8-bit scales stay 16 bits wide.
+def layout_name(codes: Tensor) -> LayoutName:
+    """The layout of a PreparedWeight's codes."""
+    return "fragments" if codes.dim() == 4 else "rows16"
 
-    FormatError where the packed tensor breaks one of its invariants.
+
+def prepare(packed: PackedTensor, device: torch.device | str = "cpu") -> PreparedWeight:
+    """The weight in the compute layout of the device, there. 8-bit scales become 16 bits wide.
+
+    Args:
+        packed: on any device.
+        device: a CUDA device packs fragments itself, from codes moved there as they are stored.
+
+    Raises:
+        FormatError: where the packed tensor breaks one of its invariants.
     """
     packed.validate()
-    layout = layout_of(packed.scheme.name, *packed.shape)
-    scale = packed.scale.cpu()
+    layout, target = layout_of(packed.scheme.name, *packed.shape), torch.device(device)
+    scale = packed.scale.to(target)
     scale = scale.to(_EXACT_IN.get(scale.dtype, scale.dtype))
     if packed.second is not None:
-        scale = scale.float() * packed.second.cpu()
-    zero = packed.zero.cpu() if packed.zero is not None else None
+        scale = scale.float() * packed.second.to(target)
+    zero = packed.zero.to(target) if packed.zero is not None else None
     if zero is not None:
         zero = pack_scale(_per_row(zero.to(_EXACT_IN.get(zero.dtype, zero.dtype)), packed), layout)
     return PreparedWeight(
-        codes=pack_codes(packed.unpack().cpu(), layout),
+        codes=_pack_stored(packed, layout, target),
         scale=pack_scale(_per_row(scale, packed), layout),
         zero=zero,
         scheme=packed.scheme.name,
         shape=packed.shape,
     )
+
+
+def _layout_on(device: torch.device) -> LayoutName | None:
+    """The layout that kernels of a device take; None where there are no kernels (meta)."""
+    return {"cuda": "fragments", "cpu": "rows16"}.get(device.type)  # pyright: ignore[reportReturnType]
+
+
+def _pack_stored(packed: PackedTensor, layout: Layout, device: torch.device) -> Tensor:
+    """Codes in the device's layout, from storage form, some rows at a time."""
+    name, stored, columns = _layout_on(device) or "rows16", packed.codes.to(device), layout.columns
+    storage, pieces = packed.scheme.storage, list[Tensor]()
+    for first in range(0, max(layout.rows, 1), ROWS_AT_ONCE):
+        codes = storage.unpack(stored[first : first + ROWS_AT_ONCE], columns)
+        pieces.append(_pack(codes, name, replace(layout, rows=len(codes))))
+    return torch.cat(pieces)
+
+
+def _pack(codes: Tensor, name: LayoutName, layout: Layout) -> Tensor:
+    return (fragments if name == "fragments" else rows16).pack_codes(codes, layout)
+
+
+def _unpack(codes: Tensor, layout: Layout) -> Tensor:
+    """Codes of blocks of rows to stored codes int64 [rows, columns], in either layout."""
+    name = layout_name(codes)
+    return (fragments if name == "fragments" else rows16).unpack_codes(codes, layout)
+
+
+def _unstored(codes: Tensor, name: LayoutName, layout: Layout) -> Tensor:
+    """Stored codes of a layout to uint8 codes of `formats`."""
+    if name == "fragments" and layout.element.integer:
+        codes = (codes - int(layout.element.lowest)) & (2**layout.bits - 1)
+    elif layout.is_signed:
+        codes = codes ^ 128
+    return codes.to(torch.uint8)
+
+
+def _no_codes(weight: PreparedWeight) -> Tensor:
+    return torch.empty((0, weight.shape[1]), dtype=torch.uint8, device=weight.codes.device)
 
 
 def _per_row(scale: Tensor, packed: PackedTensor) -> Tensor:
@@ -109,6 +180,11 @@ def concatenate(weights: list[PreparedWeight]) -> PreparedWeight:
                 f"cannot concatenate {weight.scheme} with K = {weight.shape[1]} to {first.scheme} "
                 f"with K = {first.shape[1]}: scheme and K must agree; keep the weights apart"
             )
+        if weight.layout_name != first.layout_name:
+            raise UnsupportedError(
+                f"cannot concatenate a weight in {weight.layout_name} to one in "
+                f"{first.layout_name}: move both to one device"
+            )
         if weight.scale.dtype != first.scale.dtype:
             raise UnsupportedError("cannot concatenate weights whose scales differ in dtype")
         if weight.shape[0] % LANES:
@@ -128,8 +204,10 @@ def concatenate(weights: list[PreparedWeight]) -> PreparedWeight:
 
 def decode_blocks(weight: PreparedWeight, blocks: Tensor | slice) -> Tensor:
     """float32 W of the chosen blocks of 16 rows, [16 B, K]; rows past N are zeros."""
-    layout = weight.layout
-    levels = layout.levels().to(weight.codes.device)[unpack_codes(weight.codes[blocks], layout)]
+    layout, codes = weight.layout, weight.codes[blocks]
+    named = weight.layout_name == "fragments"
+    table = fragments.levels(layout) if named else layout.levels()
+    levels = table.to(codes.device)[_unpack(codes, layout)]
     if weight.zero is not None:
         levels = levels - unpack_scale(weight.zero[blocks], layout)
     return levels * unpack_scale(weight.scale[blocks], layout)

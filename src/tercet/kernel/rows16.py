@@ -77,12 +77,16 @@ class Layout:
 
     def levels(self) -> Tensor:
         """float32 [256]: the level of each stored code, repeated for codes below 8 bits."""
-        codes = torch.arange(256)
         if self.is_signed:
-            return codes.to(torch.uint8).view(torch.int8).float()
-        levels = self.element.table()
-        padded = pad(levels, (0, 2**self.bits - len(levels)))
-        return padded[codes % 2**self.bits]
+            return torch.arange(256).to(torch.uint8).view(torch.int8).float()
+        return levels_of(self.element, self.bits)
+
+
+def levels_of(element: Element, bits: int) -> Tensor:
+    """float32 [256]: the level of each code of `formats`, repeated for codes below 8 bits."""
+    levels = element.table()
+    padded = pad(levels, (0, 2**bits - len(levels)))
+    return padded[torch.arange(256) % 2**bits]
 
 
 @cache
@@ -97,7 +101,7 @@ def layout_of(scheme: str, rows: int, columns: int) -> Layout:
 
 def pack_codes(codes: Tensor, layout: Layout) -> Tensor:
     """uint8 codes [rows, columns], as in `formats`, to int32 codes in rows16."""
-    packed = torch.empty(layout.codes_shape, dtype=torch.int32)
+    packed = torch.empty(layout.codes_shape, dtype=torch.int32, device=codes.device)
     for first in range(0, layout.rows, ROWS_AT_ONCE):
         part = codes[first : first + ROWS_AT_ONCE]
         at = first // LANES
@@ -114,7 +118,7 @@ def _pack_block_rows(codes: Tensor, layout: Layout) -> Tensor:
     wide = wide.reshape(blocks, LANES, layout.groups, group)
     wide = pad(wide, (0, layout.runs_per_group * per - group))
     digits = wide.reshape(blocks, LANES, layout.groups * layout.runs_per_group, per)
-    dwords = torch.zeros(digits.shape[:-1], dtype=torch.int32)
+    dwords = torch.zeros(digits.shape[:-1], dtype=torch.int32, device=codes.device)
     for i in range(per):
         dwords |= digits[..., i].to(torch.int32) << (layout.bits * i)
     return dwords.transpose(1, 2)

@@ -14,7 +14,8 @@ from pathlib import Path
 import torch
 
 from tercet.errors import BuildError, UnsupportedError, unknown_name
-from tercet.kernel.contract import Context, Implementation, Kernels, Op, Run, Sizes
+from tercet.kernel.contract import Implementation, Kernels, Op, Run
+from tercet.kernel.requirement import Context, Options, Sizes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,22 +32,37 @@ class Verdict:
         return f"{self.implementation:12} {mark:8} {self.reason}"
 
 
+_CALLS = 65536
 _chosen: dict[tuple[object, ...], Kernels] = {}
+_by_call: dict[tuple[object, ...], Kernels] = {}
 _forced: dict[str, Kernels] = {}
 
 
-def choose(op: Op, device: str, dtype: torch.dtype, sizes: Sizes | None = None) -> Kernels:
+def choose(
+    op: Op,
+    device: str,
+    dtype: torch.dtype,
+    sizes: Sizes | None = None,
+    options: Options | None = None,
+) -> Kernels:
     """The best implementation that may run; the choice is kept for the life of the process.
 
     Warns once when only a slow one may, and says what the faster ones miss. UnsupportedError where
-    none may run.
+    none may run. A call of known sizes and options (hashable, in one order) is one lookup.
     """
     if _forced and op.name in _forced:
         return _forced[op.name]
-    key = (op.name, device, dtype, _fits(op, sizes))
-    if key not in _chosen:
-        _chosen[key] = _first_that_runs(op, Context(device, dtype, sizes or {}))
-    return _chosen[key]
+    call = (op.name, device, dtype, *(sizes or {}).values(), *(options or {}).values())
+    found = _by_call.get(call)
+    if found is None:
+        context = Context(device, dtype, sizes or {}, op.traits(options or {}))
+        key = (op.name, device, dtype, *_fits(op, context))
+        if key not in _chosen:
+            _chosen[key] = _first_that_runs(op, context)
+        if len(_by_call) >= _CALLS:
+            _by_call.clear()
+        found = _by_call[call] = _chosen[key]
+    return found
 
 
 def choose_gradient(op: Op, device: str, dtype: torch.dtype, sizes: Sizes | None = None) -> Run:
@@ -80,13 +96,19 @@ def using(op: Op, kernels: Kernels) -> Generator[None, None, None]:
 def forget() -> None:
     """Forgets every choice: the next calls choose (and warn) anew."""
     _chosen.clear()
+    _by_call.clear()
 
 
 def explain(
-    op: Op, device: str, dtype: torch.dtype, sizes: Sizes | None = None
+    op: Op,
+    device: str,
+    dtype: torch.dtype,
+    sizes: Sizes | None = None,
+    options: Options | None = None,
 ) -> tuple[Verdict, ...]:
-    """A verdict on each implementation, best first."""
-    context, verdicts, found = Context(device, dtype, sizes or {}), list[Verdict](), False
+    """A verdict on each implementation, best first; sizes and options not given are not judged."""
+    context = Context(device, dtype, sizes or {}, op.traits(options or {}))
+    verdicts, found = list[Verdict](), False
     for implementation in op.implementations:
         missing = _missing(implementation, context)
         chosen = missing is None and not found
@@ -108,11 +130,10 @@ def load(op: Op, name: str) -> Kernels:
     return op.implementation(name).load()
 
 
-def _fits(op: Op, sizes: Sizes | None) -> tuple[bool, ...]:
-    if sizes is None:
-        return ()
+def _fits(op: Op, context: Context) -> tuple[bool, ...]:
     return tuple(
-        implementation.requirement.unfit(sizes) is None for implementation in op.implementations
+        implementation.requirement.unfit(context.sizes, context.options) is None
+        for implementation in op.implementations
     )
 
 

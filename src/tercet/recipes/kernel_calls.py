@@ -10,8 +10,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from tercet.errors import UnsupportedError, unknown_name
 from tercet.harness.bench import BenchReport
 from tercet.harness.bench import bench as bench_op
@@ -21,6 +19,7 @@ from tercet.harness.check import CheckReport
 from tercet.harness.check import check as check_op
 from tercet.harness.cross_compile import TARGETS, CompileReport, cross_compile
 from tercet.harness.finding import Finding
+from tercet.harness.given import complete_sizes, device_or_best, dtype_of, known_axes
 from tercet.harness.new_op import NewOp, new_op
 from tercet.harness.profile import ProfileReport
 from tercet.harness.profile import profile as profile_op
@@ -58,12 +57,17 @@ def list_ops() -> tuple[OpSummary, ...]:
 
 
 def explain(
-    op: str, *, sizes: Mapping[str, int], dtype: str, device: str | None
+    op: str,
+    *,
+    sizes: Mapping[str, int],
+    dtype: str,
+    device: str | None,
+    options: Mapping[str, Any] | None = None,
 ) -> tuple[Choice, ...]:
     """Each implementation's verdict, best first."""
     found = select.find(op)
-    _check_axes(found, sizes)
-    verdicts = select.explain(found, _device(device), _dtype(dtype), sizes)
+    known_axes(found, sizes)
+    verdicts = select.explain(found, device_or_best(device), dtype_of(dtype), sizes, options)
     return tuple(
         Choice(
             implementation=verdict.implementation,
@@ -91,7 +95,7 @@ def check(
     model: str | None,
 ) -> CheckSummary:
     """`harness.check`, or `harness.scale` at a model's shapes."""
-    found, where = select.find(op), _device(device)
+    found, where = select.find(op), device_or_best(device)
     if model is not None:
         report = check_scale(found, model, device=where, seed=seed, implementation=implementation)
     else:
@@ -103,7 +107,7 @@ def check(
             seed=seed,
             cases=_cases(found, cases) if cases is not None else None,
             integration=cases is None,
-            location=None if op in select.discover() else op,
+            location=None if op in select.names() else op,
         )
     counts = Counter((finding.implementation, finding.passed) for finding in report.findings)
     names = sorted({finding.implementation for finding in report.findings})
@@ -145,7 +149,7 @@ def bench(
         _workloads(found, Calls.model_validate(calls)),
         implementations=None if implementation is None else (implementation,),
         baselines=baselines,
-        device=_device(device),
+        device=device_or_best(device),
         seed=seed,
         candidate=candidate_from(Path(candidate)) if candidate is not None else None,
     )
@@ -172,7 +176,7 @@ def profile(
     device: str | None,
 ) -> tuple[ProfileReport, ...]:
     """`harness.profile` of each call."""
-    found, where = select.find(op), _device(device)
+    found, where = select.find(op), device_or_best(device)
     limits = ceilings(where)
     return tuple(
         profile_op(
@@ -203,7 +207,7 @@ def tune(
         found,
         implementation,
         _workloads(found, Calls.model_validate(calls)),
-        device=_device(device),
+        device=device_or_best(device),
         seed=seed,
         write=write,
     )
@@ -249,21 +253,6 @@ def report(*, output: str, files: list[str] | None) -> ReportSummary:
     return write_report([record for path in paths for record in _records(path)], Path(output))
 
 
-def _device(device: str | None) -> str:
-    if device not in (None, "cpu", "cuda"):
-        raise UnsupportedError(f"device {device!r}: allowed are cpu and cuda")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UnsupportedError("device 'cuda': this machine has no GPU that torch can use; try cpu")
-    return device or ("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise UnsupportedError(f"dtype {name!r}: allowed are bfloat16, float16 and float32")
-    return found
-
-
 def _describe(op: Op) -> OpSummary:
     package = import_module(f"tercet.ops.{op.name}")
     assert package.__file__ is not None
@@ -285,24 +274,17 @@ def _describe(op: Op) -> OpSummary:
     )
 
 
-def _check_axes(op: Op, sizes: Mapping[str, int]) -> None:
-    axes = [axis.name for axis in op.axes]
-    if unknown := set(sizes) - set(axes):
-        raise UnsupportedError(f"{op.name!r} has no axes {sorted(unknown)}: it has {axes}")
-
-
 def _workloads(op: Op, calls: Calls) -> tuple[Workload, ...]:
     if (calls.sizes is None) == (calls.model is None):
         raise UnsupportedError("calls: give either sizes or a model of the catalog")
-    dtype = _dtype(calls.dtype)
+    dtype = dtype_of(calls.dtype)
     if calls.model is not None:
         found = workloads_of(op, calls.model, calls.tensor_parallel, calls.tokens)
         options = calls.options
         return tuple(replace(w, dtype=dtype, options={**w.options, **options}) for w in found)
     sizes = calls.sizes or {}
-    _check_axes(op, sizes)
-    if missing := [axis.name for axis in op.axes if axis.name not in sizes]:
-        raise UnsupportedError(f"{op.name!r} also needs a size for {', '.join(missing)}")
+    known_axes(op, sizes)
+    complete_sizes(op, sizes)
     name = " ".join(f"{axis}={size}" for axis, size in sizes.items())
     return (Workload(name=name, sizes=sizes, dtype=dtype, options=calls.options),)
 

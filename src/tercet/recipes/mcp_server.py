@@ -62,6 +62,9 @@ async def explain(
     op: OpName,
     sizes: Annotated[dict[str, int] | None, Field(description="Axis -> size.")] = None,
     dtype: Annotated[str, Field(description="bfloat16, float16 or float32.")] = "bfloat16",
+    options: Annotated[
+        dict[str, Any] | None, Field(description="The op's options, as scheme: ternary-channel.")
+    ] = None,
     device: Device = None,
     seconds: Seconds = 120,
 ) -> tuple[Choice, ...]:
@@ -73,6 +76,7 @@ async def explain(
         op=op,
         sizes=sizes or {},
         dtype=dtype,
+        options=options,
         device=device,
     )
 

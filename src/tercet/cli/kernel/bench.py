@@ -17,10 +17,11 @@ from tercet.cli.kernel.calls import (
     chosen_directions,
     chosen_workloads,
 )
-from tercet.cli.kernel.shape import Device, OpName, Options, Seed, default_device
+from tercet.cli.kernel.shape import Device, OpName, Options, Seed
 from tercet.cli.show import Json, console, print_json, say
 from tercet.harness.bench import SECONDS_PER_ROW, BenchReport, bench
 from tercet.harness.candidate import candidate_from
+from tercet.harness.given import device_or_best
 from tercet.kernel.select import find
 from tercet.records import Outcome, Record, append
 
@@ -67,7 +68,7 @@ def bench_command(
         implementations=implementation,
         baselines=baselines,
         directions=chosen_directions(direction),
-        device=default_device(device),
+        device=device_or_best(device),
         seed=seed,
         seconds_per_row=seconds,
         candidate=candidate_from(candidate) if candidate is not None else None,

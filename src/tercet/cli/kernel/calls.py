@@ -7,6 +7,7 @@ import typer
 
 from tercet.cli.kernel.shape import parse_workload
 from tercet.errors import UnsupportedError
+from tercet.harness.given import complete_sizes
 from tercet.harness.shapes import workloads_of
 from tercet.kernel.contract import Op, Workload
 from tercet.kernel.tuned import Direction
@@ -48,10 +49,7 @@ def chosen_workloads(
     found = list[Workload]()
     for shape in shapes or ():
         workload = parse_workload(op, shape, dtype or _USUAL, options)
-        if missing := [axis.name for axis in op.axes if axis.name not in workload.sizes]:
-            raise UnsupportedError(
-                f"shape {shape!r}: {op.name!r} also needs a size for {', '.join(missing)}"
-            )
+        complete_sizes(op, workload.sizes)
         found.append(workload)
     given = parse_workload(op, "", dtype or _USUAL, options)
     for model in models or ():

@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from tercet.cli.kernel.shape import Device, OpName, Seed, default_device
+from tercet.cli.kernel.shape import Device, OpName, Seed
 from tercet.cli.show import Json, bar, console, print_json
 from tercet.harness.candidate import candidate_from
 from tercet.harness.check import CheckReport, check
+from tercet.harness.given import device_or_best
 from tercet.harness.isolate import MEMORY_BYTES, SECONDS
 from tercet.harness.scale import check_scale
 from tercet.kernel.select import find, names
@@ -39,7 +40,7 @@ def check_command(
 ) -> None:
     """Check forward and backward against float64, and all that a kernel must not do."""
     found = find(op)
-    where = default_device(device)
+    where = device_or_best(device)
     judged = candidate_from(candidate) if candidate is not None else None
     if scale is not None:
         report = check_scale(found, scale, device=where, seed=seed, implementation=implementation)

@@ -6,11 +6,12 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from tercet.cli.kernel.shape import Device, Dtype, OpName, Options, Shape, default_device
+from tercet.cli.kernel.shape import Device, Dtype, OpName, Options, Shape
 from tercet.cli.kernel.shape import parse_workload as workload_of
 from tercet.cli.show import Json, console, print_json
 from tercet.errors import UnsupportedError
 from tercet.harness.ceilings import ceilings
+from tercet.harness.given import device_or_best
 from tercet.harness.profile import ProfileReport, profile
 from tercet.harness.roofline import flops_per_second
 from tercet.kernel.select import find
@@ -39,7 +40,7 @@ def profile_command(
             break
     else:
         raise UnsupportedError(f"direction {direction!r}: allowed are forward and backward")
-    found, where = find(op), default_device(device)
+    found, where = find(op), device_or_best(device)
     workload, limits = workload_of(found, shape, dtype, option), ceilings(where)
     report = profile(
         found,

@@ -3,17 +3,17 @@
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import typer
 from rich.table import Table
 
 from tercet.cli.show import Json, console, print_json, say
 from tercet.errors import UnsupportedError
+from tercet.harness.given import device_or_best
 from tercet.harness.regress import compare
 from tercet.harness.regress_report import Change, RegressReport
 from tercet.harness.report import regress_markdown, write_regress
 from tercet.harness.revisions import interleaved, model_rows
-from tercet.kernel.select import discover
+from tercet.kernel.select import names
 from tercet.kernel.tuned import device_name
 from tercet.records import Record, load
 
@@ -70,9 +70,9 @@ def _between(
     tensor_parallel: int,
     tokens: int | None,
 ) -> RegressReport:
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = device_or_best(None)
     rows = model_rows(
-        ops or sorted(discover()),
+        ops or sorted(names()),
         models or [_MODEL[device]],
         tensor_parallel,
         tokens or _TOKENS[device],

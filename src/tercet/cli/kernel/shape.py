@@ -2,10 +2,10 @@
 
 from typing import Annotated, Any
 
-import torch
 import typer
 
 from tercet.errors import UnsupportedError
+from tercet.harness.given import dtype_of
 from tercet.kernel.contract import Op, Workload
 
 OpName = Annotated[str, typer.Argument(help="An op's name, or the path of its folder.")]
@@ -35,20 +35,8 @@ def parse_workload(
             )
         if part:
             sizes[axis] = int(size)
-    found = getattr(torch, dtype, None)
-    if not isinstance(found, torch.dtype):
-        raise UnsupportedError(f"dtype {dtype!r}: allowed are bfloat16, float16 and float32")
     chosen = dict(_option(text) for text in options or ())
-    return Workload(name=shape, sizes=sizes, dtype=found, options=chosen)
-
-
-def default_device(device: str | None) -> str:
-    """The device that was asked for, or the best there is."""
-    if device not in (None, "cpu", "cuda"):
-        raise UnsupportedError(f"device {device!r}: allowed are cpu and cuda")
-    if device == "cuda" and not torch.cuda.is_available():
-        raise UnsupportedError("device 'cuda': this machine has no GPU that torch can use; try cpu")
-    return device or ("cuda" if torch.cuda.is_available() else "cpu")
+    return Workload(name=shape, sizes=sizes, dtype=dtype_of(dtype), options=chosen)
 
 
 def _option(text: str) -> tuple[str, Any]:

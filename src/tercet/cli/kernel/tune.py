@@ -15,9 +15,10 @@ from tercet.cli.kernel.calls import (
     chosen_directions,
     chosen_workloads,
 )
-from tercet.cli.kernel.shape import Device, OpName, Options, Seed, default_device
+from tercet.cli.kernel.shape import Device, OpName, Options, Seed
 from tercet.cli.show import Json, console, print_json
 from tercet.errors import UnsupportedError
+from tercet.harness.given import device_or_best
 from tercet.harness.tune import SECONDS_PER_SHAPE, TunedShape, TuneReport, tune
 from tercet.kernel.contract import Op
 from tercet.kernel.select import find
@@ -56,7 +57,7 @@ def tune_command(
         found,
         implementation or _first_with_space(found),
         workloads,
-        device=default_device(device),
+        device=device_or_best(device),
         directions=chosen_directions(direction),
         seconds=seconds,
         seed=seed,

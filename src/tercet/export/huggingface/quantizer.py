@@ -92,7 +92,7 @@ class PackedBuffers(nn.Module):
     def weight_for(self, device: torch.device) -> PreparedWeight:
         """The weight in its compute layout, made at the first use on a device."""
         if self.prepared is None or self.prepared.codes.device != device:
-            self.prepared = prepare(self.packed()).to(device)
+            self.prepared = prepare(self.packed(), device)
         return self.prepared
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:

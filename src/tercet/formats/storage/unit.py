@@ -7,6 +7,7 @@ from math import ceil
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from tercet.errors import FormatError
 
@@ -81,10 +82,15 @@ class Storage(ABC):
         numbers = units[:, 0].to(torch.int32)
         if self.unit_bytes == 2:
             numbers |= units[:, 1].to(torch.int32) << 8
-        return self._table.to(units.device).index_select(0, numbers)
+        # a tensor made inside a mode (torch's fakes) must not outlive it
+        table = self._make_table() if is_in_torch_dispatch_mode() else self._table
+        return table.to(units.device).index_select(0, numbers)
 
     @cached_property
     def _table(self) -> Tensor:
+        return self._make_table()
+
+    def _make_table(self) -> Tensor:
         words = torch.arange(256**self.unit_bytes)
         return self.unpack_units(number_to_digits(words, 256, self.unit_bytes))
 

@@ -19,6 +19,7 @@ from triton.runtime.jit import JITFunction, TensorWrapper
 
 from tercet.errors import UnsupportedError
 from tercet.harness.cross_compile.workloads import Call, calls
+from tercet.harness.gradients import as_leaves, wanted_gradients
 from tercet.kernel.contract import Kernels, Op, outputs_of
 from tercet.kernel.register import behind
 from tercet.kernel.select import load, using
@@ -63,7 +64,7 @@ class Launch:
 
 def capture(op: Op, implementation: str) -> tuple[Launch, ...]:
     """Every launch of the implementation in the op's production calls, forward and backward."""
-    kernels = load(op, implementation)
+    kernels, op = load(op, implementation), op.arranged(op.implementation(implementation))
     launches: list[Launch] = []
     for call in calls(op, op.implementation(implementation)):
         for device in (None, *tuned_devices(op)):
@@ -80,11 +81,9 @@ def run(op: Op, kernels: Kernels, call: Call) -> None:
     """The call and its gradient on these kernels, on tensors without memory."""
     with FakeTensorMode(), _Inside(), using(op, kernels):
         arguments = op.prepare(call.make())
-        inputs: list[Tensor] = []
-        for name in op.differentiable if kernels.gradient is not None else ():
-            if isinstance(arguments.get(name), Tensor):
-                arguments[name] = arguments[name].detach().requires_grad_()
-                inputs.append(arguments[name])
+        names = wanted_gradients(op, arguments) if kernels.gradient is not None else ()
+        arguments = as_leaves(arguments, names)
+        inputs = [arguments[name] for name in names]
         results = outputs_of(op.run(*arguments.values()))
         specs = op.of_role("output", "saved")
         outputs = [

@@ -10,7 +10,7 @@ from tercet.harness.cross_compile.resources import of_ptx
 from tercet.harness.cross_compile.target import Target
 from tercet.harness.cross_compile.units import reason
 from tercet.kernel.contract import Implementation
-from tercet.kernel.cuda import architecture, find_nvcc
+from tercet.kernel.cuda import INCLUDE, architecture, find_nvcc
 
 _FLAGS = ("-std=c++17", "-O3", "-cubin", "-Xptxas", "-v")
 _SECONDS = 300
@@ -53,9 +53,9 @@ def _compile(implementation: Implementation, source: Path, target: Target) -> li
         return [row]
     with TemporaryDirectory() as folder:
         command = [nvcc, *_FLAGS, f"-arch={architecture(_capability(target))}", "--keep"]
-        command += ["--keep-dir", folder, "-o", f"{folder}/kernel.cubin", str(source)]
+        command += ["--keep-dir", folder, "-o", f"{folder}/kernel.cubin", f"-I{INCLUDE}"]
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_SECONDS, check=False
+            [*command, str(source)], capture_output=True, text=True, timeout=_SECONDS, check=False
         )
         if done.returncode:
             why = reason(done.stdout + done.stderr, done.returncode)

@@ -12,7 +12,7 @@ from tercet.harness.cross_compile.target import TARGETS, target_of
 from tercet.harness.cross_compile.units import reason
 from tercet.harness.finding import Finding
 from tercet.kernel.contract import Op
-from tercet.kernel.select import discover
+from tercet.kernel.select import names
 from tercet.records import Environment, Outcome, Record
 
 COMPILED = ("triton", "gluon", "cuda")
@@ -84,7 +84,7 @@ def as_records(report: CompileReport, environment: Environment) -> list[Record]:
 
 
 def _in_child(op: Op, implementation: str, targets: Sequence[str]) -> tuple[CompileRow, ...]:
-    name = op.name if op.name in discover() else str(baseline_path(op).parent)
+    name = op.name if op.name in names() else str(baseline_path(op).parent)
     module = "tercet.harness.cross_compile.child"
     done = subprocess.run(
         [sys.executable, "-m", module, name, implementation, ",".join(targets)],

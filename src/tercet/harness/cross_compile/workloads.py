@@ -41,7 +41,7 @@ def calls(op: Op, implementation: Implementation) -> tuple[Call, ...]:
         for model in MODELS
         for workload in workloads_of(op, model)
         if workload.dtype in requirement.dtypes
-        and all(workload.sizes[axis] % of == 0 for axis, of in requirement.multiples.items())
+        and requirement.unfit(workload.sizes, op.traits(workload.options)) is None
     )
     return found or _largest_case(op)
 

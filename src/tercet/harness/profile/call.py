@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from pydantic import BaseModel, ConfigDict
-from torch import Tensor
 
 from tercet.errors import UnsupportedError
+from tercet.harness.gradients import as_leaves, wanted_gradients
 from tercet.kernel.contract import Cost, Op, Workload, outputs_of
 from tercet.kernel.select import explain, find, load, using
 from tercet.kernel.tuned import Direction
@@ -62,7 +62,7 @@ def chosen_implementation(op: Op, workload: Workload, device: str, name: str | N
 
     UnsupportedError where it may not run here, and why.
     """
-    verdicts = explain(op, device, workload.dtype, workload.sizes)
+    verdicts = explain(op, device, workload.dtype, workload.sizes, workload.options)
     if name is not None:
         op.implementation(name)
         verdicts = tuple(verdict for verdict in verdicts if verdict.implementation == name)
@@ -100,12 +100,9 @@ def _forward(op: Op, arguments: dict[str, Any]) -> object:
 
 
 def _backward(op: Op, arguments: dict[str, Any]) -> Callable[[], object]:
-    given = dict(arguments)
-    inputs: list[Tensor] = []
-    for name in op.differentiable:
-        if isinstance(given.get(name), Tensor):
-            given[name] = given[name].detach().requires_grad_()
-            inputs.append(given[name])
+    names = wanted_gradients(op, arguments)
+    given = as_leaves(arguments, names)
+    inputs = [given[name] for name in names]
     results = outputs_of(op.run(*given.values()))
     outputs = [
         result

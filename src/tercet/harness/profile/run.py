@@ -8,7 +8,7 @@ from tercet.harness.profile.report import ProfileReport, Timeline
 from tercet.harness.profile.timeline import timeline
 from tercet.harness.profile.words import Facts, advise
 from tercet.kernel.contract import Cost, Op, Workload
-from tercet.kernel.select import discover
+from tercet.kernel.select import names
 from tercet.kernel.tuned import Direction, table_path
 
 
@@ -39,7 +39,7 @@ def profile(
         UnsupportedError: where the implementation may not run here, or there is no such direction.
     """
     request = Request(
-        op=op.name if op.name in discover() else str(table_path(op.name, "").parent.parent),
+        op=op.name if op.name in names() else str(table_path(op.name, "").parent.parent),
         implementation=chosen_implementation(op, workload, device, implementation),
         name=workload.name,
         sizes=dict(workload.sizes),

@@ -102,7 +102,7 @@ _forward = define(
 
 
 def _prepare(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    weight = prepare(arguments["weight"]).to(arguments["ids"].device)
+    weight = prepare(arguments["weight"], arguments["ids"].device)
     return {
         "ids": arguments["ids"],
         "codes": weight.codes,

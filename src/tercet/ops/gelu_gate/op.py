@@ -17,6 +17,7 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
+from tercet.kernel.one_device import on_one_device
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose, choose_gradient
 from tercet.ops.gelu_gate.cases import CASES, inputs, shapes
@@ -54,10 +55,7 @@ def _check(gate: Tensor, up: Tensor) -> None:
             f"gelu_gate: gate is {gate.dtype} {list(gate.shape)}, up {up.dtype} {list(up.shape)}: "
             "they must be alike, with at least one axis"
         )
-    if gate.device != up.device:
-        raise UnsupportedError(
-            f"gelu_gate: gate is on {gate.device}, up on {up.device}: move one of them"
-        )
+    on_one_device("gelu_gate", "gate", gate, up=up)
 
 
 def _run(gate: Tensor, up: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
+from tercet.kernel.one_device import on_one_device
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose, choose_gradient
 from tercet.ops.layer_norm.cases import CASES, inputs, shapes
@@ -61,11 +62,7 @@ def _check(x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
             f"layer_norm: weight is {weight.dtype} {list(weight.shape)}, bias {bias.dtype} "
             f"{list(bias.shape)}: they must be alike"
         )
-    for name, other in (("weight", weight), ("bias", bias)):
-        if other is not None and other.device != x.device:
-            raise UnsupportedError(
-                f"layer_norm: x is on {x.device}, {name} on {other.device}: move one of them"
-            )
+    on_one_device("layer_norm", "x", x, weight=weight, bias=bias)
 
 
 def _run(
@@ -195,6 +192,7 @@ OP = Op(
             language="triton",
             space={
                 "ROWS": (1, 2),
+                "WALK": (0, 1024, 2048, 4096, 8192),
                 "WAVES": (0, 1, 2, 4),
                 "STAGES": (1, 2, 3),
                 "num_warps": (4, 8, 16),

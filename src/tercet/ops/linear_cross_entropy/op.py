@@ -265,6 +265,12 @@ def gradient_cost(arguments: Mapping[str, Any]) -> Cost:
 
 
 _FLOAT32 = (torch.float32,)
+_SPACE = {
+    "CHUNK": (512, 640, 768, 1024),
+    "RESIDENT": (0, 1),
+    "SLICE": (8192, 16384),
+    "SPLIT": (1, 2, 4, 8),
+}
 
 OP = Op(
     name="linear_cross_entropy",
@@ -312,17 +318,21 @@ OP = Op(
     differentiable=("x", "weight"),
     implementations=(
         Implementation(
+            name="cuda",
+            requirement=Requirement(
+                devices=("cuda",), dtypes=_DTYPES, nvcc=True, capability=(9, 0)
+            ),
+            module="tercet.ops.linear_cross_entropy.cuda",
+            language="cuda",
+            space=_SPACE,
+            gradient_space={"num_warps": (4, 8)},
+        ),
+        Implementation(
             name="triton",
             requirement=Requirement(devices=("cuda",), dtypes=_DTYPES),
             module="tercet.ops.linear_cross_entropy.triton",
             language="triton",
-            space={
-                "CHUNK": (512, 640, 768, 1024),
-                "RESIDENT": (0, 1),
-                "SLICE": (8192, 16384),
-                "SPLIT": (1, 2, 4, 8),
-                "num_warps": (16, 32),
-            },
+            space={**_SPACE, "num_warps": (16, 32)},
             gradient_space={"num_warps": (4, 8)},
         ),
         Implementation(

@@ -3,6 +3,10 @@
 import torch
 from torch import Tensor
 
+from tercet.kernel.kept_gradient import gradient
+
+__all__ = ["forward", "gradient"]
+
 CHUNK = 256
 
 
@@ -51,17 +55,6 @@ def forward(
             total.addmm_(grad.T.to(total_dtype), x[part].to(total_dtype))
     loss = losses.sum() / (count if reduction == "mean" else 1)
     return loss, grad_x, total.to(weight.dtype)
-
-
-def gradient(
-    grad: Tensor, grad_x: Tensor, grad_weight: Tensor, in_place: bool
-) -> tuple[Tensor, Tensor]:
-    """As op's linear_kl_gradient: both times the scalar grad."""
-    # a Python number is multiplied in float32; a scalar tensor would be rounded to their dtype
-    factor = grad.item()
-    if in_place:
-        return grad_x.mul_(factor), grad_weight.mul_(factor)
-    return grad_x * factor, grad_weight * factor
 
 
 def _divergence(log_q: Tensor, log_p: Tensor, beta: float) -> tuple[Tensor, Tensor]:

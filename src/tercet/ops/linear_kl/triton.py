@@ -9,11 +9,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tercet.kernel.add_product import add_product
+from tercet.kernel.device.scaled import scaled
 from tercet.kernel.launch import as_rows, multiprocessors
 from tercet.kernel.tuned import configuration
 
 _DEFAULT = {"CHUNK": 512, "BLOCK": 4096, "num_warps": 16}
-_DEFAULT_GRADIENT = {"BLOCK": 8192, "num_warps": 8}
 _LOWEST = tl.constexpr(-3.0e38)  # not -inf, so that inf - inf does not arise without an infinity
 _FORWARD, _REVERSE, _MIXTURE = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 
@@ -114,18 +115,6 @@ def _divergence_rows(
                 tl.store(grad_ptr + start + at, tl.where(kept, grad * unit, 0.0), inside)
 
 
-@triton.jit
-def _scale(factor_ptr, from_ptr, to_ptr, N, IN_PLACE: tl.constexpr, BLOCK: tl.constexpr):
-    factor = tl.load(factor_ptr).to(tl.float32)
-    # the usual loss.backward() comes with 1: nothing is read or written, and no host waits
-    count = tl.where(factor == 1.0, 0, N) if IN_PLACE else N
-    start = tl.program_id(0).to(tl.int64) * BLOCK
-    for first in tl.range(start, count, tl.num_programs(0) * BLOCK):
-        at = first + tl.arange(0, BLOCK)
-        value = tl.load(from_ptr + at, at < N, 0.0).to(tl.float32)
-        tl.store(to_ptr + at, value * factor, at < N)
-
-
 def forward(
     x: Tensor, weight: Tensor, teacher_x: Tensor, teacher_weight: Tensor, mask: Tensor | None,
     temperature: float, beta: float, reduction: str,
@@ -172,7 +161,7 @@ def forward(
         if x_gradient:
             torch.mm(grads[:size], weight, out=grad_x[part])
         if weight_gradient:
-            _add_product(total, grads[:size].t(), x[part], fresh=first == 0)
+            add_product(total, grads[:size].t(), x[part], fresh=first == 0)
     loss = losses.sum()
     return loss / count if reduction == "mean" else loss, grad_x, total.to(x.dtype)
 
@@ -187,33 +176,9 @@ def _logits(x: Tensor, weight: Tensor, out: Tensor) -> None:
         torch.mm(x.to(out.dtype), weight.t().to(out.dtype), out=out)
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor, *, fresh: bool) -> None:
-    """total (+)= left @ right, summed in float32 and rounded once to total's dtype."""
-    beta = 0 if fresh else 1
-    if total.dtype == left.dtype:
-        total.addmm_(left, right, beta=beta)
-    elif total.is_cuda:
-        torch.addmm(total, left, right, out_dtype=total.dtype, beta=beta, out=total)
-    else:  # out_dtype is for GPUs; here kernels are interpreted
-        total.addmm_(left.to(total.dtype), right.to(total.dtype), beta=beta)
-
-
 def gradient(
     grad: Tensor, grad_x: Tensor, grad_weight: Tensor, in_place: bool
 ) -> tuple[Tensor, Tensor]:
     """As op's linear_kl_gradient: both times the scalar grad."""
-    first, second = (_scaled(grad, kept, in_place) for kept in (grad_x, grad_weight))
+    first, second = (scaled("linear_kl", grad, kept, in_place) for kept in (grad_x, grad_weight))
     return first, second
-
-
-def _scaled(grad: Tensor, kept: Tensor, in_place: bool) -> Tensor:
-    out = kept if in_place else torch.empty_like(kept)
-    if kept.numel():
-        options = dict(
-            configuration("linear_kl", "triton", {"N": kept.numel()}, _DEFAULT_GRADIENT, "backward")
-        )
-        programs = triton.cdiv(kept.numel(), options["BLOCK"])
-        _scale[(min(programs, 8 * multiprocessors(kept.device)),)](
-            grad, kept, out, kept.numel(), IN_PLACE=in_place, **options
-        )
-    return out

@@ -10,7 +10,9 @@ from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
 from tercet.kernel.cases import values
 from tercet.kernel.contract import Case, Workload
+from tercet.kernel.device.row_codes import ELEMENTS, quantize
 from tercet.kernel.model_shape import ModelShape
+from tercet.ops.linear_packed.arguments import FLOATS
 
 SCHEMES = (
     "ternary",
@@ -83,13 +85,27 @@ def _make(
     bias: torch.dtype | None = None,
     kind: str = "normal",
     seed: int = 0,
+    activation: str = "none",
+    coded: bool = False,
+    residual: bool = False,
+    out: torch.dtype | None = None,
 ) -> dict[str, Any]:
     packed = random_weight(scheme, n, shape[-1], seed=seed + n, zero_groups=kind == "zeros")
     generator = torch.Generator().manual_seed(seed + 3)
+    x, x_scale, x_sum = _x(shape, dtype, kind, seed), None, None
+    added = torch.randn((*shape[:-1], n), generator=generator)
+    if coded:
+        x, x_scale, x_sum = quantize(x, activation)
+        out = out or torch.bfloat16
     return {
-        "x": _x(shape, dtype, kind, seed),
+        "x": x,
         "weight": packed,
         "bias": torch.randn(n, generator=generator).to(bias) if bias is not None else None,
+        "residual": added.to(out or dtype) if residual else None,
+        "x_scale": x_scale,
+        "x_sum": x_sum,
+        "activation": activation,
+        "out_dtype": out,
     }
 
 
@@ -100,28 +116,71 @@ def _case(name: str, *arguments: Any, **options: Any) -> Case:
     return Case(name=name, make=make)
 
 
+_MAIN = ("ternary", "nonary", "int4-asym", "int8-channel", "fp8_e4m3")
+_FEW = ("ternary", "int4-asym")
+
+
 def _cases() -> tuple[Case, ...]:
-    cases = [
-        _case(f"{scheme}-{m}x{n}x{k}", scheme, (m, k), n)
-        for scheme in SCHEMES
-        for m, n, k in _SHAPES
-    ]
-    for scheme in ("ternary", "nonary", "int4-asym", "int8-channel", "fp8_e4m3"):
+    cases = list[Case]()
+    for at, scheme in enumerate(SCHEMES):
+        shapes = _SHAPES if scheme in _MAIN else (_SHAPES[at % 6], _SHAPES[(at + 4) % 6])
+        cases += [_case(f"{scheme}-{m}x{n}x{k}", scheme, (m, k), n) for m, n, k in shapes]
+    for scheme in _MAIN:
         for kind in ("large", "tiny", "mixed", "strided", "transposed", "zeros"):
             cases.append(_case(f"{scheme}-{kind}", scheme, (5, 132), 48, kind=kind))
-            cases.append(_case(f"{scheme}-{kind}-vector", scheme, (1, 132), 80, kind=kind))
+            if scheme in _FEW:
+                cases.append(_case(f"{scheme}-{kind}-vector", scheme, (1, 132), 80, kind=kind))
         for dtype in (torch.float16, torch.bfloat16):
             for m in (1, 6):
                 name = f"{scheme}-{str(dtype)[6:]}-{m}"
                 cases.append(_case(name, scheme, (m, 132), 50, dtype=dtype, bias=dtype))
         cases.append(_case(f"{scheme}-leading", scheme, (2, 3, 1, 65), 19, bias=torch.float32))
+        cases.append(_case(f"{scheme}-long", scheme, (400, 1000), 35))
+        cases.append(_case(f"{scheme}-wide", scheme, (1, 1000), 400))
+    for scheme in _FEW:
         for m, n, k in ((0, 20, 64), (2, 0, 64), (2, 20, 0), (1, 20, 0), (1, 1, 1), (2, 1, 1)):
             name = f"{scheme}-size-{m}x{n}x{k}"
             cases.append(_case(name, scheme, (m, k), n, bias=torch.bfloat16))
         cases.append(_case(f"{scheme}-one-axis", scheme, (65,), 19))
-        cases.append(_case(f"{scheme}-long", scheme, (400, 1000), 35))
-        cases.append(_case(f"{scheme}-wide", scheme, (1, 1000), 400))
-    return tuple(cases)
+    return (*cases, *_quantized_cases(), *_residual_cases())
+
+
+def _quantized_cases() -> list[Case]:
+    """8-bit activations: every scheme with both, quantized inside the op or given as codes."""
+    cases = list[Case]()
+    for at, scheme in enumerate(SCHEMES):
+        m, n, k = _SHAPES[at % len(_SHAPES)]
+        inside, given = ELEMENTS if at % 2 else ELEMENTS[::-1]
+        out = FLOATS[at % 3]
+        name = f"{scheme}-{inside}-{m}x{n}x{k}"
+        cases.append(_case(name, scheme, (m, k), n, dtype=out, activation=inside))
+        name, shape = f"{scheme}-{given}-codes", (3, 68)
+        cases.append(_case(name, scheme, shape, 33, activation=given, coded=True, out=out))
+    for scheme, activation in (("ternary-channel", "int8"), ("int4-asym", "fp8_e4m3")):
+        name, options = f"{scheme}-{activation}", {"activation": activation, "coded": True}
+        for m, n, k in ((0, 20, 64), (2, 0, 64), (2, 20, 0), (1, 1, 1)):
+            cases.append(_case(f"{name}-size-{m}x{n}x{k}", scheme, (m, k), n, **options))
+        for kind in ("large", "tiny", "mixed", "zeros"):
+            cases.append(_case(f"{name}-{kind}", scheme, (5, 132), 48, kind=kind, **options))
+        cases.append(_case(f"{name}-leading", scheme, (2, 3, 68), 19, **options))
+    return cases
+
+
+def _residual_cases() -> list[Case]:
+    """Bias and residual in each output dtype, which need not be x's."""
+    cases = list[Case]()
+    for dtype in FLOATS:
+        for out in FLOATS:
+            name = f"ternary-{str(dtype)[6:]}-{str(out)[6:]}-residual"
+            options: dict[str, Any] = {"dtype": dtype, "out": out, "residual": True}
+            cases.append(_case(name, "ternary", (4, 132), 50, bias=dtype, **options))
+    for scheme in ("ternary", "int8-channel"):
+        for activation in ELEMENTS:
+            options = {"activation": activation, "residual": True, "bias": torch.float32}
+            name = f"{scheme}-{activation}-residual"
+            cases.append(_case(name, scheme, (4, 132), 50, **options))
+            cases.append(_case(f"{name}-codes", scheme, (4, 132), 50, coded=True, **options))
+    return cases
 
 
 CASES = _cases()
@@ -169,13 +228,28 @@ def drawn_weight(scheme: str, n: int, k: int, seed: int, device: str) -> PackedT
 
 
 def inputs(workload: Workload, seed: int, device: str = "cpu") -> dict[str, Any]:
-    """x [M, K], W [N, K] in the workload's scheme, no bias."""
+    """x [M, K], W [N, K] in the workload's scheme, no bias.
+
+    Options: scheme; activation; codes=True gives x as codes; residual=True; out, a dtype's name.
+    """
     m, n, k = (workload.sizes[axis] for axis in ("M", "N", "K"))
-    scheme = str(workload.options.get("scheme", _PRODUCTION))
+    options = workload.options
+    scheme = str(options.get("scheme", _PRODUCTION))
+    activation = str(options.get("activation", "none"))
+    out = getattr(torch, str(options.get("out", str(workload.dtype)[6:])))
+    x, x_scale, x_sum = values((m, k), workload.dtype, seed, device=device), None, None
+    if options.get("codes", False):
+        x, x_scale, x_sum = quantize(x, activation)
+    added = values((m, n), out, seed + 2, device=device) if options.get("residual") else None
     return {
-        "x": values((m, k), workload.dtype, seed, device=device),
+        "x": x,
         "weight": drawn_weight(scheme, n, k, seed + 1, device),
         "bias": None,
+        "residual": added,
+        "x_scale": x_scale,
+        "x_sum": x_sum,
+        "activation": activation,
+        "out_dtype": out,
     }
 
 

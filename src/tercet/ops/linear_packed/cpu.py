@@ -1,4 +1,7 @@
-"""linear_packed in C++: rows16 codes, AVX-512, AVX2 or portable, with threads."""
+"""linear_packed in C++: rows16 codes, AVX-512, AVX2 or portable, with threads.
+
+An 8-bit activation is multiplied as float32, which holds its codes exactly.
+"""
 
 import ctypes
 from functools import cache, lru_cache
@@ -13,6 +16,7 @@ from tercet.errors import UnsupportedError
 from tercet.kernel.compile import build as build_library
 from tercet.kernel.contract import Run
 from tercet.kernel.native import NUMBERS, native_layout
+from tercet.ops.linear_packed.torch_path import finished, quantized
 
 _SOURCE = Path(__file__).parent / "linear_packed.cpp"
 _P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
@@ -60,7 +64,7 @@ def for_isa(isa: str | None) -> Run:
     threads, empty = torch.get_num_threads, torch.empty
 
     # a call at the smallest shapes is mostly Python: everything that can be is bound outside of it
-    def linear_packed(
+    def product(
         x: Tensor,
         codes: Tensor,
         scale: Tensor,
@@ -95,5 +99,28 @@ def for_isa(isa: str | None) -> Run:
             code,
         )
         return y
+
+    def linear_packed(
+        x: Tensor,
+        codes: Tensor,
+        scale: Tensor,
+        zero: Tensor | None,
+        bias: Tensor | None,
+        residual: Tensor | None,
+        x_scale: Tensor | None,
+        x_sum: Tensor | None,
+        scheme: str,
+        rows: int,
+        columns: int,
+        activation: str,
+        out_dtype: torch.dtype,
+    ) -> Tensor:
+        del x_sum
+        if activation == "none" and residual is None and out_dtype == x.dtype:
+            return product(x, codes, scale, zero, bias, scheme, rows, columns)
+        # codes are exact in float32: their scale, bias and residual follow the product
+        x, x_scale = quantized(x, x_scale, activation)
+        y = product(x.float(), codes, scale, zero, None, scheme, rows, columns)
+        return finished(y, x_scale, bias, residual, out_dtype)
 
     return linear_packed

@@ -1,4 +1,4 @@
-"""linear_packed: y[M, N] = x[M, K] W[N, K]^T + bias[N], W packed and staying packed."""
+"""linear_packed: y = x W^T + bias + residual, W packed and staying packed."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tercet.errors import UnsupportedError
 from tercet.kernel.contract import (
     Axis,
+    Baseline,
     Cost,
     Implementation,
     Op,
@@ -16,64 +16,73 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
-from tercet.kernel.prepared import PreparedWeight, prepare
+from tercet.kernel.prepared import PreparedWeight, layout_name
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose
 from tercet.ops.linear_packed import torch_path
+from tercet.ops.linear_packed.arguments import (
+    CODES,
+    FLOATS,
+    INPUTS,
+    check,
+    describe,
+    prepared,
+    traits,
+)
 from tercet.ops.linear_packed.cases import CASES, inputs, shapes
 from tercet.ops.linear_packed.reference import magnitude, reference
 
-_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_FRAGMENTS = "tercet.ops.linear_packed.arguments:as_fragments"
+_NAMES = {dtype: str(dtype)[6:] for dtype in FLOATS}
 _SCHEMA = (
-    "(Tensor {x}, Tensor codes, Tensor scale, Tensor? zero, {bias}str scheme, "
-    "SymInt rows, SymInt columns) -> Tensor"
+    "(Tensor {x}, Tensor codes, Tensor scale, Tensor? zero, {more}str scheme, "
+    "SymInt rows, SymInt columns, {last}) -> Tensor"
 )
 
 
-def linear_packed(x: Tensor, weight: PreparedWeight, bias: Tensor | None = None) -> Tensor:
-    """x W^T + bias, summed in float32.
+def linear_packed(
+    x: Tensor,
+    weight: PreparedWeight,
+    bias: Tensor | None = None,
+    *,
+    residual: Tensor | None = None,
+    x_scale: Tensor | None = None,
+    x_sum: Tensor | None = None,
+    activation: str = "none",
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """x W^T + bias + residual, summed in float32 (codes with integer elements: exactly).
 
     Args:
-        x: [..., K], float32, float16 or bfloat16; strides as they come; on the weight's device.
+        x: [..., K], float32, float16 or bfloat16, or codes, int8 or float8_e4m3fn, as
+            `quantize_activation`, `rms_norm_quantized` and `swiglu_quantized` make them; strides as
+            they come; on the weight's device.
         weight: W [N, K] from `prepare` or `concatenate`.
         bias: [N], float32, float16 or bfloat16, or None.
+        residual: [..., N] in the output's dtype, or None: added before the one rounding.
+        x_scale: [...], float32, of codes: x = code * x_scale.
+        x_sum: [...], int32 or float32, the sum of a row's codes; saves a kernel the summing where
+            the weight has zero points.
+        activation: "none"; or "int8" or "fp8_e4m3": a float x is first quantized per token as
+            `quantize_activation` does, to the bit. Codes have their own.
+        out_dtype: of the result; None is x's dtype, bfloat16 for codes.
 
     Returns:
-        [..., N] in x's dtype. Differentiable with respect to x and bias, not to W.
+        [..., N] in out_dtype. Differentiable with respect to a float x (straight through its
+        quantization), bias and residual, not to W.
 
     Raises:
-        UnsupportedError: for a wrong last axis, dtype, bias shape or device.
+        UnsupportedError: for a wrong shape, dtype, activation or device.
     """
     rows, columns = weight.shape
-    return _forward(x, weight.codes, weight.scale, weight.zero, bias, weight.scheme, rows, columns)
-
-
-def _check(x: Tensor, codes: Tensor, bias: Tensor | None, rows: int, columns: int) -> None:
-    if x.dim() == 0 or x.shape[-1] != columns:
-        raise UnsupportedError(
-            f"linear_packed: x has shape {list(x.shape)}, the weight is [{rows}, {columns}]: "
-            f"the last axis of x must be {columns}"
-        )
-    if x.dtype not in _DTYPES:
-        raise UnsupportedError(
-            f"linear_packed: x is {x.dtype}: allowed are float32, float16 and bfloat16"
-        )
-    if x.device != codes.device:
-        raise UnsupportedError(
-            f"linear_packed: x is on {x.device}, the weight on {codes.device}: move one of them"
-        )
-    if bias is None:
-        return
-    if bias.dim() != 1 or bias.shape[0] != rows or bias.dtype not in _DTYPES:
-        raise UnsupportedError(
-            f"linear_packed: bias is {bias.dtype} {list(bias.shape)}: "
-            f"it must be float32, float16 or bfloat16 [{rows}]"
-        )
-    if bias.device != codes.device:
-        raise UnsupportedError(
-            f"linear_packed: bias is on {bias.device}, the weight on {codes.device}: "
-            "move one of them"
-        )
+    dtype = x.dtype
+    if dtype in CODES:
+        activation = CODES[dtype] if activation == "none" else activation
+        dtype = torch.bfloat16
+    return _forward(
+        x, weight.codes, weight.scale, weight.zero, bias, residual, x_scale, x_sum,
+        weight.scheme, rows, columns, activation, out_dtype or dtype,
+    )  # fmt: skip
 
 
 def _run(
@@ -82,13 +91,28 @@ def _run(
     scale: Tensor,
     zero: Tensor | None,
     bias: Tensor | None,
+    residual: Tensor | None,
+    x_scale: Tensor | None,
+    x_sum: Tensor | None,
     scheme: str,
     rows: int,
     columns: int,
+    activation: str,
+    out_dtype: torch.dtype,
 ) -> Tensor:
-    _check(x, codes, bias, rows, columns)
-    run = choose(OP, x.device.type, x.dtype).forward
-    return run(x, codes, scale, zero, bias, scheme, rows, columns)
+    check(x, codes, bias, residual, x_scale, x_sum, rows, columns, activation, out_dtype)
+    sizes = {"M": x.shape[:-1].numel(), "N": rows, "K": columns}
+    options = {
+        "scheme": scheme,
+        "activation": activation,
+        "layout": layout_name(codes),
+        "out": _NAMES[out_dtype],
+    }
+    run = choose(OP, x.device.type, x.dtype, sizes, options).forward
+    return run(
+        x, codes, scale, zero, bias, residual, x_scale, x_sum,
+        scheme, rows, columns, activation, out_dtype,
+    )  # fmt: skip
 
 
 def _fake(
@@ -97,12 +121,17 @@ def _fake(
     scale: Tensor,
     zero: Tensor | None,
     bias: Tensor | None,
+    residual: Tensor | None,
+    x_scale: Tensor | None,
+    x_sum: Tensor | None,
     scheme: str,
     rows: int,
     columns: int,
+    activation: str,
+    out_dtype: torch.dtype,
 ) -> Tensor:
-    _check(x, codes, bias, rows, columns)
-    return x.new_empty((*x.shape[:-1], rows))
+    check(x, codes, bias, residual, x_scale, x_sum, rows, columns, activation, out_dtype)
+    return x.new_empty((*x.shape[:-1], rows), dtype=out_dtype)
 
 
 def _fake_gradient(
@@ -113,62 +142,83 @@ def _fake_gradient(
     scheme: str,
     rows: int,
     columns: int,
+    dtype: torch.dtype,
 ) -> Tensor:
-    return grad.new_empty((*grad.shape[:-1], columns))
+    return grad.new_empty((*grad.shape[:-1], columns), dtype=dtype)
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, codes, scale, zero, bias, *ctx.layout = inputs
+    x, codes, scale, zero, bias, _, _, _, *ctx.layout, _, _ = inputs
+    ctx.x_dtype = x.dtype
     ctx.bias_dtype = bias.dtype if bias is not None else None
     ctx.save_for_backward(codes, scale, zero)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    grad_x, grad_bias = None, None
+    grad_x, grad_bias, grad_residual = None, None, None
     if ctx.needs_input_grad[0]:
-        grad_x = _input_gradient(grad, *ctx.saved_tensors, *ctx.layout)
+        grad_x = _input_gradient(grad, *ctx.saved_tensors, *ctx.layout, ctx.x_dtype)
     if ctx.needs_input_grad[4]:
         grad_bias = grad.flatten(0, -2).float().sum(0).to(ctx.bias_dtype)
-    return grad_x, None, None, None, grad_bias, None, None, None
+    if ctx.needs_input_grad[5]:
+        grad_residual = grad
+    return grad_x, None, None, None, grad_bias, grad_residual, *(None,) * 7
 
 
 _forward = define(
-    "linear_packed", _SCHEMA.format(x="x", bias="Tensor? bias, "), run=_run, fake=_fake
+    "linear_packed",
+    _SCHEMA.format(
+        x="x",
+        more="Tensor? bias, Tensor? residual, Tensor? x_scale, Tensor? x_sum, ",
+        last="str activation, ScalarType out_dtype",
+    ),
+    run=_run,
+    fake=_fake,
 )
 _input_gradient = define(
     "linear_packed_input_gradient",
-    _SCHEMA.format(x="grad", bias=""),
+    _SCHEMA.format(x="grad", more="", last="ScalarType dtype"),
     run=torch_path.gradient,
     fake=_fake_gradient,
 )
 differentiate("linear_packed", save=_save_for_backward, backward=_backward)
 
 
-def _prepare(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    weight = prepare(arguments["weight"]).to(arguments["x"].device)
-    return {
-        "x": arguments["x"],
-        "codes": weight.codes,
-        "scale": weight.scale,
-        "zero": weight.zero,
-        "bias": arguments["bias"],
-        "scheme": weight.scheme,
-        "rows": weight.shape[0],
-        "columns": weight.shape[1],
-    }
-
-
 def cost(arguments: Mapping[str, Any]) -> Cost:
-    """2 M N K operations; x, codes, scales, zero points and bias read once, y written once."""
+    """2 M N K operations; every tensor read once, y written once."""
     x, rows, columns = arguments["x"], arguments["rows"], arguments["columns"]
     m = x.shape[:-1].numel()
-    read = [x, *(arguments[name] for name in ("codes", "scale", "zero", "bias"))]
+    read = [value for value in arguments.values() if isinstance(value, Tensor)]
     return Cost(
         flops=2 * m * rows * columns,
-        bytes_read=sum(part.numel() * part.element_size() for part in read if part is not None),
-        bytes_written=m * rows * x.element_size(),
+        bytes_read=sum(part.numel() * part.element_size() for part in read),
+        bytes_written=m * rows * arguments["out_dtype"].itemsize,
     )
 
+
+_PEERS = "tercet.ops.linear_packed.baselines"
+_BASELINES = (
+    Baseline(
+        name="eager", path=f"{_PEERS}:eager", prepare=f"{_PEERS}:prepare_eager", tolerance=0.02
+    ),
+    # 8-bit floats have 4 bits of fraction: rounding both operands is off by 4 % on the whole
+    Baseline(name="fp8", path=f"{_PEERS}:fp8", prepare=f"{_PEERS}:prepare_fp8", tolerance=0.1),
+    Baseline(
+        name="humming",
+        path=f"{_PEERS}:humming",
+        package="humming-kernels",
+        prepare=f"{_PEERS}:prepare_humming",
+        tolerance=0.1,
+    ),
+    Baseline(
+        name="gemlite",
+        path=f"{_PEERS}:gemlite",
+        package="gemlite",
+        prepare=f"{_PEERS}:prepare_gemlite",
+        tolerance=0.1,
+    ),
+    Baseline(name="read only", path=f"{_PEERS}:read_only", prepare=f"{_PEERS}:prepare_read_only"),
+)
 
 OP = Op(
     name="linear_packed",
@@ -178,21 +228,26 @@ OP = Op(
         Axis(name="K", meaning="columns of W: inputs"),
     ),
     tensors=(
-        TensorSpec(name="x", axes=("M", "K"), dtypes=_DTYPES),
-        TensorSpec(name="bias", axes=("N",), dtypes=_DTYPES, optional=True),
-        TensorSpec(name="y", axes=("M", "N"), dtypes=_DTYPES, role="output"),
+        TensorSpec(name="x", axes=("M", "K"), dtypes=INPUTS),
+        TensorSpec(name="bias", axes=("N",), dtypes=FLOATS, optional=True),
+        TensorSpec(name="residual", axes=("M", "N"), dtypes=FLOATS, optional=True),
+        TensorSpec(name="x_scale", axes=("M",), dtypes=(torch.float32,), optional=True),
+        TensorSpec(name="x_sum", axes=("M",), dtypes=(torch.int32, torch.float32), optional=True),
+        TensorSpec(name="y", axes=("M", "N"), dtypes=FLOATS, role="output"),
     ),
     run=_forward,
     reference=reference,
     magnitude=magnitude,
-    prepare=_prepare,
+    prepare=prepared,
+    traits=traits,
+    describe=describe,
     cost=cost,
     cases=CASES,
     tolerances=(
         Tolerance(
             dtype=torch.float32,
             relative=2e-6,
-            reason="float32 sums of at most 1024 products in at least two chains",
+            reason="float32 sums; 8-bit codes with integer elements are exact up to the scales",
         ),
         Tolerance(
             dtype=torch.float16, relative=2**-11 + 2e-6, reason="one rounding to 11 bits at the end"
@@ -201,17 +256,37 @@ OP = Op(
             dtype=torch.bfloat16, relative=2**-8 + 2e-6, reason="one rounding to 8 bits at the end"
         ),
     ),
-    differentiable=("x", "bias"),
+    differentiable=("x", "bias", "residual"),
     implementations=(
         Implementation(
+            name="triton",
+            requirement=Requirement(
+                devices=("cuda",), dtypes=INPUTS, options={"layout": ("fragments",)}
+            ),
+            module="tercet.ops.linear_packed.triton",
+            language="triton",
+            arrange=_FRAGMENTS,
+            space={
+                "BM": (16, 32, 64, 128),
+                "BN": (16, 32, 64, 128),
+                "BK": (32, 64, 128),
+                "num_warps": (2, 4, 8),
+            },
+        ),
+        Implementation(
             name="cpu",
-            requirement=Requirement(devices=("cpu",), dtypes=_DTYPES, compiler=True),
+            requirement=Requirement(
+                devices=("cpu",),
+                dtypes=INPUTS,
+                compiler=True,
+                options={"layout": ("rows16",)},
+            ),
             module="tercet.ops.linear_packed.cpu",
             language="cpp",
         ),
         Implementation(
             name="torch",
-            requirement=Requirement(dtypes=_DTYPES),
+            requirement=Requirement(dtypes=INPUTS),
             module="tercet.ops.linear_packed.torch_path",
             language="torch",
             slow=True,
@@ -221,4 +296,5 @@ OP = Op(
     inputs=inputs,
     shapes=shapes,
     independent="M",
+    baselines=_BASELINES,
 )

@@ -5,15 +5,61 @@ from torch import Tensor
 
 from tercet.formats import PackedTensor
 
-
-def reference(x: Tensor, weight: PackedTensor, bias: Tensor | None = None) -> Tensor:
-    """x [..., K] W^T + bias in float64, W dequantized in float64."""
-    product = x.double() @ weight.dequantize(torch.float64).T
-    return product if bias is None else product + bias.double()
+_LIMITS = {"int8": 127.0, "fp8_e4m3": 448.0}
 
 
-def magnitude(x: Tensor, weight: PackedTensor, bias: Tensor | None = None) -> Tensor:
-    """|x| |W|^T + |bias|, where |W| = (|level| + |zero|) scale: what a rounding is relative to."""
+def reference(
+    x: Tensor,
+    weight: PackedTensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    x_scale: Tensor | None = None,
+    x_sum: Tensor | None = None,
+    activation: str = "none",
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """x [..., K] W^T + bias + residual in float64, W dequantized in float64.
+
+    With an activation, x is what its codes stand for: quantized here, to the bit as
+    `quantize_activation` does, or given as codes with their scale. The gradient passes straight
+    through the rounding.
+    """
+    del x_sum, out_dtype
+    product = _input(x, x_scale, activation) @ weight.dequantize(torch.float64).T
+    for term in (bias, residual):
+        product = product if term is None else product + term.double()
+    return product
+
+
+def _input(x: Tensor, x_scale: Tensor | None, activation: str) -> Tensor:
+    if x_scale is not None:
+        return x.float().double() * x_scale.double()[..., None]
+    if activation == "none" or not x.numel():
+        return x.double()
+    limit, exact = _LIMITS[activation], x.detach().float()
+    # a tensor: on a GPU torch turns division by a number into a product with its reciprocal
+    scale = exact.abs().amax(-1, keepdim=True) / torch.tensor([limit], device=x.device)
+    ratio = torch.where((scale > 0) & scale.isfinite(), exact / scale, 0.0)
+    codes = ratio.clamp(-limit, limit)
+    codes = codes.round() if activation == "int8" else codes.to(torch.float8_e4m3fn).float()
+    return x.double() + (codes.double() * scale.double() - x.detach().double())
+
+
+def magnitude(
+    x: Tensor,
+    weight: PackedTensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    x_scale: Tensor | None = None,
+    x_sum: Tensor | None = None,
+    activation: str = "none",
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """|x| |W|^T + |bias| + |residual|, where |W| = (|level| + |zero|) scale.
+
+    It is what a rounding is relative to.
+    """
+    del x_sum, out_dtype
     element, scaling = weight.scheme.element, weight.scheme.scaling
     levels = element.decode(weight.unpack(), torch.float64).abs()
     rows, columns = scaling.block(weight.shape)
@@ -27,5 +73,7 @@ def magnitude(x: Tensor, weight: PackedTensor, bias: Tensor | None = None) -> Te
     sizes = levels * spread(weight.scale)
     if weight.second is not None:
         sizes = sizes * weight.second.double()
-    product = x.double().abs() @ sizes.T
-    return product if bias is None else product + bias.double().abs()
+    product = _input(x, x_scale, activation).detach().abs() @ sizes.T
+    for term in (bias, residual):
+        product = product if term is None else product + term.double().abs()
+    return product

@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from tercet.kernel.device.row_codes import quantize
 from tercet.kernel.prepared import PreparedWeight, decode_blocks
 
 _BLOCKS_AT_ONCE = 64
@@ -14,21 +15,51 @@ def forward(
     scale: Tensor,
     zero: Tensor | None,
     bias: Tensor | None,
+    residual: Tensor | None,
+    x_scale: Tensor | None,
+    x_sum: Tensor | None,
     scheme: str,
     rows: int,
     columns: int,
+    activation: str,
+    out_dtype: torch.dtype,
 ) -> Tensor:
-    """As op.linear_packed, on the parts of a PreparedWeight."""
+    """As op.linear_packed, on the parts of a PreparedWeight in either layout."""
+    del x_sum
     weight = PreparedWeight(
         codes=codes, scale=scale, zero=zero, scheme=scheme, shape=(rows, columns)
     )
-    flat = x.reshape(-1, columns).float() if x.numel() else x.new_zeros(_rows(x), columns).float()
+    x, x_scale = quantized(x, x_scale, activation)
+    flat = x.reshape(_rows(x), columns).float()
     y = torch.empty((len(flat), rows), dtype=torch.float32, device=x.device)
     for block, first, last in _chunks(rows):
         y[:, first:last] = flat @ decode_blocks(weight, block)[: last - first].T
+    return finished(y.view(*x.shape[:-1], rows), x_scale, bias, residual, out_dtype)
+
+
+def quantized(x: Tensor, x_scale: Tensor | None, activation: str) -> tuple[Tensor, Tensor | None]:
+    """Codes and scales of x for the activation; x as it is where it has codes, or needs none."""
+    if activation == "none" or x_scale is not None:
+        return x, x_scale
+    codes, scales, _ = quantize(x, activation)
+    return codes, scales
+
+
+def finished(
+    y: Tensor,
+    x_scale: Tensor | None,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    out_dtype: torch.dtype,
+) -> Tensor:
+    """y * x_scale + bias + residual in float32, rounded once; y [..., N] float32 is written to."""
+    if x_scale is not None:
+        y *= x_scale[..., None]
     if bias is not None:
         y += bias.float()
-    return y.to(x.dtype).reshape(*x.shape[:-1], rows)
+    if residual is not None:
+        y += residual.float()
+    return y.to(out_dtype)
 
 
 def gradient(
@@ -39,8 +70,9 @@ def gradient(
     scheme: str,
     rows: int,
     columns: int,
+    dtype: torch.dtype,
 ) -> Tensor:
-    """grad [..., N] W: the gradient with respect to x, summed in float32, in grad's dtype."""
+    """grad [..., N] W: the gradient with respect to x, summed in float32, in dtype."""
     weight = PreparedWeight(
         codes=codes, scale=scale, zero=zero, scheme=scheme, shape=(rows, columns)
     )
@@ -48,7 +80,7 @@ def gradient(
     total = torch.zeros((len(flat), columns), dtype=torch.float32, device=grad.device)
     for block, first, last in _chunks(rows):
         total += flat[:, first:last] @ decode_blocks(weight, block)[: last - first]
-    return total.to(grad.dtype).reshape(*grad.shape[:-1], columns)
+    return total.to(dtype).reshape(*grad.shape[:-1], columns)
 
 
 def _rows(x: Tensor) -> int:

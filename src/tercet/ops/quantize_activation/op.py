@@ -24,6 +24,8 @@ from tercet.ops.quantize_activation.cases import CASES, inputs, shapes
 from tercet.ops.quantize_activation.reference import reference
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+# of fewer rows each multiprocessor has but a few, and nothing streams; longer rows are not held
+_STREAMED, _LONGEST = 1024, 65536
 
 
 def quantize_activation(x: Tensor, element: str = "int8") -> Quantized:
@@ -62,7 +64,9 @@ def _check(x: Tensor, element: str) -> None:
 
 def _run(x: Tensor, element: str) -> Quantized:
     _check(x, element)
-    return choose(OP, x.device.type, x.dtype).forward(x, element)
+    sizes = {"M": x.shape[:-1].numel(), "K": x.shape[-1]}
+    options = {"element": element}
+    return choose(OP, x.device.type, x.dtype, sizes, options).forward(x, element)
 
 
 def _fake(x: Tensor, element: str) -> Quantized:
@@ -88,6 +92,22 @@ def cost(arguments: Mapping[str, Any]) -> Cost:
     )
 
 
+_STREAMING_SPACE = {"VECTORS": (4, 8), "STAGES": (1, 2, 3)}
+
+
+def _streaming(options: Mapping[str, tuple[object, ...]], least: int) -> Requirement:
+    """Of rows from `least` elements on that stream through shared memory."""
+    return Requirement(
+        devices=("cuda",),
+        dtypes=(torch.float16, torch.bfloat16),
+        nvcc=True,
+        capability=(9, 0),
+        multiples={"K": 8},
+        ranges={"M": (_STREAMED, 2**31 - 1), "K": (least, _LONGEST)},
+        options=options,
+    )
+
+
 OP = Op(
     name="quantize_activation",
     axes=(Axis(name="M", meaning="rows: tokens"), Axis(name="K", meaning="features")),
@@ -108,6 +128,22 @@ OP = Op(
         Tolerance(dtype=torch.float8_e4m3fn, relative=0.0, reason="defined to the bit"),
     ),
     implementations=(
+        # codes of fp8 cost Triton more instructions than their bytes take time
+        Implementation(
+            name="cuda",
+            requirement=_streaming({"element": ("fp8_e4m3",)}, 8),
+            module="tercet.ops.quantize_activation.cuda",
+            language="cuda",
+            space=_STREAMING_SPACE,
+        ),
+        # rows that Triton walks twice
+        Implementation(
+            name="cuda_long",
+            requirement=_streaming({}, 16385),
+            module="tercet.ops.quantize_activation.cuda",
+            language="cuda",
+            space=_STREAMING_SPACE,
+        ),
         Implementation(
             name="triton",
             requirement=Requirement(devices=("cuda",), dtypes=_DTYPES),

@@ -17,6 +17,7 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
+from tercet.kernel.one_device import on_one_device
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose, choose_gradient
 from tercet.ops.rms_norm.cases import CASES, inputs, shapes
@@ -65,11 +66,7 @@ def _check(x: Tensor, weight: Tensor, residual: Tensor | None) -> None:
             f"rms_norm: x is {x.dtype} {list(x.shape)}, residual {residual.dtype} "
             f"{list(residual.shape)}: they must be alike"
         )
-    for name, other in (("weight", weight), ("residual", residual)):
-        if other is not None and other.device != x.device:
-            raise UnsupportedError(
-                f"rms_norm: x is on {x.device}, {name} on {other.device}: move one of them"
-            )
+    on_one_device("rms_norm", "x", x, weight=weight, residual=residual)
 
 
 def _run(
@@ -197,7 +194,11 @@ OP = Op(
             requirement=Requirement(devices=("cuda",), dtypes=_DTYPES),
             module="tercet.ops.rms_norm.triton",
             language="triton",
-            space={"ROWS": (1, 2, 4), "num_warps": (2, 4, 8, 16)},
+            space={
+                "ROWS": (1, 2, 4),
+                "WALK": (0, 1024, 2048, 4096, 8192),
+                "num_warps": (2, 4, 8, 16),
+            },
             gradient_space={
                 "ROWS": (1, 2, 4),
                 "WAVES": (1, 2),

@@ -1,6 +1,8 @@
 """rms_norm in Triton: a row (or several short ones) lies in registers; every byte moves once.
 
-Forward reads x (and residual) and writes y (and total): memory-bound, 2 to 4 M N elements.
+Forward reads x (and residual) and writes y (and total): memory-bound, 2 to 4 M N elements. With
+WALK, the columns of a piece, it does not hold the row: it sums it in pieces, then reads it once
+more from the first-level cache, so that few registers a thread leave room for more programs.
 Backward reads grad, total and writes grad_x in the same pass; grad_weight [N] is a sum over all
 rows: each of a few programs a multiprocessor walks its rows with the next ones in flight, keeps its
 part of the sum in float32 registers and writes it once; a second, small kernel adds the parts.
@@ -14,7 +16,7 @@ from torch import Tensor
 from tercet.kernel.launch import as_rows, multiprocessors
 from tercet.kernel.tuned import configuration
 
-_DEFAULT = {"ROWS": 1, "num_warps": 4}
+_DEFAULT = {"ROWS": 1, "WALK": 0, "num_warps": 4}
 _DEFAULT_GRADIENT = {"ROWS": 1, "WAVES": 1, "STAGES": 3, "num_warps": 8}
 
 
@@ -38,6 +40,40 @@ def _forward(
     rstd = 1.0 / tl.sqrt_rn(tl.sum(total * total, 1) / N + eps)
     tl.store(y_ptr + out, total * rstd[:, None] * weight[None, :], inside)
     tl.store(rstd_ptr + rows, rstd, rows < M)
+
+
+@triton.jit
+def _walk(
+    x_ptr, residual_ptr, weight_ptr, y_ptr, total_ptr, rstd_ptr,
+    M, N, x_stride, residual_stride, eps,
+    HAS_RESIDUAL: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """As _forward, in pieces of BLOCK columns: a walk to sum, then one to write."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    here, at = rows[:, None] < M, rows.to(tl.int64)[:, None]
+    x_ptr += at * x_stride
+    residual_ptr += at * residual_stride
+    squares = tl.zeros((ROWS, BLOCK), tl.float32)
+    for first in range(0, N, BLOCK):
+        columns = first + tl.arange(0, BLOCK)[None, :]
+        inside = here & (columns < N)
+        total = tl.load(x_ptr + columns, inside, 0.0, eviction_policy="evict_last").to(tl.float32)
+        if HAS_RESIDUAL:
+            added = tl.load(residual_ptr + columns, inside, 0.0, eviction_policy="evict_last")
+            total += added.to(tl.float32)
+        squares += total * total
+    rstd = 1.0 / tl.sqrt_rn(tl.sum(squares, 1) / N + eps)
+    tl.store(rstd_ptr + rows, rstd, rows < M)
+    for first in range(0, N, BLOCK):
+        columns = first + tl.arange(0, BLOCK)[None, :]
+        inside = here & (columns < N)
+        total = tl.load(x_ptr + columns, inside, 0.0, eviction_policy="evict_first").to(tl.float32)
+        if HAS_RESIDUAL:
+            added = tl.load(residual_ptr + columns, inside, 0.0, eviction_policy="evict_first")
+            total += added.to(tl.float32)
+            tl.store(total_ptr + at * N + columns, total, inside)
+        weight = tl.load(weight_ptr + columns, columns < N, 0.0, eviction_policy="evict_last")
+        tl.store(y_ptr + at * N + columns, total * rstd[:, None] * weight.to(tl.float32), inside)
 
 
 @triton.jit
@@ -95,11 +131,12 @@ def forward(
         return y, total, rstd.fill_(torch.nan)
     added = as_rows(residual) if residual is not None else rows
     options = dict(configuration("rms_norm", "triton", {"M": m, "N": n}, _DEFAULT))
-    height = options.pop("ROWS")
-    _forward[(triton.cdiv(m, height),)](
+    height, piece = options.pop("ROWS"), options.pop("WALK")
+    block, run = triton.next_power_of_2(n), _walk if piece else _forward
+    run[(triton.cdiv(m, height),)](
         rows, added, weight.contiguous(), y, total, rstd,
         m, n, rows.stride(0), added.stride(0), eps,
-        HAS_RESIDUAL=residual is not None, ROWS=height, BLOCK=triton.next_power_of_2(n), **options,
+        HAS_RESIDUAL=residual is not None, ROWS=height, BLOCK=min(piece or block, block), **options,
     )  # fmt: skip
     return y, total, rstd
 

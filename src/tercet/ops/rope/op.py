@@ -17,6 +17,7 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
+from tercet.kernel.one_device import on_one_device
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose, choose_gradient
 from tercet.ops.rope.cases import CASES, inputs, shapes
@@ -79,11 +80,7 @@ def _check(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor) -> None:
             f"rope: cos has R = {cos.shape[-1]} columns, a head {width}: 2 R must be at most "
             f"{width}; give each angle once, not repeated for the second half"
         )
-    for name, other in (("k", k), ("cos", cos), ("sin", sin)):
-        if other.device != q.device:
-            raise UnsupportedError(
-                f"rope: q is on {q.device}, {name} on {other.device}: move one of them"
-            )
+    on_one_device("rope", "q", q, k=k, cos=cos, sin=sin)
 
 
 def _without_heads(x: Tensor) -> tuple[int, ...]:

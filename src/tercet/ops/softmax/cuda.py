@@ -9,12 +9,16 @@ from torch import Tensor
 
 from tercet.kernel.cuda import build_cuda, stream
 from tercet.kernel.launch import as_rows
+from tercet.kernel.tuned import configuration
 from tercet.ops.softmax import triton as short
 
 _SOURCE = Path(__file__).parent / "softmax.cu"
+_STREAM = Path(__file__).parent / "softmax_stream.cu"
 _NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _BLOCK_BYTES = 64 * 1024
 _MAX_CLUSTER = 8
+# a streamed row lies in the registers of 32 warps, of two to eight blocks
+_STREAM_WARPS, _STREAM_BYTES = 32, 256 * 1024
 _P, _I32, _I64, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
 
 
@@ -29,6 +33,13 @@ def build() -> ctypes.CDLL:
     return library
 
 
+@lru_cache(maxsize=1)
+def _build_stream() -> ctypes.CDLL:
+    library = build_cuda(_STREAM)
+    library.tercet_softmax_stream.argtypes = (_I32, _P, _P, _I32, _I32, _I64, _F, _I32, _I32, _P)
+    return library
+
+
 def forward(x: Tensor, scale: float) -> Tensor:
     """As op.softmax."""
     rows = _vectors(x)
@@ -37,6 +48,16 @@ def forward(x: Tensor, scale: float) -> Tensor:
         return short.forward(x, scale)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     m, n = rows.shape
+    streamed = configuration("softmax", "cuda", {"M": m, "N": n}, {"STREAM": 0})["STREAM"]
+    if streamed and n * x.element_size() <= _STREAM_BYTES and m < 2**31:
+        _raise(
+            _build_stream().tercet_softmax_stream(
+                _NUMBERS[x.dtype], rows.data_ptr(), y.data_ptr(), m, n * x.element_size() // 16,
+                rows.stride(0) * x.element_size(), scale, streamed, _STREAM_WARPS // streamed,
+                stream(),
+            )
+        )  # fmt: skip
+        return y
     _raise(
         build().tercet_softmax(
             _NUMBERS[x.dtype], rows.data_ptr(), y.data_ptr(), m, n, rows.stride(0), n, scale,

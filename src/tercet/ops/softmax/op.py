@@ -168,6 +168,7 @@ OP = Op(
             ),
             module="tercet.ops.softmax.cuda",
             language="cuda",
+            space={"STREAM": (0, 2, 4, 8)},
         ),
         Implementation(
             name="triton",

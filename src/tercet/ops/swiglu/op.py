@@ -17,6 +17,7 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
+from tercet.kernel.one_device import on_one_device
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose, choose_gradient
 from tercet.ops.swiglu.cases import CASES, inputs, shapes
@@ -66,10 +67,7 @@ def _check(gate: Tensor, up: Tensor | None) -> None:
             f"swiglu: gate is {gate.dtype} {list(gate.shape)}, up {up.dtype} {list(up.shape)}: "
             "they must be alike"
         )
-    if up.device != gate.device:
-        raise UnsupportedError(
-            f"swiglu: gate is on {gate.device}, up on {up.device}: move one of them"
-        )
+    on_one_device("swiglu", "gate", gate, up=up)
 
 
 def _run(gate: Tensor, up: Tensor | None) -> Tensor:

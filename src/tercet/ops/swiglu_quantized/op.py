@@ -18,6 +18,7 @@ from tercet.kernel.contract import (
     Tolerance,
 )
 from tercet.kernel.device.row_codes import Quantized, empty, row_codes
+from tercet.kernel.one_device import on_one_device
 from tercet.kernel.register import define
 from tercet.kernel.select import choose
 from tercet.ops.swiglu_quantized.cases import CASES, inputs, shapes
@@ -68,10 +69,7 @@ def _check(gate: Tensor, up: Tensor | None, element: str) -> None:
             f"swiglu_quantized: gate is {gate.dtype} {list(gate.shape)}, up {up.dtype} "
             f"{list(up.shape)}: they must be alike"
         )
-    if up.device != gate.device:
-        raise UnsupportedError(
-            f"swiglu_quantized: gate is on {gate.device}, up on {up.device}: move one of them"
-        )
+    on_one_device("swiglu_quantized", "gate", gate, up=up)
 
 
 def _run(gate: Tensor, up: Tensor | None, element: str) -> Quantized:

@@ -1,0 +1,92 @@
+"""UnitQuantizer: the algorithms of a plan, applied to the modules of one unit in memory."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from tercet.compress.algorithm import Quantized, Statistics, algorithm
+from tercet.compress.calibrate import Collector, Stream
+from tercet.compress.plan import Plan, Rule
+from tercet.compress.skeleton import Skeleton
+from tercet.compress.target import target_weight
+from tercet.formats import parse_scheme
+
+
+class UnitQuantizer:
+    """Quantizes modules of a skeleton, each by its rule.
+
+    Args:
+        skeleton: the model; the modules that are asked for have their weights in memory.
+        plan: whose rules and calibration these are.
+        rules: of each module that is packed, by name.
+    """
+
+    def __init__(self, skeleton: Skeleton, plan: Plan, rules: Mapping[str, Rule]) -> None:
+        self._skeleton, self._plan, self._rules = skeleton, plan, rules
+
+    def weight(self, name: str) -> Tensor:
+        """The weight of a module that is in memory now."""
+        return self._skeleton.model.get_parameter(f"{name}.weight").detach()
+
+    def data_free(self, names: list[str]) -> dict[str, Quantized]:
+        """Modules that no inputs are known of."""
+        results: dict[str, Quantized] = {}
+        for name in names:
+            results.update(self._apply(self._rules[name], {name: self.weight(name)}, None))
+        return results
+
+    def layer(self, stream: Stream | None, index: int, names: list[str]) -> dict[str, Quantized]:
+        """Modules of one layer, by what the stream's inputs to them are."""
+        if stream is None:
+            return self.data_free(names)
+        targets = {name: self._skeleton.module(name) for name in names}
+        collected = stream.collect(self._skeleton.layers[index], index, targets)
+        return self._groups(names, collected)
+
+    def behind(
+        self, stream: Stream | None, tokens: Tensor | None, names: list[str]
+    ) -> dict[str, Quantized]:
+        """Modules behind the layers, by the hidden states that leave the last one."""
+        if stream is None or tokens is None or not names:
+            return self.data_free(names)
+        targets = {name: self._skeleton.module(name) for name in names}
+        collected = stream.collect_after(self._skeleton, tokens, targets)
+        return self._groups(names, collected)
+
+    def _groups(self, names: list[str], collected: Collector) -> dict[str, Quantized]:
+        results: dict[str, Quantized] = {}
+        for members, group in collected.groups.items():
+            statistics = group.statistics()
+            by_rule: dict[int, list[str]] = {}
+            for name in members:
+                by_rule.setdefault(self._plan.rules.index(self._rules[name]), []).append(name)
+            for rule, sharing in by_rule.items():
+                share = self._plan.calibration.match_teacher
+                weights = {
+                    name: target_weight(self.weight(name), statistics, share) for name in sharing
+                }
+                results.update(self._apply(self._plan.rules[rule], weights, statistics))
+        missed = [name for name in names if name not in results]
+        results.update(self._unseen(missed))
+        return results
+
+    def _unseen(self, names: list[str]) -> dict[str, Quantized]:
+        """Linears that calibration never reached (an expert without tokens, a side branch)."""
+        results: dict[str, Quantized] = {}
+        for name in names:
+            columns = self.weight(name).shape[1]
+            blind = Statistics(
+                gram=torch.eye(columns), absmax=torch.ones(columns), absmean=torch.ones(columns)
+            )
+            results.update(self._apply(self._rules[name], {name: self.weight(name)}, blind))
+        return results
+
+    def _apply(
+        self, rule: Rule, weights: dict[str, Tensor], statistics: Statistics | None
+    ) -> dict[str, Quantized]:
+        assert rule.format is not None
+        chosen = algorithm(rule.algorithm)
+        return chosen.quantize(
+            weights, statistics, parse_scheme(rule.format), rule.parsed_options()
+        )

@@ -1,0 +1,20 @@
+"""Add product: a sum of matrix products, one chunk at a time, on the tensor cores."""
+
+from torch import Tensor, addmm
+
+
+def add_product(total: Tensor, left: Tensor, right: Tensor, *, fresh: bool) -> None:
+    """total (+)= left @ right, summed in float32 and rounded once to total's dtype.
+
+    Args:
+        total: [M, N], of left's dtype or float32.
+        left, right: [M, K] and [K, N], of one dtype.
+        fresh: whether total's content, which may be anything, is replaced.
+    """
+    beta = 0 if fresh else 1
+    if total.dtype == left.dtype:
+        total.addmm_(left, right, beta=beta)
+    elif total.is_cuda:
+        addmm(total, left, right, out_dtype=total.dtype, beta=beta, out=total)
+    else:  # out_dtype is for GPUs; here kernels are interpreted
+        total.addmm_(left.to(total.dtype), right.to(total.dtype), beta=beta)

@@ -1,0 +1,79 @@
+"""Requirement: what an implementation needs of a machine and of a call, judged in words."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tercet.kernel.compile import find_compiler
+from tercet.kernel.cuda import find_nvcc
+
+Sizes = Mapping[str, int]
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Context:
+    """Where a call runs, and what it is: `options` in the words that requirements speak."""
+
+    device: str
+    dtype: torch.dtype
+    sizes: Sizes = field(default_factory=dict[str, int])
+    options: Options = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Requirement:
+    """What an implementation needs.
+
+    Attributes:
+        devices: device types it runs on; empty means any.
+        dtypes: dtypes of the activations it takes.
+        compiler: whether a C++ compiler has to be present.
+        nvcc: whether the CUDA compiler has to be present.
+        capability: the least CUDA compute capability, (major, minor).
+        multiples: axis -> what its size must be a multiple of.
+        ranges: axis -> the least and the largest size.
+        options: option -> the values it takes, in the words of the op's `traits`.
+    """
+
+    devices: tuple[str, ...] = ()
+    dtypes: tuple[torch.dtype, ...]
+    compiler: bool = False
+    nvcc: bool = False
+    capability: tuple[int, int] | None = None
+    multiples: Mapping[str, int] = field(default_factory=dict[str, int])
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
+
+    def unmet(self, context: Context) -> str | None:
+        """The first thing that is missing, in words; None when the implementation may run."""
+        if self.devices and context.device not in self.devices:
+            return f"runs on {' or '.join(self.devices)}, the tensors are on {context.device}"
+        if context.dtype not in self.dtypes:
+            allowed = ", ".join(str(dtype) for dtype in self.dtypes)
+            return f"takes {allowed}, the input is {context.dtype}"
+        if self.compiler and find_compiler() is None:
+            return "no C++ compiler was found: run `apt install g++` or set CXX"
+        if self.nvcc and find_nvcc() is None:
+            return "no nvcc was found: put CUDA's bin on PATH, or its folder in CUDA_HOME"
+        if self.capability is not None and torch.cuda.is_available():
+            found = torch.cuda.get_device_capability()
+            if found < self.capability:
+                return f"needs compute capability {self.capability}, this GPU has {found}"
+        return self.unfit(context.sizes, context.options)
+
+    def unfit(self, sizes: Sizes, options: Options | None = None) -> str | None:
+        """Which size or option it cannot take, in words; those not given are not judged."""
+        for axis, multiple in self.multiples.items():
+            if sizes.get(axis, 0) % multiple:
+                return f"needs {axis} to be a multiple of {multiple}, it is {sizes[axis]}"
+        for axis, (least, most) in self.ranges.items():
+            if not least <= sizes.get(axis, least) <= most:
+                return f"takes {axis} from {least} to {most}, it is {sizes[axis]}"
+        for name, allowed in self.options.items():
+            if options is not None and name in options and options[name] not in allowed:
+                words = " or ".join(map(str, allowed))
+                return f"takes {name} {words}, it is {options[name]}"
+        return None

@@ -1,0 +1,161 @@
+// Losses of rows of logits, and their gradient: every logit is read once and its gradient written
+// once, whatever the row's length. A cluster of blocks keeps a row on chip (long_row.cuh).
+//
+//   lse = log sum exp z,  loss = lse - z[target],  grad = (softmax(z) - onehot(target)) unit
+//
+// Logits lie in pieces of 2^shift classes: piece s is [rows, its classes], from element
+// s 2^shift rows on. The gradient of piece 0 goes to `first`; that of another piece where the logits
+// of the piece before it lay, with rows 2^shift apart: over logits of the same row, which are on
+// chip by then. One piece alone with `first` = `logits` is a plain matrix, overwritten in place.
+#include <cooperative_groups.h>
+
+#include "long_row.cuh"
+
+namespace cg = cooperative_groups;
+
+template <typename T> struct Pieces {
+  T *logits, *first;
+  int64_t rows;
+  int n, shift;
+  __device__ int start(int element) const { return element >> shift << shift; }
+  __device__ T* logit(int64_t row, int element) const {
+    const int from = start(element);
+    return logits + from * rows + row * min(1 << shift, n - from) + (element - from);
+  }
+  __device__ T* grad(int64_t row, int element) const {
+    const int from = start(element), step = 1 << shift;
+    if (from == 0) return first + row * min(step, n) + element;
+    return logits + (from - step) * rows + row * step + (element - from);
+  }
+};
+
+template <typename T, bool WIDE>
+__device__ void write(const Pieces<T>& pieces, int64_t row, int begin, const uint4* mine,
+                      const uint4* kept, const Shifted& result, float factor, float scale,
+                      bool counts, int target) {
+  constexpr int COUNT = Lanes<T>::COUNT;
+  float values[COUNT];
+#pragma unroll
+  for (int i = 0; i < VECTORS; i++) {
+    const int at = begin + i * THREADS * COUNT;
+    if (at < pieces.n) {
+      Lanes<T>::load(i < STASHED ? mine[i * THREADS] : kept[i < STASHED ? 0 : i - STASHED], values);
+#pragma unroll
+      for (int j = 0; j < COUNT; j++) {
+        const float hot = at + j == target ? scale : 0.f;
+        const float grad = fmaf(result.template power<WIDE>(values[j]), factor, -hot);
+        values[j] = counts ? grad : 0.f;
+      }
+      *reinterpret_cast<uint4*>(pieces.grad(row, at)) = Lanes<T>::store(values);
+    }
+  }
+}
+
+template <typename T, bool GRADIENT>
+__global__ void __launch_bounds__(THREADS, BLOCKS)
+    softmax_rows(const Pieces<T> pieces, const int64_t* targets, int64_t ignore_index,
+                 const float* unit, float* losses, float* lses) {
+  extern __shared__ uint4 memory[];
+  __shared__ float2 sums[WARPS];
+  __shared__ float2 parts[MAX_CLUSTER];
+  cg::cluster_group cluster = cg::this_cluster();
+  const int ranks = cluster.num_blocks(), rank = cluster.block_rank();
+  const int64_t row = blockIdx.x / ranks;
+  constexpr int COUNT = Lanes<T>::COUNT;
+  // nobody may write into a block's memory before that block runs
+  cluster.barrier_arrive();
+  const int begin = (rank * VECTORS * THREADS + threadIdx.x) * COUNT;
+  uint4* mine = memory + threadIdx.x;
+
+#pragma unroll
+  for (int i = 0; i < STASHED; i++) {
+    const int at = begin + i * THREADS * COUNT;
+    if (at < pieces.n) stash(mine + i * THREADS, pieces.logit(row, at));
+    if (i % GROUP == GROUP - 1) asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+  uint4 kept[KEPT];
+#pragma unroll
+  for (int i = 0; i < KEPT; i++) {
+    const int at = begin + (STASHED + i) * THREADS * COUNT;
+    if (at < pieces.n) kept[i] = *reinterpret_cast<const uint4*>(pieces.logit(row, at));
+  }
+  const int64_t target = targets[row];
+  const bool valid = target >= 0 && target < pieces.n;
+  // before anybody overwrites it
+  float picked = __int_as_float(0x7fffffff);
+  if (rank == 0 && threadIdx.x == 0 && valid)
+    picked = static_cast<float>(*pieces.logit(row, static_cast<int>(target)));
+
+  Sum sum;
+#pragma unroll
+  for (int i = 0; i < VECTORS; i++) {
+    if (i % GROUP == 0 && i < STASHED) arrived(STASHED / GROUP - 1 - i / GROUP);
+    if (begin + i * THREADS * COUNT < pieces.n)
+      sum.add<T>(i < STASHED ? mine[i * THREADS] : kept[i < STASHED ? 0 : i - STASHED], LOG2E);
+  }
+  sum = over_block(sum, LOG2E, sums);
+  cluster.barrier_wait();
+  if (threadIdx.x < ranks)
+    *cluster.map_shared_rank(&parts[rank], threadIdx.x) = make_float2(sum.top, sum.total);
+  cluster.sync();
+  sum = Sum();
+  for (int r = 0; r < ranks; r++) sum.merge(Sum(parts[r].x, parts[r].y), LOG2E);
+
+  const bool counts = target != ignore_index;
+  if (rank == 0 && threadIdx.x == 0) {
+    // the maximum apart: an lse of 10,000 is off by 5e-4 in float32
+    const float rest = logf(sum.total);
+    lses[row] = sum.top + rest;
+    losses[row] = counts ? rest - (picked - sum.top) : 0.f;
+  }
+  if (GRADIENT) {
+    const float scale = valid ? *unit : __int_as_float(0x7fffffff);
+    const Shifted result(sum.top, LOG2E);
+    const float factor = result.rest / sum.total * scale;
+    const int hot = valid ? static_cast<int>(target) : -1;
+    if (result.wide)
+      write<T, true>(pieces, row, begin, mine, kept, result, factor, scale, counts, hot);
+    else
+      write<T, false>(pieces, row, begin, mine, kept, result, factor, scale, counts, hot);
+  }
+}
+
+template <typename T, bool GRADIENT>
+int launch(const Pieces<T>& pieces, const int64_t* targets, int64_t ignore_index, const float* unit,
+           float* losses, float* lses, int cluster, void* stream) {
+  cudaError_t error = cudaFuncSetAttribute(
+      softmax_rows<T, GRADIENT>, cudaFuncAttributeMaxDynamicSharedMemorySize, STASH_BYTES);
+  if (error != cudaSuccess) return error;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(pieces.rows * cluster));
+  config.blockDim = dim3(THREADS);
+  config.dynamicSmemBytes = STASH_BYTES;
+  config.stream = static_cast<cudaStream_t>(stream);
+  cudaLaunchAttribute attribute;
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim.x = cluster;
+  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return cudaLaunchKernelEx(&config, softmax_rows<T, GRADIENT>, pieces, targets, ignore_index, unit,
+                            losses, lses);
+}
+
+// dtype: 0 float32, 1 float16, 2 bfloat16. first: null where no gradient is wanted. Returns a
+// cudaError_t.
+extern "C" int tercet_softmax_rows(int dtype, void* logits, void* first, int64_t rows, int n,
+                                   int shift, const int64_t* targets, int64_t ignore_index,
+                                   const float* unit, float* losses, float* lses, int cluster,
+                                   void* stream) {
+#define ROWS(T)                                                                               \
+  {                                                                                           \
+    const Pieces<T> pieces = {static_cast<T*>(logits), static_cast<T*>(first), rows, n, shift}; \
+    return first ? launch<T, true>(pieces, targets, ignore_index, unit, losses, lses, cluster, \
+                                   stream)                                                    \
+                 : launch<T, false>(pieces, targets, ignore_index, unit, losses, lses,        \
+                                    cluster, stream);                                         \
+  }
+  if (dtype == 0) ROWS(float)
+  if (dtype == 1) ROWS(__half)
+  ROWS(__nv_bfloat16)
+}

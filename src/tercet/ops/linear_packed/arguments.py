@@ -1,0 +1,164 @@
+"""What linear_packed takes: its arguments checked, and what a requirement may ask of a call."""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tercet.errors import UnsupportedError
+from tercet.formats import parse_scheme
+from tercet.formats.scaling import Granularity
+from tercet.kernel.contract import Workload
+from tercet.kernel.device.row_codes import ELEMENTS, ROW_CODES
+from tercet.kernel.prepared import PreparedWeight, layout_name, prepare
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+CODES = {kind.dtype: element for element, kind in ROW_CODES.items()}
+INPUTS = (*FLOATS, *CODES)
+ACTIVATIONS = ("none", *ELEMENTS)
+
+
+def check(
+    x: Tensor,
+    codes: Tensor,
+    bias: Tensor | None,
+    residual: Tensor | None,
+    x_scale: Tensor | None,
+    x_sum: Tensor | None,
+    rows: int,
+    columns: int,
+    activation: str,
+    out_dtype: torch.dtype,
+) -> None:
+    """UnsupportedError for what does not fit, in words."""
+    if x.dim() == 0 or x.shape[-1] != columns:
+        raise UnsupportedError(
+            f"linear_packed: x has shape {list(x.shape)}, the weight is [{rows}, {columns}]: "
+            f"the last axis of x must be {columns}"
+        )
+    coded = CODES.get(x.dtype)
+    if coded is None and x.dtype not in FLOATS:
+        raise UnsupportedError(
+            f"linear_packed: x is {x.dtype}: allowed are float32, float16 and bfloat16, or codes "
+            f"in {' and '.join(map(str, CODES))} with x_scale"
+        )
+    if activation not in ACTIVATIONS or out_dtype not in FLOATS:
+        raise UnsupportedError(
+            f"linear_packed: activation {activation!r} to {out_dtype}: activations are "
+            f"{', '.join(ACTIVATIONS)}, outputs float32, float16 and bfloat16"
+        )
+    if (coded is None) != (x_scale is None) or (coded is not None and coded != activation):
+        raise UnsupportedError(
+            f"linear_packed: x is {x.dtype}, activation {activation!r}, "
+            f"x_scale {'missing' if x_scale is None else 'given'}: codes come with their x_scale, "
+            "and no other activation than their own; floats come without"
+        )
+    _check_one("x_scale", x_scale, codes, x.shape[:-1], (torch.float32,))
+    _check_one("x_sum", x_sum, codes, x.shape[:-1], (torch.float32, torch.int32))
+    _check_one("bias", bias, codes, (rows,), FLOATS)
+    _check_one("residual", residual, codes, (*x.shape[:-1], rows), (out_dtype,))
+    if x.device != codes.device:
+        raise UnsupportedError(
+            f"linear_packed: x is on {x.device}, the weight on {codes.device}: move one of them"
+        )
+
+
+def _check_one(
+    name: str,
+    value: Tensor | None,
+    codes: Tensor,
+    shape: tuple[int, ...],
+    dtypes: tuple[torch.dtype, ...],
+) -> None:
+    if value is None:
+        return
+    if tuple(value.shape) != tuple(shape) or value.dtype not in dtypes:
+        allowed = " or ".join(str(dtype)[6:] for dtype in dtypes)
+        raise UnsupportedError(
+            f"linear_packed: {name} is {value.dtype} {list(value.shape)}: "
+            f"it must be {allowed} {list(shape)}"
+        )
+    if value.device != codes.device:
+        raise UnsupportedError(
+            f"linear_packed: {name} is on {value.device}, the weight on {codes.device}: "
+            "move one of them"
+        )
+
+
+def prepared(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A case's arguments, with the weight in the layout of x's device, in the op's order."""
+    x, activation = arguments["x"], arguments["activation"]
+    return _in_order(prepare(arguments["weight"], x.device), arguments) | {
+        "activation": CODES.get(x.dtype, activation),
+        "out_dtype": arguments["out_dtype"] or (x.dtype if x.dtype in FLOATS else torch.bfloat16),
+    }
+
+
+def as_fragments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Prepared arguments with the weight in fragments, on whatever device."""
+    weight = PreparedWeight(
+        codes=arguments["codes"],
+        scale=arguments["scale"],
+        zero=arguments["zero"],
+        scheme=arguments["scheme"],
+        shape=(arguments["rows"], arguments["columns"]),
+    )
+    return _in_order(weight.arranged("fragments"), arguments)
+
+
+def _in_order(weight: PreparedWeight, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    given = ("bias", "residual", "x_scale", "x_sum")
+    return {
+        "x": arguments["x"],
+        "codes": weight.codes,
+        "scale": weight.scale,
+        "zero": weight.zero,
+        **{name: arguments[name] for name in given},
+        "scheme": weight.scheme,
+        "rows": weight.shape[0],
+        "columns": weight.shape[1],
+        "activation": arguments["activation"],
+        "out_dtype": arguments["out_dtype"],
+    }
+
+
+def describe(arguments: Mapping[str, Any]) -> Workload:
+    """The workload that prepared arguments are; its layout is no part of it."""
+    x, rows, columns = arguments["x"], arguments["rows"], arguments["columns"]
+    return Workload(
+        name="call",
+        sizes={"M": x.shape[:-1].numel(), "N": rows, "K": columns},
+        dtype=x.dtype,
+        options={
+            "scheme": arguments["scheme"],
+            "activation": arguments["activation"],
+            "layout": layout_name(arguments["codes"]),
+            "out": str(arguments["out_dtype"])[6:],
+        },
+    )
+
+
+def traits(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What requirements may ask of a call, from its options.
+
+    element: the element's name. group: columns that share a scale, 0 where a whole row does.
+    zero: whether the weight has zero points. scale: the scales' dtype, as prepared. activation,
+    layout, out: as they are given.
+    """
+    return {**options, **_traits_of(options["scheme"])} if "scheme" in options else dict(options)
+
+
+@cache
+def _traits_of(scheme: str) -> dict[str, Any]:
+    parsed = parse_scheme(scheme)
+    scaling = parsed.scaling
+    wide = "float32" if scaling.second_level else scaling.dtype
+    whole = scaling.granularity in (Granularity.TENSOR, Granularity.CHANNEL)
+    return {
+        "element": parsed.element.name,
+        "group": 0 if whole else scaling.group_size,
+        "zero": scaling.zero is not None,
+        "scale": {"e8m0": "bfloat16", "e4m3": "float16"}.get(wide, wide),
+    }
