@@ -1,0 +1,229 @@
+// linear_packed for many tokens on Hopper: y [M, N] = x [M, K] W [N, K]^T, x int8, W 2, 4 or 8 bits.
+//
+// The product is computed as y^T = W x^T, so that the packed weights are the operand that wgmma
+// takes from registers: 16 bytes of the `fragments` layout are, after a shift and a mask, the A
+// registers of 4, 2 or 1 steps of 32 columns. Nothing is ever decoded into memory. x is the
+// operand in shared memory, tokens are the columns of the accumulator.
+//
+//   warpgroup 0      one thread asks the copy engine for x (T tokens) and W (ROWS rows), 128
+//                    columns a stage, in a ring; blocks of a cluster share the tokens and send
+//                    each other their part of x
+//   warpgroups 1, 2  MB x 64 rows each: decode the next step while the tensor cores run this one
+//
+//   y = (float(sum of products) * (w_scale[n] * 2^-(8 - bits))) * x_scale[m] + bias[n] + residual
+//
+// every operation rounded to float32 in that order, then once to the type of y. Where scales are of
+// groups of 64 or 128 columns, the sum is total = fma(float(sum of group), scale * 2^-.., total)
+// over the groups in order, y = total * x_scale[m] + ..., and no tile is cut.
+#pragma once
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
+#error "wgmma and setmaxnreg are of compute capability 9.0 alone: compile for sm_90a"
+#endif
+
+#include "mbarrier.cuh"
+#include "prefill_parts.cuh"
+#include "prefill_plan.cuh"
+#include "prefill_result.cuh"
+#include "prefill_shape.cuh"
+#include "tma.cuh"
+#include "wgmma.cuh"
+
+struct Ring {
+  uint32_t x, w, full, empty;  // shared addresses
+  int stage = 0;
+  uint32_t parity = 0;
+  template <class S>
+  __device__ void advance() {
+    if (++stage == S::STAGES) stage = 0, parity ^= 1;
+  }
+};
+
+template <class S>
+__device__ void produce(Ring ring, Walk walk, const CUtensorMap* x_map, const CUtensorMap* w_map,
+                        const Plan& plan, int clusters, int rank) {
+  while (walk.next(plan, clusters)) {
+    const Place place(plan, walk.tile);
+    const int token0 = place.m * S::T;
+    const int block0 = (place.n * S::CLUSTER + rank) * (S::ROWS / 16);
+    for (int k = walk.first; k < walk.last; k++) {
+      const uint32_t ready = ring.full + ring.stage * 8;
+      const uint32_t x = ring.x + ring.stage * S::X_BYTES;
+      mbarrier::wait(ring.empty + ring.stage * 8, ring.parity ^ 1);
+      mbarrier::expect(ready, S::X_BYTES + S::W_BYTES);
+      if constexpr (S::CLUSTER > 1)
+        tma::load_to_all(x + rank * (S::X_BYTES / S::CLUSTER), x_map, ready, k * DEPTH,
+                         token0 + rank * (S::T / S::CLUSTER), (1 << S::CLUSTER) - 1);
+      else
+        tma::load(x, x_map, ready, k * DEPTH, token0);
+      tma::load(ring.w + ring.stage * S::W_BYTES, w_map, ready, 0, k * S::UNITS, block0);
+      ring.advance<S>();
+    }
+  }
+}
+
+// One of the two groups of warps: its rows of every tile of the walk.
+template <class S>
+__device__ void consume(Ring ring, Walk walk, const Plan& plan, const Result& result,
+                        const Parts& parts, int clusters, int cluster, int rank, int warp,
+                        uint8_t* turn, int* ticket) {
+  const int lane = threadIdx.x % 32, group = warp / 4, block = warp * S::MB;
+  const uint32_t w_mine = ring.w + block * (S::UNITS * 512) + lane * 16;
+  const auto release = [&](int stage) {
+    if constexpr (S::CLUSTER > 1) {
+      if (lane < S::CLUSTER) mbarrier::arrive_at(ring.empty + stage * 8, lane);
+    } else if (lane == 0) {
+      mbarrier::arrive(ring.empty + stage * 8);
+    }
+  };
+  uint4 words[S::MB];
+  const auto load_unit = [&](int unit) {
+#pragma unroll
+    for (int mb = 0; mb < S::MB; mb++)
+      words[mb] =
+          load_shared(w_mine + ring.stage * S::W_BYTES + (mb * S::UNITS + unit) * 512);
+  };
+  int ahead = plan.whole > clusters ? S::AHEAD : 1;
+  while (walk.next(plan, clusters)) {
+    if (group == 1 && ahead) meet(3, 2 * GROUP_THREADS);
+    if (group == 1) ahead = 0;
+    int sums[S::MB][S::T / 2];
+#pragma unroll
+    for (int mb = 0; mb < S::MB; mb++)
+#pragma unroll
+      for (int i = 0; i < S::T / 2; i++) sums[mb][i] = 0;
+    const Place place(plan, walk.tile);
+    const int token0 = place.m * S::T;
+    const int row0 = (place.n * S::CLUSTER + rank) * S::ROWS + block * 16;
+    Factors<S> factors;
+    factors.load(result, token0, row0);
+    WeightScales<S> coming;
+    if constexpr (S::GROUP > 0) coming.load(result, row0, walk.first * S::GROUPS);
+    float totals[S::GROUP ? S::MB : 1][S::GROUP ? S::T / 2 : 1] = {};
+    int before = -1;  // the stage whose last products may still run
+    mbarrier::wait(ring.full + ring.stage * 8, ring.parity);
+    load_unit(0);
+    for (int k = walk.first; k < walk.last; k++) {
+      const WeightScales<S> scales = coming;
+      if constexpr (S::GROUP > 0) coming.load(result, row0, (k + 1) * S::GROUPS);
+      const int stage = ring.stage;
+      const uint64_t x = wgmma::descriptor(ring.x + stage * S::X_BYTES);
+#pragma unroll
+      for (int step = 0; step < 4; step += S::JOIN) {
+        uint32_t a[S::JOIN][S::MB][4];
+#pragma unroll
+        for (int j = 0; j < S::JOIN; j++) {
+          const int field = (step + j) % S::STEPS_A_UNIT;
+          if (j > 0 && field == 0) load_unit((step + j) / S::STEPS_A_UNIT);
+#pragma unroll
+          for (int mb = 0; mb < S::MB; mb++) {
+            a[j][mb][0] = signed_bytes<S::BITS>(words[mb].x, field);
+            a[j][mb][1] = signed_bytes<S::BITS>(words[mb].y, field);
+            a[j][mb][2] = signed_bytes<S::BITS>(words[mb].z, field);
+            a[j][mb][3] = signed_bytes<S::BITS>(words[mb].w, field);
+          }
+        }
+#pragma unroll
+        for (int j = 0; j < S::JOIN; j++)
+#pragma unroll
+          for (int mb = 0; mb < S::MB; mb++) wgmma::pin(a[j][mb]);
+        wgmma::fence();
+#pragma unroll
+        for (int j = 0; j < S::JOIN; j++)
+#pragma unroll
+          for (int mb = 0; mb < S::MB; mb++)
+            wgmma::product<S::T>(sums[mb], a[j][mb], x + (step + j) * 2, !S::GROUP || j > 0);
+        wgmma::commit();
+        // the next words are on their way while these products run
+        if (step + S::JOIN < 4) {
+          if ((step + S::JOIN) % S::STEPS_A_UNIT == 0)
+            load_unit((step + S::JOIN) / S::STEPS_A_UNIT);
+        } else {
+          ring.advance<S>();
+          if (k + 1 < walk.last) {
+            mbarrier::wait(ring.full + ring.stage * 8, ring.parity);
+            load_unit(0);
+          }
+        }
+        if constexpr (S::GROUP > 0) {
+          wgmma::wait<0>();
+          if (step + S::JOIN == 4) release(stage);
+#pragma unroll
+          for (int mb = 0; mb < S::MB; mb++) {
+            wgmma::pin(sums[mb]);
+            const float scale[2] = {scales.of(result, step / S::JOIN, mb, 0),
+                                    scales.of(result, step / S::JOIN, mb, 1)};
+#pragma unroll
+            for (int i = 0; i < S::T / 2; i++)
+              totals[mb][i] = __fmaf_rn(static_cast<float>(sums[mb][i]), scale[i / 2 % 2],
+                                        totals[mb][i]);
+          }
+        } else {
+          wgmma::wait<1>();
+          if (step == 0 && before >= 0) release(before);
+        }
+      }
+      before = stage;
+      if (ahead && (--ahead == 0 || k == walk.last - 1)) {
+        ahead = 0;
+        asm volatile("bar.arrive 3, %0;" ::"n"(2 * GROUP_THREADS) : "memory");
+      }
+    }
+    if constexpr (S::GROUP > 0) {
+      write<S>(totals, factors, result, token0, row0, turn);
+    } else {
+      wgmma::wait<0>();
+#pragma unroll
+      for (int mb = 0; mb < S::MB; mb++) wgmma::pin(sums[mb]);
+      release(before);
+      const bool cut = walk.first > 0 || walk.last < plan.depth;
+      if (!cut || take_over<S>(sums, plan, parts, walk.tile, cluster, rank, group, ticket))
+        write<S>(sums, factors, result, token0, row0, turn);
+    }
+  }
+}
+
+template <class S>
+__global__ void __launch_bounds__(THREADS, 1)
+    prefill(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
+            const Plan plan, const Result result, const Parts parts) {
+  extern __shared__ uint8_t memory[];
+  __shared__ int tickets[2];
+  uint8_t* const aligned = memory + (1024 - mbarrier::address_of(memory) % 1024) % 1024;
+  uint8_t* const turns = aligned + S::STAGES * (S::X_BYTES + S::W_BYTES);
+  Ring ring;
+  ring.x = mbarrier::address_of(aligned);
+  ring.w = ring.x + S::STAGES * S::X_BYTES;
+  ring.full = mbarrier::address_of(turns + WARPS * S::TURN_BYTES);
+  ring.empty = ring.full + S::STAGES * 8;
+
+  const int cluster = blockIdx.x / S::CLUSTER, rank = blockIdx.x % S::CLUSTER;
+  const int clusters = gridDim.x / S::CLUSTER;
+  // the same in all lanes, and known to be: a branch on it does not split a warpgroup
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < S::STAGES; s++) {
+      mbarrier::init(ring.full + s * 8, 1);
+      mbarrier::init(ring.empty + s * 8, WARPS * S::CLUSTER);
+    }
+    mbarrier::publish();
+    tma::prefetch(&x_map);
+    tma::prefetch(&w_map);
+  }
+  if constexpr (S::CLUSTER > 1)
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  else
+    __syncthreads();
+
+  const Walk walk(plan, cluster);
+  if (warp < 4) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (threadIdx.x == 0) produce<S>(ring, walk, &x_map, &w_map, plan, clusters, rank);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    consume<S>(ring, walk, plan, result, parts, clusters, cluster, rank, warp - 4,
+               turns + (warp - 4) * S::TURN_BYTES, tickets + warp / 4 - 1);
+  }
+  // a block that ends takes its shared memory along: others may still send to it
+  if constexpr (S::CLUSTER > 1)
+    asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
+}
