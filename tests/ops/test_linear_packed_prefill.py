@@ -1,10 +1,15 @@
-"""How the prefill kernel's work is dealt out: every stage of every tile once, whatever the size."""
+"""The prefill kernel without a GPU: every stage of every tile is dealt out once, whatever the size;
+what it cannot take is refused."""
 
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tercet.ops.linear_packed import cuda_wgmma
 from tercet.ops.linear_packed.cuda_wgmma_plan import TILES, Plan, best_plan, plans
+from tercet.ops.linear_packed.op import OP
 
 SIZES = ((1, 16, 4), (16, 4096, 4096), (257, 808, 2056), (256, 28672, 8192), (4096, 4096, 14336))
 PROCESSORS = 132
@@ -46,3 +51,55 @@ def test_a_tile_with_scales_of_groups_is_never_cut() -> None:
 def test_many_tokens_take_the_largest_tiles_and_few_tokens_narrow_ones() -> None:
     assert TILES[best_plan(4096, 14336, 4096, 2, 0, PROCESSORS).shape].tokens >= 128
     assert TILES[best_plan(16, 14336, 4096, 2, 0, PROCESSORS).shape].tokens == 16
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_parts_of_cut_tiles_have_places_of_their_own(size: tuple[int, int, int]) -> None:
+    m, n, k = size
+    depth = -(-k // 128)
+    for plan in plans(m, n, k, 2, 0, PROCESSORS):
+        tile = TILES[plan.shape]
+        slots = set[tuple[int, int]]()
+        for cut in range(plan.tiles - plan.whole):
+            first, last = cut * depth // plan.part, (cut * depth + depth - 1) // plan.part
+            assert last < plan.clusters
+            if first == last:
+                continue
+            for owner in range(first, last + 1):
+                slot = (owner, 0 if owner * plan.part // depth == cut else 1)
+                assert slot not in slots
+                slots.add(slot)
+        assert 2 * plan.clusters * tile.cluster * tile.rows * tile.tokens == plan.sums
+        assert (plan.tiles - plan.whole) * tile.cluster * 2 == plan.arrivals
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "words"),
+    [
+        ({"M": 16}, {}, "takes M from 17"),
+        ({"K": 2**17}, {}, "takes K from 1 to 131071"),
+        ({}, {"activation": "none"}, "takes activation int8"),
+        ({}, {"activation": "fp8_e4m3"}, "takes activation int8"),
+        ({}, {"layout": "rows16"}, "takes layout fragments"),
+        ({}, {"scheme": "fp8_e4m3"}, "takes element ternary"),
+        ({}, {"scheme": "mxfp4"}, "takes element ternary"),
+        ({}, {"scheme": "int4-asym"}, "takes zero False"),
+        ({}, {"scheme": "nonary-g32-bfloat16"}, "takes group 0 or 64 or 128"),
+        ({}, {}, None),
+        ({}, {"scheme": "int8-channel"}, None),
+        ({}, {"scheme": "int4-g64"}, None),
+    ],
+)
+def test_what_it_cannot_take_is_refused_in_words(
+    sizes: dict[str, int], options: dict[str, Any], words: str | None
+) -> None:
+    known = {"scheme": "ternary", "activation": "int8", "layout": "fragments", "out": "bfloat16"}
+    requirement = OP.implementation("cuda_wgmma").requirement
+    reason = requirement.unfit({"M": 64, "N": 64, "K": 64} | sizes, OP.traits(known | options))
+    assert reason is None if words is None else reason is not None and words in reason
+
+
+def test_it_names_its_own_sources() -> None:
+    folder = Path(cuda_wgmma.__file__).parent
+    assert len(cuda_wgmma.SOURCES) == 3
+    assert all((folder / name).is_file() for name in cuda_wgmma.SOURCES)

@@ -14,6 +14,7 @@ from tercet.kernel.launch import as_rows, multiprocessors
 from tercet.kernel.rows16 import layout_of
 from tercet.ops.linear_packed.cuda_wgmma_plan import Plan, best_plan
 
+SOURCES = ("prefill_2.cu", "prefill_4.cu", "prefill_8.cu")
 _FOLDER = Path(__file__).parent
 _NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _HOPPER = (9, 0)
