@@ -44,21 +44,48 @@ __device__ inline void arrive_at(uint32_t barrier, uint32_t rank) {
       : "memory");
 }
 
+// Before, in every lane, and then a __syncwarp: what was written to other blocks' shared memory is
+// there for whoever waits for arrive_releasing with wait<true>.
+__device__ inline void share_with_cluster() {
+  asm volatile("fence.acq_rel.cluster;" ::: "memory");
+}
+
+__device__ inline void arrive_releasing(uint32_t barrier, uint32_t rank) {
+  asm volatile(
+      "{\n.reg .b32 remote;\n"
+      "mapa.shared::cluster.u32 remote, %0, %1;\n"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+
+// CLUSTER: and what other blocks released there is seen
+template <bool CLUSTER = false>
 __device__ inline bool passed(uint32_t barrier, uint32_t parity) {
   uint32_t done;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
+  if (CLUSTER)
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+  else
+    asm volatile(
+        "{\n.reg .pred p;\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+        "selp.u32 %0, 1, 0, p;\n}"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
   return done;
 }
 
 // until the phase of that parity is complete
+template <bool CLUSTER = false>
 __device__ inline void wait(uint32_t barrier, uint32_t parity) {
-  for (uint32_t polls = 0; !passed(barrier, parity) && polls < MOST_POLLS; polls++)
+  for (uint32_t polls = 0; !passed<CLUSTER>(barrier, parity) && polls < MOST_POLLS; polls++)
     if (polls == MOST_POLLS - 1)
       asm volatile("st.global.u32 [%0], %1;" ::"l"(static_cast<uint64_t>(barrier)), "r"(parity)
                    : "memory");

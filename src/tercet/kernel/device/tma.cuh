@@ -39,6 +39,24 @@ __device__ inline void load_to_all(uint32_t shared, const CUtensorMap* map, uint
       : "memory");
 }
 
+// from shared memory to a box of the tensor; what lies outside is left out. Writes of other threads
+// to that memory come before, by share() in each and a barrier.
+__device__ inline void store(const CUtensorMap* map, uint32_t shared, int c0, int c1) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];\n"
+      "cp.async.bulk.commit_group;" ::"l"(map),
+      "r"(shared), "r"(c0), "r"(c1)
+      : "memory");
+}
+
+__device__ inline void share() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// until at most `BEHIND` of this thread's last stores still read their shared memory
+template <int BEHIND>
+__device__ inline void wait_for_stores() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(BEHIND) : "memory");
+}
+
 // The driver's encoder, without linking the driver library. Null where the driver lacks it.
 inline PFN_cuTensorMapEncodeTiled_v12000 encoder() {
   static const auto found = [] {

@@ -6,51 +6,58 @@ from functools import cache
 
 _DEPTH = 128  # columns a stage
 _BAND_TOKENS = 1024  # tokens of the tiles that are walked together
-_START_CYCLES = 1500
+# measured on an H200
+_START_US = 2.7
+_BYTES_A_US = 3.7e6
+_CUT_US = 4.0  # counters set to zero, sums written, others' waited for
+_PART_US = 3.4e-5  # a sum of another's part
+_SCALING_US = 1.6e-3  # a sum and group of scales
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tile:
-    """What one block computes: so many rows of W by so many tokens."""
+    """What one block computes, and what that takes, as measured on an H200.
+
+    Attributes:
+        rows, tokens: of W and of x.
+        cluster: blocks of different rows that send each other the tokens.
+        split: blocks that share the tile's columns.
+        stage_us: of 128 columns.
+        result_us: from sums to y, as far as nothing hides it.
+    """
 
     rows: int
     tokens: int
-    cluster: int
+    cluster: int = 1
+    split: int = 1
+    stage_us: float
+    result_us: float
 
-    def stage_cycles(self, bits: int, group: int) -> float:
-        """Of one stage of 128 columns: tensor cores, decoding, and what a block can load.
-
-        Where scales are of groups of columns, sums become floats after each.
-        """
-        products = self.rows * self.tokens * _DEPTH / 4096
-        decoding = self.rows / 64 * 4 * {2: 22, 4: 20, 8: 8}[bits]
-        loading = (self.tokens * _DEPTH / self.cluster + self.rows * 16 * bits) / 28
-        scaling = self.rows * self.tokens / 48 * (_DEPTH / group) if group else 0.0
-        return max(products, decoding, loading) + scaling / 2 + 30
-
-    def result_cycles(self) -> float:
-        """From sums to y."""
-        return 600 + self.rows * self.tokens / 16
-
-    def parts_cycles(self, sharers: float) -> float:
-        """To write the sums of a cut tile and to add up those of the others."""
-        return 1500 + sharers * self.rows * self.tokens * 4 / 64
+    @property
+    def blocks(self) -> int:
+        """Blocks of a cluster."""
+        return self.cluster * self.split
 
 
-# as launch_shape in prefill_launch.cuh; with scales of groups only these
-_GROUP_SHAPES = (4, 5, 6, 7)
+# as launch_shape in prefill_launch.cuh
 TILES = (
-    Tile(rows=256, tokens=128, cluster=1),
-    Tile(rows=256, tokens=128, cluster=2),
-    Tile(rows=128, tokens=256, cluster=1),
-    Tile(rows=128, tokens=256, cluster=2),
-    Tile(rows=128, tokens=128, cluster=1),
-    Tile(rows=128, tokens=128, cluster=2),
-    Tile(rows=256, tokens=64, cluster=1),
-    Tile(rows=128, tokens=64, cluster=2),
-    Tile(rows=256, tokens=32, cluster=1),
-    Tile(rows=256, tokens=16, cluster=1),
+    Tile(rows=256, tokens=128, stage_us=0.586, result_us=1.5),
+    Tile(rows=256, tokens=128, cluster=2, stage_us=0.586, result_us=1.5),
+    Tile(rows=128, tokens=256, stage_us=0.586, result_us=1.5),
+    Tile(rows=128, tokens=256, cluster=2, stage_us=0.586, result_us=1.5),
+    Tile(rows=128, tokens=128, stage_us=0.32, result_us=1.0),
+    Tile(rows=256, tokens=64, stage_us=0.356, result_us=1.0),
+    Tile(rows=128, tokens=64, cluster=2, stage_us=0.245, result_us=0.7),
+    Tile(rows=256, tokens=32, stage_us=0.29, result_us=0.7),
+    Tile(rows=128, tokens=64, split=2, stage_us=0.245, result_us=1.2),
+    Tile(rows=128, tokens=64, split=4, stage_us=0.245, result_us=1.2),
+    Tile(rows=256, tokens=64, split=2, stage_us=0.356, result_us=1.7),
+    Tile(rows=256, tokens=64, split=4, stage_us=0.356, result_us=1.7),
+    Tile(rows=128, tokens=128, split=2, stage_us=0.32, result_us=1.7),
+    Tile(rows=128, tokens=128, split=4, stage_us=0.32, result_us=1.7),
+    Tile(rows=256, tokens=128, split=4, stage_us=0.586, result_us=2.5),
 )
+_GROUP_SHAPES = (4, 5, 6)  # that exist with scales of groups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +73,7 @@ class Plan:
     whole: int
     part: int
     band: int
-    cycles: float
+    us: float
 
     @property
     def sums(self) -> int:
@@ -81,43 +88,58 @@ class Plan:
 
 
 def plans(m: int, n: int, k: int, bits: int, group: int, processors: int) -> Iterator[Plan]:
-    """Every sensible plan of y [m, n] = x [m, k] W^T, with its expected cycles."""
+    """Every sensible plan of y [m, n] = x [m, k] W^T, with the time that it is expected to take."""
+    depth = -(-k // _DEPTH)
+    read = n * k * bits / 8 / _BYTES_A_US
     for shape, tile in enumerate(TILES):
-        if not group or shape in _GROUP_SHAPES:
-            yield from _plans_of(shape, tile, (m, n, -(-k // _DEPTH)), bits, group, processors)
+        tiles = -(-m // tile.tokens) * -(-n // (tile.rows * tile.cluster))
+        clusters = processors // tile.blocks
+
+        def plan(
+            whole: int,
+            part: int,
+            us: float,
+            *,
+            shape: int = shape,
+            tile: Tile = tile,
+            clusters: int = clusters,
+            tiles: int = tiles,
+        ) -> Plan:
+            return Plan(
+                shape=shape,
+                clusters=clusters,
+                tiles=tiles,
+                whole=whole,
+                part=part,
+                band=max(1, _BAND_TOKENS // tile.tokens),
+                us=_START_US + (us**4 + read**4) ** 0.25,
+            )
+
+        if group:
+            if shape in _GROUP_SHAPES:
+                yield plan(tiles, 1, -(-tiles // clusters) * _tile_us(tile, depth, group))
+            continue
+        if tile.split > 1:
+            if tiles <= clusters and depth >= 2 * tile.split:
+                yield plan(tiles, 1, _tile_us(tile, -(-depth // tile.split), 0), clusters=tiles)
+            continue
+        whole = _tile_us(tile, depth, 0)
+        yield plan(tiles, 1, -(-tiles // clusters) * whole)
+        if tiles % clusters == 0:
+            continue
+        for rounds in {tiles // clusters, tiles // clusters - 1} - {0, -1}:
+            part = max(-(-(tiles - rounds * clusters) * depth // clusters), min(4, depth))
+            cut = _CUT_US + (depth / part + 1) * tile.rows * tile.tokens * _PART_US
+            yield plan(rounds * clusters, part, rounds * whole + _tile_us(tile, part, 0) + cut)
 
 
-def _plans_of(
-    shape: int, tile: Tile, size: tuple[int, int, int], bits: int, group: int, processors: int
-) -> Iterator[Plan]:
-    m, n, depth = size
-    clusters = processors // tile.cluster
-    tiles = -(-m // tile.tokens) * -(-n // (tile.rows * tile.cluster))
-    stage, result = tile.stage_cycles(bits, group), tile.result_cycles()
-    round_ = depth * stage + result
-
-    def plan(whole: int, part: int, cycles: float) -> Plan:
-        return Plan(
-            shape=shape,
-            clusters=clusters,
-            tiles=tiles,
-            whole=whole,
-            part=part,
-            band=max(1, _BAND_TOKENS // tile.tokens),
-            cycles=_START_CYCLES + cycles,
-        )
-
-    yield plan(tiles, 1, -(-tiles // clusters) * round_)
-    if group or tiles % clusters == 0:
-        return
-    for rounds in {tiles // clusters, max(0, tiles // clusters - 1)}:
-        rest = tiles - rounds * clusters
-        part = max(-(-rest * depth // clusters), min(4, depth))
-        cut = part * stage + tile.parts_cycles(depth / part + 1) + result
-        yield plan(rounds * clusters, part, rounds * round_ + cut)
+def _tile_us(tile: Tile, stages: int, group: int) -> float:
+    """Of so many stages and the result; scales of groups stop the tensor cores for a while."""
+    stage = tile.stage_us + (tile.rows * tile.tokens * _SCALING_US / group if group else 0.0)
+    return stages * stage + tile.result_us
 
 
 @cache
 def best_plan(m: int, n: int, k: int, bits: int, group: int, processors: int) -> Plan:
     """The plan that is expected to be fastest."""
-    return min(plans(m, n, k, bits, group, processors), key=lambda plan: plan.cycles)
+    return min(plans(m, n, k, bits, group, processors), key=lambda plan: plan.us)

@@ -10,11 +10,11 @@
 //                    each other their part of x
 //   warpgroups 1, 2  MB x 64 rows each: decode the next step while the tensor cores run this one
 //
-//   y = (float(sum of products) * (w_scale[n] * 2^-(8 - bits))) * x_scale[m] + bias[n] + residual
+//   y = fma(float(sum of products) * (w_scale[n] * 2^-(8 - bits)), x_scale[m], bias[n]) + residual
 //
 // every operation rounded to float32 in that order, then once to the type of y. Where scales are of
-// groups of 64 or 128 columns, the sum is total = fma(float(sum of group), scale * 2^-.., total)
-// over the groups in order, y = total * x_scale[m] + ..., and no tile is cut.
+// groups of 64 or 128 columns, total = fma(float(sum of group), scale * 2^-.., total) over the
+// groups in order, y = fma(total, x_scale[m], bias[n]) + residual, and no tile is cut.
 #pragma once
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
 #error "wgmma and setmaxnreg are of compute capability 9.0 alone: compile for sm_90a"
@@ -25,6 +25,7 @@
 #include "prefill_plan.cuh"
 #include "prefill_result.cuh"
 #include "prefill_shape.cuh"
+#include "prefill_split.cuh"
 #include "tma.cuh"
 #include "wgmma.cuh"
 
@@ -32,6 +33,7 @@ struct Ring {
   uint32_t x, w, full, empty;  // shared addresses
   int stage = 0;
   uint32_t parity = 0;
+  uint32_t meeting, arrived;  // where sums of a split tile meet
   template <class S>
   __device__ void advance() {
     if (++stage == S::STAGES) stage = 0, parity ^= 1;
@@ -42,9 +44,10 @@ template <class S>
 __device__ void produce(Ring ring, Walk walk, const CUtensorMap* x_map, const CUtensorMap* w_map,
                         const Plan& plan, int clusters, int rank) {
   while (walk.next(plan, clusters)) {
+    walk.split<S::SPLIT>(rank);
     const Place place(plan, walk.tile);
     const int token0 = place.m * S::T;
-    const int block0 = (place.n * S::CLUSTER + rank) * (S::ROWS / 16);
+    const int block0 = (place.n * S::CLUSTER + rank % S::CLUSTER) * (S::ROWS / 16);
     for (int k = walk.first; k < walk.last; k++) {
       const uint32_t ready = ring.full + ring.stage * 8;
       const uint32_t x = ring.x + ring.stage * S::X_BYTES;
@@ -64,7 +67,7 @@ __device__ void produce(Ring ring, Walk walk, const CUtensorMap* x_map, const CU
 // One of the two groups of warps: its rows of every tile of the walk.
 template <class S>
 __device__ void consume(Ring ring, Walk walk, const Plan& plan, const Result& result,
-                        const Parts& parts, int clusters, int cluster, int rank, int warp,
+                        const CUtensorMap* y_map, const Parts& parts, int clusters, int cluster, int rank, int warp,
                         uint8_t* turn, int* ticket) {
   const int lane = threadIdx.x % 32, group = warp / 4, block = warp * S::MB;
   const uint32_t w_mine = ring.w + block * (S::UNITS * 512) + lane * 16;
@@ -84,6 +87,7 @@ __device__ void consume(Ring ring, Walk walk, const Plan& plan, const Result& re
   };
   int ahead = plan.whole > clusters ? S::AHEAD : 1;
   while (walk.next(plan, clusters)) {
+    walk.split<S::SPLIT>(rank);
     if (group == 1 && ahead) meet(3, 2 * GROUP_THREADS);
     if (group == 1) ahead = 0;
     int sums[S::MB][S::T / 2];
@@ -92,9 +96,9 @@ __device__ void consume(Ring ring, Walk walk, const Plan& plan, const Result& re
 #pragma unroll
       for (int i = 0; i < S::T / 2; i++) sums[mb][i] = 0;
     const Place place(plan, walk.tile);
-    const int token0 = place.m * S::T;
-    const int row0 = (place.n * S::CLUSTER + rank) * S::ROWS + block * 16;
-    Factors<S> factors;
+    const int token0 = place.m * S::T + (S::SPLIT > 1 ? rank * S::Own::T : 0);  // of y
+    const int row0 = (place.n * S::CLUSTER + rank % S::CLUSTER) * S::ROWS + block * 16;
+    Factors<typename S::Own> factors;
     factors.load(result, token0, row0);
     WeightScales<S> coming;
     if constexpr (S::GROUP > 0) coming.load(result, row0, walk.first * S::GROUPS);
@@ -169,23 +173,32 @@ __device__ void consume(Ring ring, Walk walk, const Plan& plan, const Result& re
       }
     }
     if constexpr (S::GROUP > 0) {
-      write<S>(totals, factors, result, token0, row0, turn);
+      write<S>(totals, factors, result, y_map, token0, row0, turn);
     } else {
       wgmma::wait<0>();
 #pragma unroll
       for (int mb = 0; mb < S::MB; mb++) wgmma::pin(sums[mb]);
       release(before);
       const bool cut = walk.first > 0 || walk.last < plan.depth;
-      if (!cut || take_over<S>(sums, plan, parts, walk.tile, cluster, rank, group, ticket))
-        write<S>(sums, factors, result, token0, row0, turn);
+      if constexpr (S::SPLIT > 1) {
+        int own[S::MB][S::Own::T / 2];
+        meet_sums<S>(own, sums, ring.meeting, ring.arrived, rank);
+        write<typename S::Own>(own, factors, result, y_map, token0, row0, turn);
+      } else if (!cut ||
+                 take_over<S>(sums, plan, parts, walk.tile, cluster, rank, group, ticket)) {
+        write<S>(sums, factors, result, y_map, token0, row0, turn);
+      }
     }
   }
+  // a block that ends takes its shared memory along
+  if (lane == 0) tma::wait_for_stores<0>();
 }
 
 template <class S>
 __global__ void __launch_bounds__(THREADS, 1)
     prefill(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
-            const Plan plan, const Result result, const Parts parts) {
+            const __grid_constant__ CUtensorMap y_map, const Plan plan, const Result result,
+            const Parts parts) {
   extern __shared__ uint8_t memory[];
   __shared__ int tickets[2];
   uint8_t* const aligned = memory + (1024 - mbarrier::address_of(memory) % 1024) % 1024;
@@ -193,11 +206,13 @@ __global__ void __launch_bounds__(THREADS, 1)
   Ring ring;
   ring.x = mbarrier::address_of(aligned);
   ring.w = ring.x + S::STAGES * S::X_BYTES;
-  ring.full = mbarrier::address_of(turns + WARPS * S::TURN_BYTES);
+  ring.meeting = mbarrier::address_of(turns + WARPS * S::WARP_BYTES);
+  ring.full = ring.meeting + S::MEETING_BYTES;
   ring.empty = ring.full + S::STAGES * 8;
+  ring.arrived = ring.empty + S::STAGES * 8;
 
-  const int cluster = blockIdx.x / S::CLUSTER, rank = blockIdx.x % S::CLUSTER;
-  const int clusters = gridDim.x / S::CLUSTER;
+  const int cluster = blockIdx.x / S::BLOCKS, rank = blockIdx.x % S::BLOCKS;
+  const int clusters = gridDim.x / S::BLOCKS;
   // the same in all lanes, and known to be: a branch on it does not split a warpgroup
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   if (threadIdx.x == 0) {
@@ -205,25 +220,29 @@ __global__ void __launch_bounds__(THREADS, 1)
       mbarrier::init(ring.full + s * 8, 1);
       mbarrier::init(ring.empty + s * 8, WARPS * S::CLUSTER);
     }
+    mbarrier::init(ring.arrived, WARPS * max(1, S::SPLIT - 1));
     mbarrier::publish();
     tma::prefetch(&x_map);
     tma::prefetch(&w_map);
+    if (result.mapped) tma::prefetch(&y_map);
   }
-  if constexpr (S::CLUSTER > 1)
+  if constexpr (S::BLOCKS > 1)
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
   else
     __syncthreads();
 
+  // all before had nothing to do with the kernel before this one
+  asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
   const Walk walk(plan, cluster);
   if (warp < 4) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x == 0) produce<S>(ring, walk, &x_map, &w_map, plan, clusters, rank);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    consume<S>(ring, walk, plan, result, parts, clusters, cluster, rank, warp - 4,
-               turns + (warp - 4) * S::TURN_BYTES, tickets + warp / 4 - 1);
+    consume<S>(ring, walk, plan, result, &y_map, parts, clusters, cluster, rank, warp - 4,
+               turns + (warp - 4) * S::WARP_BYTES, tickets + warp / 4 - 1);
   }
-  // a block that ends takes its shared memory along: others may still send to it
-  if constexpr (S::CLUSTER > 1)
+  // others may still send to this block's shared memory
+  if constexpr (S::BLOCKS > 1)
     asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
 }

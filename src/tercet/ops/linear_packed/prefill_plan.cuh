@@ -20,6 +20,14 @@ struct Walk {
     at = min(cluster * plan.part, rest);
     end = min(at + plan.part, rest);
   }
+  // the part of a whole tile that block `rank` of SPLIT has
+  template <int SPLIT>
+  __device__ void split(int rank) {
+    if (SPLIT == 1) return;
+    const int depth = last;
+    first = depth * rank / SPLIT;
+    last = depth * (rank + 1) / SPLIT;
+  }
   __device__ bool next(const Plan& plan, int clusters) {
     if (next_tile < plan.whole) {
       tile = next_tile;

@@ -4,6 +4,7 @@
 #include <cuda_fp16.h>
 
 #include "prefill_shape.cuh"
+#include "tma.cuh"
 
 constexpr int FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2;
 
@@ -12,6 +13,7 @@ struct Result {
   const float* x_scale;
   void* y;
   int w_scale_type, bias_type, type;  // type: of y and of the residual
+  bool mapped;                        // y is stored by the copy engine
   int tokens, rows, groups;
 };
 
@@ -39,9 +41,10 @@ __device__ void load_bits(uint32_t (&bits)[COUNT], const void* from, int type,
   for (int i = 0; i < COUNT; i++) asm volatile("" : "+r"(bits[i]));
 }
 
-__device__ inline uint32_t two(float low, float high, int type) {
+template <int TYPE>
+__device__ uint32_t two(float low, float high) {
   uint32_t both;
-  if (type == FLOAT16)
+  if (TYPE == FLOAT16)
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
   else
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
@@ -100,121 +103,126 @@ struct Factors {
   }
 };
 
-// One warp's 16 MB rows of T tokens to y. `turn` is memory of its own.
-template <class S, typename Sum>
-__device__ void write(const Sum (&sums)[S::MB][S::T / 2], const Factors<S>& factors,
-                      const Result& result, int token0, int row0, uint8_t* turn) {
-  const int lane = threadIdx.x % 32;
-  const int64_t pitch = result.rows;
+// The same as numbers, once there are sums. Pinned: the compiler would convert them anew each time.
+template <class S>
+struct Values {
   float w_scale[S::MB][2], bias[S::MB][2];
+  const Factors<S>& factors;
+  __device__ Values(const Factors<S>& factors, const Result& result) : factors(factors) {
 #pragma unroll
-  for (int mb = 0; mb < S::MB; mb++)
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-      w_scale[mb][h] = S::GROUP ? 1.f : factors.w_scale.of(result, 0, mb, h);
-      bias[mb][h] = number(factors.bias[mb * 2 + h], result.bias_type);
+    for (int i = 0; i < S::MB * 2; i++) {
+      w_scale[i / 2][i % 2] = S::GROUP ? 1.f : factors.w_scale.of(result, 0, i / 2, i % 2);
+      bias[i / 2][i % 2] = number(factors.bias[i], result.bias_type);
+      asm volatile("" : "+f"(w_scale[i / 2][i % 2]), "+f"(bias[i / 2][i % 2]));
     }
-  const auto value = [&](int mb, int i, float x_scale) {
-    const int h = i / 2 % 2;
-    const float sum =
-        S::GROUP ? sums[mb][i] : __fmul_rn(static_cast<float>(sums[mb][i]), w_scale[mb][h]);
-    const float y = __fmul_rn(sum, x_scale);
-    return result.bias ? __fadd_rn(y, bias[mb][h]) : y;
-  };
-
-  if (result.type != FLOAT32 && !result.residual) {
-    constexpr int LANES = S::MB * 2, AT_ONCE = 32 / LANES;  // lanes a token
-#pragma unroll
-    for (int from = 0; from < S::T; from += S::TURN) {
-      __syncwarp();
-#pragma unroll
-      for (int t = 0; t < S::TURN; t += 16) {
-        float x_scale[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-          x_scale[i] = factors.of_token(from + t, i / 2 * 8 + lane % 4 * 2 + i % 2);
-#pragma unroll
-        for (int mb = 0; mb < S::MB; mb++) {
-          uint32_t v[4];
-#pragma unroll
-          for (int i = 0; i < 4; i++) {
-            const int at = (from + t) / 2 + i * 2;
-            v[i] = two(value(mb, at, x_scale[i / 2 * 2]), value(mb, at + 1, x_scale[i / 2 * 2 + 1]),
-                       result.type);
-          }
-          const int token = t + lane / 16 * 8 + lane % 8;
-          const uint32_t to =
-              mbarrier::address_of(turn) + token * S::PITCH + mb * 32 + lane / 8 % 2 * 16;
-          asm volatile(
-              "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(to),
-              "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
-              : "memory");
-        }
-      }
-      __syncwarp();
-#pragma unroll
-      for (int t = 0; t < S::TURN; t += AT_ONCE) {
-        const int in_turn = t + lane / LANES, token = token0 + from + in_turn;
-        const int row = row0 + lane % LANES * 8;
-        if (token >= result.tokens || row >= result.rows) continue;
-        const uint4 v =
-            load_shared(mbarrier::address_of(turn) + in_turn * S::PITCH + lane % LANES * 16);
-        uint16_t* y = static_cast<uint16_t*>(result.y) + token * pitch + row;
-        if (pitch % 8 == 0) {
-          *reinterpret_cast<uint4*>(y) = v;
-        } else {
-          const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-          for (int i = 0; i < 8; i++)
-            if (row + i < result.rows) y[i] = words[i / 2] >> (i % 2 * 16);
-        }
-      }
-    }
-    return;
   }
+  // sum * w_scale * x_scale + bias, of sums whose groups are not scaled yet
+  template <typename Sum>
+  __device__ float of(Sum sum, int mb, int half, float x_scale) const {
+    const float scaled =
+        S::GROUP ? sum : __fmul_rn(static_cast<float>(sum), w_scale[mb][half]);
+    return __fmaf_rn(scaled, x_scale, bias[mb][half]);
+  }
+};
 
+// One warp's 16 MB rows of T tokens to 16-bit y without residual, by the copy engine. `turn` is
+// memory of the warp's own, in which 16-byte pieces lie as the copy engine's swizzle wants them.
+template <class S, int TYPE, typename Sum>
+__device__ void write_turns(const Sum (&sums)[S::MB][S::T / 2], const Values<S>& values,
+                            const CUtensorMap* y_map, int token0, int row0, uint32_t turn) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int from = 0; from < S::T; from += S::TURN) {
+    const uint32_t memory = turn + from / S::TURN % 2 * S::TURN_BYTES;
+    if (lane == 0) tma::wait_for_stores<1>();
+    __syncwarp();
+#pragma unroll
+    for (int t = 0; t < S::TURN; t += 16) {
+      float x_scale[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++)
+        x_scale[i] = values.factors.of_token(from + t, i / 2 * 8 + lane % 4 * 2 + i % 2);
+      const int token = t + lane / 16 * 8 + lane % 8;
+      const int swizzle = S::MB == 2 ? token / 2 % 4 : token / 4 % 2;
+#pragma unroll
+      for (int mb = 0; mb < S::MB; mb++) {
+        uint32_t v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          const int at = (from + t) / 2 + i * 2;
+          v[i] = two<TYPE>(values.of(sums[mb][at], mb, i % 2, x_scale[i / 2 * 2]),
+                           values.of(sums[mb][at + 1], mb, i % 2, x_scale[i / 2 * 2 + 1]));
+        }
+        const int piece = (mb * 2 + lane / 8 % 2) ^ swizzle;
+        asm volatile(
+            "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
+                memory + token * S::PITCH + piece * 16),
+            "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+            : "memory");
+      }
+    }
+    tma::share();
+    __syncwarp();
+    if (lane == 0) tma::store(y_map, memory, row0, token0 + from);
+  }
+}
+
+// likewise to any y, by the warp itself
+template <class S, typename Sum>
+__device__ void write_wide(const Sum (&sums)[S::MB][S::T / 2], const Values<S>& values,
+                           const Result& result, int token0, int row0, float* wide) {
   constexpr int LANES = S::MB * 4, AT_ONCE = 32 / LANES;
-  float* wide = reinterpret_cast<float*>(turn);
+  const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int from = 0; from < S::T; from += S::WIDE_TURN) {
     __syncwarp();
-    float x_scale[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-      x_scale[i] = factors.of_token(from, i / 2 * 8 + lane % 4 * 2 + i % 2);
+    for (int i = 0; i < 8; i++) {
+      const int token = i / 4 * 8 + lane % 4 * 2 + i % 2, half = i / 2 % 2;
+      const float x_scale = values.factors.of_token(from, token);
 #pragma unroll
-    for (int mb = 0; mb < S::MB; mb++)
-#pragma unroll
-      for (int i = 0; i < 8; i++) {
-        const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
-        wide[token * S::WIDE_PITCH + mb * 16 + i / 2 % 2 * 8 + lane / 4] =
-            value(mb, from / 2 + i, x_scale[i / 4 * 2 + i % 2]);
-      }
+      for (int mb = 0; mb < S::MB; mb++)
+        wide[token * S::WIDE_PITCH + mb * 16 + half * 8 + lane / 4] =
+            values.of(sums[mb][from / 2 + i], mb, half, x_scale);
+    }
     __syncwarp();
-#pragma unroll
-    for (int t = 0; t < S::WIDE_TURN; t += AT_ONCE) {
-      const int in_turn = t + lane / LANES, token = token0 + from + in_turn;
-      const int row = row0 + lane % LANES * 4;
+#pragma unroll 1
+    for (int t = lane / LANES; t < S::WIDE_TURN; t += AT_ONCE) {
+      const int token = token0 + from + t, row = row0 + lane % LANES * 4;
       if (token >= result.tokens) continue;
-      const float4 v =
-          *reinterpret_cast<float4*>(wide + in_turn * S::WIDE_PITCH + lane % LANES * 4);
-      const float values[4] = {v.x, v.y, v.z, v.w};
-      const int64_t at = token * pitch + row;
+      const float4 four = *reinterpret_cast<float4*>(wide + t * S::WIDE_PITCH + lane % LANES * 4);
+      const float wide_y[4] = {four.x, four.y, four.z, four.w};
       int64_t places[4];
       uint32_t residual[4];
 #pragma unroll
-      for (int i = 0; i < 4; i++) places[i] = row + i < result.rows && result.residual ? at + i : -1;
-      load_bits(residual, result.residual, result.type, places);
+      for (int i = 0; i < 4; i++)
+        places[i] = row + i < result.rows ? static_cast<int64_t>(token) * result.rows + row + i : -1;
+      if (result.residual) load_bits(residual, result.residual, result.type, places);
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        if (row + i >= result.rows) continue;
-        float y = values[i];
+        if (places[i] < 0) continue;
+        float y = wide_y[i];
         if (result.residual) y = __fadd_rn(y, number(residual[i], result.type));
         if (result.type == FLOAT32)
-          static_cast<float*>(result.y)[at + i] = y;
+          static_cast<float*>(result.y)[places[i]] = y;
         else
-          static_cast<uint16_t*>(result.y)[at + i] = two(y, 0.f, result.type);
+          static_cast<uint16_t*>(result.y)[places[i]] =
+              result.type == FLOAT16 ? two<FLOAT16>(y, 0.f) : two<BFLOAT16>(y, 0.f);
       }
     }
   }
+}
+
+template <class S, typename Sum>
+__device__ void write(const Sum (&sums)[S::MB][S::T / 2], const Factors<S>& factors,
+                      const Result& result, const CUtensorMap* y_map, int token0, int row0,
+                      uint8_t* turn) {
+  const uint32_t memory = mbarrier::address_of(turn);
+  const Values<S> values(factors, result);
+  if (!result.mapped)
+    write_wide<S>(sums, values, result, token0, row0, reinterpret_cast<float*>(turn));
+  else if (result.type == FLOAT16)
+    write_turns<S, FLOAT16>(sums, values, y_map, token0, row0, memory);
+  else
+    write_turns<S, BFLOAT16>(sums, values, y_map, token0, row0, memory);
 }

@@ -8,18 +8,27 @@ constexpr int THREADS = 384, GROUP_THREADS = 128, WARPS = 8;
 constexpr int DEPTH = 128;                    // columns a stage
 constexpr int MOST_SHARED = 227 * 1024 - 64;  // dynamic; a few bytes are static
 
-template <int BITS_, int GROUP_, int MB_, int T_, int CLUSTER_>
+// MB * 128 rows by T tokens. The blocks of a cluster have rows of their own, CLUSTER of them, and
+// share the tokens; or they have the same tile and split its columns, SPLIT of them.
+template <int BITS_, int GROUP_, int MB_, int T_, int CLUSTER_, int SPLIT_ = 1>
 struct Shape {
-  static constexpr int BITS = BITS_, GROUP = GROUP_, MB = MB_, T = T_, CLUSTER = CLUSTER_;
+  static constexpr int BITS = BITS_, GROUP = GROUP_, MB = MB_, T = T_;
+  static constexpr int CLUSTER = CLUSTER_, SPLIT = SPLIT_, BLOCKS = CLUSTER * SPLIT;
+  static_assert(CLUSTER == 1 || SPLIT == 1);
+  static_assert(T % (16 * SPLIT) == 0);
+  // what a block writes in the end
+  using Own = Shape<BITS, GROUP, MB, T / SPLIT, CLUSTER, 1>;
   static constexpr int ROWS = 2 * MB * 64, UNITS = BITS / 2, STEPS_A_UNIT = 8 / BITS;
   static constexpr int X_BYTES = T * DEPTH, W_BYTES = ROWS * DEPTH / 8 * BITS;
-  // a warp turns its rows of 32 tokens (16 where they are floats) into rows of y
-  static constexpr int PITCH = MB * 32 + 16, WIDE_PITCH = MB * 16 + 4;
-  static constexpr int TURN = T < 32 ? T : 32, WIDE_TURN = 16;
-  static constexpr int TURN_BYTES =
-      TURN * PITCH > WIDE_TURN * WIDE_PITCH * 4 ? TURN * PITCH : WIDE_TURN * WIDE_PITCH * 4;
+  // A warp turns its rows of TURN tokens into rows of y, and the copy engine stores them while it
+  // turns the next; floats, fewer tokens at once, are stored by the warp itself.
+  static constexpr int TURN = T < 32 ? T : 32, PITCH = MB * 32, TURN_BYTES = TURN * PITCH;
+  static constexpr int WIDE_TURN = 16, WIDE_PITCH = MB * 16 + 4;
+  static constexpr int WIDE_BYTES = (WIDE_TURN * WIDE_PITCH * 4 + 511) / 512 * 512;
+  static constexpr int WARP_BYTES = 2 * TURN_BYTES > WIDE_BYTES ? 2 * TURN_BYTES : WIDE_BYTES;
   // the ring: as deep as there is room, 1 KiB being left for its barriers and for alignment each
-  static constexpr int ROOM = MOST_SHARED - 2048 - WARPS * TURN_BYTES;
+  static constexpr int MEETING_BYTES = (SPLIT - 1) * (MB * T / SPLIT / 2) * 4 * 2 * GROUP_THREADS;
+  static constexpr int ROOM = MOST_SHARED - 2048 - WARPS * WARP_BYTES - MEETING_BYTES;
   static constexpr int FIT = ROOM / (X_BYTES + W_BYTES), STAGES = FIT < 16 ? FIT : 16;
   static constexpr int BYTES = MOST_SHARED - ROOM + STAGES * (X_BYTES + W_BYTES);
   // The first group of warps keeps so many stages ahead of the second, so that one of them feeds
