@@ -89,48 +89,40 @@ class Plan:
 
 def plans(m: int, n: int, k: int, bits: int, group: int, processors: int) -> Iterator[Plan]:
     """Every sensible plan of y [m, n] = x [m, k] W^T, with the time that it is expected to take."""
-    depth = -(-k // _DEPTH)
-    read = n * k * bits / 8 / _BYTES_A_US
     for shape, tile in enumerate(TILES):
         tiles = -(-m // tile.tokens) * -(-n // (tile.rows * tile.cluster))
-        clusters = processors // tile.blocks
-
-        def plan(
-            whole: int,
-            part: int,
-            us: float,
-            *,
-            shape: int = shape,
-            tile: Tile = tile,
-            clusters: int = clusters,
-            tiles: int = tiles,
-        ) -> Plan:
-            return Plan(
+        clusters, depth = processors // tile.blocks, -(-k // _DEPTH)
+        if tile.split > 1:
+            if group or tiles > clusters or depth < 2 * tile.split:
+                continue
+            clusters = tiles
+        elif group and shape not in _GROUP_SHAPES:
+            continue
+        for whole, part, us in _dealt(tile, tiles, clusters, depth, group):
+            yield Plan(
                 shape=shape,
                 clusters=clusters,
                 tiles=tiles,
                 whole=whole,
                 part=part,
                 band=max(1, _BAND_TOKENS // tile.tokens),
-                us=_START_US + (us**4 + read**4) ** 0.25,
+                us=_START_US + (us**4 + (n * k * bits / 8 / _BYTES_A_US) ** 4) ** 0.25,
             )
 
-        if group:
-            if shape in _GROUP_SHAPES:
-                yield plan(tiles, 1, -(-tiles // clusters) * _tile_us(tile, depth, group))
-            continue
-        if tile.split > 1:
-            if tiles <= clusters and depth >= 2 * tile.split:
-                yield plan(tiles, 1, _tile_us(tile, -(-depth // tile.split), 0), clusters=tiles)
-            continue
-        whole = _tile_us(tile, depth, 0)
-        yield plan(tiles, 1, -(-tiles // clusters) * whole)
-        if tiles % clusters == 0:
-            continue
-        for rounds in {tiles // clusters, tiles // clusters - 1} - {0, -1}:
-            part = max(-(-(tiles - rounds * clusters) * depth // clusters), min(4, depth))
-            cut = _CUT_US + (depth / part + 1) * tile.rows * tile.tokens * _PART_US
-            yield plan(rounds * clusters, part, rounds * whole + _tile_us(tile, part, 0) + cut)
+
+def _dealt(
+    tile: Tile, tiles: int, clusters: int, depth: int, group: int
+) -> Iterator[tuple[int, int, float]]:
+    """(whole, part, time of the products): nothing cut, or the last round, or the last two."""
+    each = _tile_us(tile, -(-depth // tile.split), group)
+    rounds = tiles // clusters
+    yield tiles, 1, -(-tiles // clusters) * each
+    if group or tile.split > 1 or tiles % clusters == 0:
+        return
+    for whole in {rounds, rounds - 1} - {0, -1}:
+        part = max(-(-(tiles - whole * clusters) * depth // clusters), min(4, depth))
+        cut = _CUT_US + (depth / part + 1) * tile.rows * tile.tokens * _PART_US
+        yield whole * clusters, part, whole * each + _tile_us(tile, part, 0) + cut
 
 
 def _tile_us(tile: Tile, stages: int, group: int) -> float:
