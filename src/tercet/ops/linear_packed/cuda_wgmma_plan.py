@@ -56,8 +56,9 @@ TILES = (
     Tile(rows=128, tokens=128, split=2, stage_us=0.32, result_us=1.7),
     Tile(rows=128, tokens=128, split=4, stage_us=0.32, result_us=1.7),
     Tile(rows=256, tokens=128, split=4, stage_us=0.586, result_us=2.5),
+    Tile(rows=128, tokens=96, stage_us=0.26, result_us=1.0),
 )
-_GROUP_SHAPES = (4, 5, 6)  # that exist with scales of groups
+_WITH_GROUPS = {0: range(15), 64: (4, 6), 128: (6, 15)}  # shapes that exist
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,12 +93,12 @@ def plans(m: int, n: int, k: int, bits: int, group: int, processors: int) -> Ite
     for shape, tile in enumerate(TILES):
         tiles = -(-m // tile.tokens) * -(-n // (tile.rows * tile.cluster))
         clusters, depth = processors // tile.blocks, -(-k // _DEPTH)
+        if shape not in _WITH_GROUPS[group]:
+            continue
         if tile.split > 1:
-            if group or tiles > clusters or depth < 2 * tile.split:
+            if tiles > clusters or depth < 2 * tile.split:
                 continue
             clusters = tiles
-        elif group and shape not in _GROUP_SHAPES:
-            continue
         for whole, part, us in _dealt(tile, tiles, clusters, depth, group):
             yield Plan(
                 shape=shape,
