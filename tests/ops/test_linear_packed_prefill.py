@@ -57,7 +57,7 @@ def test_many_tokens_take_the_largest_tiles_and_few_tokens_narrow_ones() -> None
 
 
 def test_few_tiles_split_their_columns_among_the_multiprocessors() -> None:
-    plan = best_plan(64, 4096, 14336, 2, 0, PROCESSORS)
+    plan = best_plan(256, 4096, 14336, 2, 0, PROCESSORS)
     assert TILES[plan.shape].split > 1
     assert plan.clusters * TILES[plan.shape].blocks > PROCESSORS * 0.9
 

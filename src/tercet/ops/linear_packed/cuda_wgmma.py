@@ -25,7 +25,7 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
     """The library, its function's arguments declared."""
     library.tercet_linear_prefill.argtypes = (
         *(_I32, _I32, _P, _I64, _P, _P, _P, _I32, _P, _I32, _P, _P, _I32),
-        *(_I32, _I32, _I32, _I32, _I32, _I32, _I32, _I32, _P, _P, _P),
+        *(_I32, _I32, _I32, _I32, _I32, _I32, _I32, _P, _P, _P),
     )
     return library
 
@@ -90,7 +90,6 @@ def product(
     residual: Tensor | None = None,
     plan: Plan | None = None,
     library: ctypes.CDLL | None = None,
-    early: int = 1,
 ) -> Tensor:
     """y [M, N] = (x W^T) x_scale w_scale + bias + residual, one rounding to dtype.
 
@@ -129,7 +128,7 @@ def product(
         _NUMBERS[bias.dtype] if bias is not None else 0,
         residual.data_ptr() if residual is not None else None,
         y.data_ptr(), _NUMBERS[dtype], m, rows, k, plan.clusters, plan.whole, plan.part, plan.band,
-        early, sums, arrivals, stream(),
+        sums, arrivals, stream(),
     )  # fmt: skip
     if status:
         raise RuntimeError(f"linear_packed: CUDA error {status} at launch")

@@ -6,8 +6,8 @@ extern "C" int tercet_linear_prefill(int group, int shape, const void* x, int64_
                                      int w_scale_type, const void* bias, int bias_type,
                                      const void* residual, void* y, int type, int tokens, int rows,
                                      int columns, int clusters, int whole, int part, int band,
-                                     int early, void* sums, int* arrivals, void* stream) {
+                                     void* sums, int* arrivals, void* stream) {
   return launch_prefill<2>(group, shape, x, x_pitch, x_scale, codes, w_scale, w_scale_type, bias,
                            bias_type, residual, y, type, tokens, rows, columns, clusters, whole,
-                           part, band, early, sums, arrivals, stream);
+                           part, band, sums, arrivals, stream);
 }

@@ -5,7 +5,7 @@
 struct Call {
   const void *x, *codes;
   int64_t x_pitch;  // bytes from token to token, a multiple of 16
-  int columns, clusters, early;
+  int columns, clusters;
 };
 
 template <class S>
@@ -59,7 +59,7 @@ int launch(const Call& call, Plan plan, const Result& result, const Parts& parts
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   config.attrs = attributes;
-  config.numAttrs = call.early && !cut ? 2 : 1;
+  config.numAttrs = cut ? 1 : 2;  // after a memset nothing begins early
   return cudaLaunchKernelEx(&config, kernel, x_map, w_map, y_map, plan, result, parts);
 }
 
@@ -71,7 +71,7 @@ int launch_shape(int shape, const Call& call, const Plan& plan, const Result& re
 #define SHAPE(...) return launch<Shape<BITS, GROUP, __VA_ARGS__>>(call, plan, result, parts, stream)
   if (shape == 6) SHAPE(1, 64, 2);
   if constexpr (GROUP == 128)
-    if (shape == 15) SHAPE(1, 96, 1);
+    if (shape == 14) SHAPE(1, 96, 1);
   if constexpr (GROUP != 128)
     if (shape == 4) SHAPE(1, 128, 1);
   if constexpr (GROUP == 0) switch (shape) {
@@ -87,7 +87,6 @@ int launch_shape(int shape, const Call& call, const Plan& plan, const Result& re
       case 11: SHAPE(2, 64, 1, 4);
       case 12: SHAPE(1, 128, 1, 2);
       case 13: SHAPE(1, 128, 1, 4);
-      case 14: SHAPE(2, 128, 1, 4);
     }
 #undef SHAPE
   return cudaErrorInvalidValue;
@@ -99,10 +98,10 @@ template <int BITS>
 int launch_prefill(int group, int shape, const void* x, int64_t x_pitch, const float* x_scale,
                    const void* codes, const void* w_scale, int w_scale_type, const void* bias,
                    int bias_type, const void* residual, void* y, int type, int tokens, int rows,
-                   int columns, int clusters, int whole, int part, int band, int early,
-                   void* sums, int* arrivals, void* stream) {
+                   int columns, int clusters, int whole, int part, int band, void* sums,
+                   int* arrivals, void* stream) {
   const int groups = group ? (columns + group - 1) / group : 1;
-  const Call call = {x, codes, x_pitch, columns, clusters, early};
+  const Call call = {x, codes, x_pitch, columns, clusters};
   const Plan plan = {0, 0, 0, whole, part, band};
   const bool mapped = type != FLOAT32 && !residual && rows % 8 == 0;
   const Result result = {w_scale, bias,   residual, x_scale, y,      w_scale_type, bias_type,
