@@ -42,11 +42,11 @@ def build() -> None:
     Raises:
         BuildError: where it cannot be built, and on a GPU other than Hopper's.
     """
-    major, minor = torch.cuda.get_device_capability()
-    if (major, minor) != _HOPPER:
+    found = torch.cuda.get_device_capability() if torch.cuda.is_available() else None
+    if found != _HOPPER:
         raise BuildError(
-            f"linear_packed's cuda_wgmma: wgmma with registers is compute capability 9.0's alone, "
-            f"this GPU has {major}.{minor}; triton serves it"
+            f"linear_packed's cuda_wgmma: its wgmma is of compute capability {_HOPPER} alone, this "
+            f"GPU has {found}; triton serves it"
         )
     library_of(2)
 
