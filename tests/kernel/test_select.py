@@ -101,7 +101,7 @@ def test_no_implementation_is_an_error() -> None:
     with pytest.raises(UnsupportedError, match=r"that may run: .*triton: .*; cpu: takes"):
         select.choose(OP, "cpu", torch.float64)
     with pytest.raises(
-        UnsupportedError, match="no implementation 'gluon': it has .*triton, cpu, torch"
+        UnsupportedError, match=r"no implementation 'gluon': it has .*triton, cpu, torch"
     ):
         select.load(OP, "gluon")
 
