@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -26,17 +27,23 @@ _ENTRY = re.compile(r"\.entry (\w+)\((.*?)(?=\n\.(?:visible|entry|func)|\Z)", re
 def compile_sources(
     implementation: Implementation, folder: Path, targets: tuple[Target, ...]
 ) -> tuple[CompileRow, ...]:
-    """A row for each kernel of each .cu file and CUDA target.
+    """A row for each kernel of each of its .cu files and CUDA target.
 
     One row a file where it does not compile, or where nvcc was not found.
     """
     return tuple(
         row
-        for source in sorted(folder.glob("*.cu"))
+        for source in _sources(implementation, folder)
         for target in targets
         if target.backend == "cuda"
         for row in _compile(implementation, source, target)
     )
+
+
+def _sources(implementation: Implementation, folder: Path) -> list[Path]:
+    """Those that the implementation's module names in SOURCES; else every one in the folder."""
+    named = getattr(import_module(implementation.module), "SOURCES", None)
+    return sorted(folder.glob("*.cu")) if named is None else [folder / name for name in named]
 
 
 def _compile(implementation: Implementation, source: Path, target: Target) -> list[CompileRow]:
