@@ -30,6 +30,7 @@ from tercet.ops.linear_packed.arguments import (
     traits,
 )
 from tercet.ops.linear_packed.cases import CASES, inputs, shapes
+from tercet.ops.linear_packed.decode_plan import GROUPS, MOST_TOKENS
 from tercet.ops.linear_packed.reference import magnitude, reference
 
 _FRAGMENTS = "tercet.ops.linear_packed.arguments:as_fragments"
@@ -258,6 +259,25 @@ OP = Op(
     ),
     differentiable=("x", "bias", "residual"),
     implementations=(
+        Implementation(
+            name="cuda_decode",
+            requirement=Requirement(
+                devices=("cuda",),
+                dtypes=(torch.int8, torch.bfloat16, torch.float16),
+                nvcc=True,
+                capability=(9, 0),
+                ranges={"M": (0, MOST_TOKENS)},
+                options={
+                    "layout": ("fragments",),
+                    "element": ("ternary", "nonary", "int3", "int4", "int8"),
+                    "group": (0, *GROUPS),
+                    "activation": ("none", "int8"),
+                },
+            ),
+            module="tercet.ops.linear_packed.cuda_decode",
+            language="cuda",
+            arrange=_FRAGMENTS,
+        ),
         Implementation(
             name="cuda_wgmma",
             requirement=Requirement(

@@ -1,0 +1,200 @@
+"""linear_packed for few tokens on Hopper: CUDA C++ that keeps up with reading W (decode.cuh)."""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tercet.errors import UnsupportedError
+from tercet.kernel.cuda import build_cuda, stream
+from tercet.kernel.device.quantize_rows import quantize_rows
+from tercet.kernel.launch import as_rows, multiprocessors
+from tercet.kernel.rows16 import layout_of
+from tercet.ops.linear_packed.decode_plan import GROUPS, MOST_TOKENS, Plan, piece_of, plan_for
+from tercet.ops.linear_packed.torch_path import finished
+
+_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
+_STEP = 32
+# tokens that every block quantizes for itself: more take longer than a kernel of their own
+_QUANTIZED_INSIDE = 1
+_ONE_GROUP = 30
+_LIBRARIES = {
+    dtype: Path(__file__).parent / f"decode_{str(dtype)[6:]}.cu"
+    for dtype in (torch.int8, torch.bfloat16, torch.float16)
+}
+# for cross-compilation: the folder has other implementations' files too
+SOURCES = tuple(_LIBRARIES.values())
+
+
+class Task(ctypes.Structure):
+    """Mirrors `struct Task` of decode.cuh, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("codes", "scale", "zero", "x", "x_scale", "bias")),
+        *((name, ctypes.c_void_p) for name in ("residual", "y")),
+        *((name, ctypes.c_int64) for name in ("x_pitch", "residual_pitch")),
+        *((name, ctypes.c_int) for name in ("m", "n", "k", "units", "groups")),
+        *((name, ctypes.c_int) for name in ("group_steps_log2", "scale_type", "x_type")),
+        *((name, ctypes.c_int) for name in ("bias_type", "residual_type", "y_type")),
+        *((name, ctypes.c_int) for name in ("rows_each", "rows_more", "warp_units")),
+        *(
+            (name, ctypes.c_int)
+            for name in ("stages", "stage_bytes", "early", "dependent", "rehearse")
+        ),
+        ("factor", ctypes.c_float),
+    )
+
+
+class Launch(ctypes.Structure):
+    """Mirrors `struct Launch` of decode_launch.cuh."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_int) for name in ("bits", "pieces", "warps", "blocks", "dependent")
+    )
+
+
+@cache
+def library(x_dtype: torch.dtype) -> ctypes.CDLL:
+    """The library for products in int8, bfloat16 or float16; BuildError where there is none."""
+    found = build_cuda(_LIBRARIES[x_dtype])
+    found.tercet_decode.argtypes = (
+        ctypes.POINTER(Task), ctypes.POINTER(Launch), ctypes.c_void_p,
+    )  # fmt: skip
+    return found
+
+
+def build() -> None:
+    """Builds the int8 library; the others at their first call. BuildError where it cannot."""
+    library(torch.int8)
+
+
+def forward(
+    x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None,
+    residual: Tensor | None, x_scale: Tensor | None, x_sum: Tensor | None,
+    scheme: str, rows: int, columns: int, activation: str, out_dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """As op.linear_packed, for up to 16 tokens, on a weight in fragments."""
+    del x_sum
+    y = torch.empty((*x.shape[:-1], rows), dtype=out_dtype, device=x.device)
+    if not y.numel() or not columns:
+        return finished(y.float().zero_(), None, bias, residual, out_dtype)
+    layout = layout_of(scheme, rows, columns)
+    if activation == "int8" and x_scale is None and y.numel() > _QUANTIZED_INSIDE * rows:
+        x, x_scale, _ = quantize_rows(x, activation)
+    product(
+        as_rows(x),
+        x_scale.reshape(-1).contiguous() if x_scale is not None else None,
+        codes,
+        scale,
+        y.view(-1, rows),
+        bits=layout.bits,
+        columns=columns,
+        group=layout.group,
+        zero=zero,
+        bias=bias.contiguous() if bias is not None else None,
+        residual=as_rows(residual) if residual is not None else None,
+        quantize=activation == "int8" and x_scale is None,
+        # in a graph weights are constants, so they may be read before the kernel ahead has ended
+        dependent=torch.cuda.is_current_stream_capturing(),
+    )
+    return y
+
+
+def product(
+    x: Tensor,
+    x_scale: Tensor | None,
+    codes: Tensor,
+    scale: Tensor,
+    y: Tensor,
+    *,
+    bits: int,
+    columns: int,
+    group: int,
+    zero: Tensor | None = None,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    quantize: bool = False,
+    dependent: bool = False,
+    plan: Plan | None = None,
+) -> None:
+    """y = x W^T * scales + bias + residual.
+
+    Args:
+        x: [M, K] with unit stride along K, M at most 16: int8; or bfloat16 or float16; or any
+            float with `quantize`.
+        x_scale: float32 [M] of int8 x; else None.
+        codes: int32 [ceil(N / 16), units, 32, 4], the layout "fragments".
+        scale: [ceil(N / 16), G, 16], float32, float16 or bfloat16.
+        y: [M, N], contiguous; written.
+        bits: of a code, 2, 4 or 8. 2-bit codes against float x must be ternary.
+        columns: K.
+        group: columns a scale; where there are several, 32 times a power of two.
+        zero: None, or like scale.
+        bias: [N], any float.
+        residual: [M, N] with unit stride along N, any float.
+        quantize: turn float x into int8 codes, row by row, as kernel/device/row_codes.py.
+        dependent: may start before the kernel ahead of it ends: it reads codes and scales at once,
+            and x, bias and residual after that end. The kernel ahead must not write the weight.
+        plan: how to cut it up; None chooses.
+
+    Raises:
+        UnsupportedError: for more tokens, or other groups.
+    """
+    m, n = y.shape
+    groups = scale.shape[1]
+    if m > MOST_TOKENS or (groups > 1 and group not in GROUPS):
+        raise UnsupportedError(
+            f"decode: {m} tokens, groups of {group}: allowed are up to {MOST_TOKENS} tokens, "
+            f"and groups of {', '.join(map(str, GROUPS))}"
+        )
+    # one group that has a zero point is a group longer than any row
+    steps = group // _STEP if groups > 1 else 2**_ONE_GROUP
+    kind = torch.int8 if quantize else x.dtype
+    row_blocks, units = codes.shape[:2]
+    piece = piece_of(
+        m, bits, kind.itemsize, groups, steps, scale.element_size(), zeros=zero is not None
+    )
+    chosen = plan or plan_for(m, row_blocks, units, piece, multiprocessors(x.device))
+    task = Task(
+        codes=codes.data_ptr(),
+        scale=scale.data_ptr(),
+        zero=zero.data_ptr() if zero is not None else None,
+        x=x.data_ptr(),
+        x_scale=x_scale.data_ptr() if x_scale is not None else None,
+        bias=bias.data_ptr() if bias is not None else None,
+        residual=residual.data_ptr() if residual is not None else None,
+        y=y.data_ptr(),
+        x_pitch=x.stride(0),
+        residual_pitch=residual.stride(0) if residual is not None else 0,
+        m=m,
+        n=n,
+        k=columns,
+        units=units,
+        groups=groups,
+        group_steps_log2=steps.bit_length() - 1,
+        scale_type=_TYPES[scale.dtype],
+        x_type=_TYPES[x.dtype],
+        bias_type=_TYPES[bias.dtype] if bias is not None else 0,
+        residual_type=_TYPES[residual.dtype] if residual is not None else 0,
+        y_type=_TYPES[y.dtype],
+        rows_each=row_blocks // chosen.blocks,
+        rows_more=row_blocks % chosen.blocks,
+        warp_units=-(-units // chosen.warps),
+        stages=chosen.stages,
+        early=chosen.early if dependent else 0,
+        dependent=dependent,
+        rehearse=chosen.rehearse,
+        factor=2.0 ** -(8 - bits) if kind == torch.int8 else 0.5 if bits == 2 else 1.0,
+    )
+    launch = Launch(
+        bits=bits,
+        pieces=chosen.pieces,
+        warps=chosen.warps,
+        blocks=chosen.blocks,
+        dependent=dependent,
+    )
+    status = library(kind).tercet_decode(ctypes.byref(task), ctypes.byref(launch), stream())
+    if status:
+        raise RuntimeError(f"decode: CUDA error {status} at launch")

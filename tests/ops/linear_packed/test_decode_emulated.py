@@ -1,0 +1,167 @@
+"""The decode kernel, built for the CPU: its threads as fibers, its instructions as C++.
+
+The sources are those of the package but for decode_machine.cuh, which wraps what only a GPU has.
+"""
+
+import ctypes
+import itertools
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tercet.formats import encode, fit, parse_scheme
+from tercet.kernel.contract import Case
+from tercet.kernel.cuda import find_nvcc
+from tercet.kernel.device.row_codes import quantize
+from tercet.kernel.prepared import prepare
+from tercet.ops.linear_packed import cuda_decode
+from tercet.ops.linear_packed.arguments import as_fragments
+from tercet.ops.linear_packed.decode_plan import Plan, piece_of, shared_bytes
+from tercet.ops.linear_packed.op import OP
+
+SOURCES = Path(cuda_decode.__file__).parent
+SHARED = "extern __shared__ __align__(128) unsigned char memory[];"
+SIZES = """
+extern "C" int task_bytes() { return sizeof(Task); }
+extern "C" int launch_bytes() { return sizeof(Launch); }
+"""
+FLAGS = ("-std=c++17", "-O1", "-shared", "-x", "c++", "-Xcompiler")
+HOST = "-fPIC,-w,-ffp-contract=off"
+
+needs_nvcc = pytest.mark.skipif(find_nvcc() is None, reason="CUDA's headers come with nvcc")
+FITTING = [
+    case
+    for case in OP.cases
+    if OP.unfit(OP.implementation("cuda_decode"), as_fragments(OP.prepare(case.make(0)))) is None
+]
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[torch.dtype, ctypes.CDLL]:
+    folder = tmp_path_factory.mktemp("decode")
+    for source in (*SOURCES.glob("decode*.cuh"), *SOURCES.glob("decode*.cu")):
+        text = source.read_text()
+        if source.name == "decode.cuh":
+            assert SHARED in text
+            text = text.replace(SHARED, "unsigned char* const memory = emulated::memory;")
+        (folder / source.name).write_text(text + (SIZES if source.suffix == ".cu" else ""))
+    shutil.copy(Path(__file__).parent / "emulated" / "decode_machine.cuh", folder)
+    return {
+        dtype: _built(folder / f"decode_{str(dtype)[6:]}.cu")
+        for dtype in (torch.int8, torch.bfloat16, torch.float16)
+    }
+
+
+def _built(source: Path) -> ctypes.CDLL:
+    nvcc = find_nvcc()
+    assert nvcc is not None
+    command = [nvcc, *FLAGS, HOST, str(source), "-o", str(source.with_suffix(".so"))]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    library = ctypes.CDLL(str(source.with_suffix(".so")))
+    library.tercet_decode.argtypes = (
+        *(ctypes.POINTER(cuda_decode.Task), ctypes.POINTER(cuda_decode.Launch)),
+        ctypes.c_void_p,
+    )
+    return library
+
+
+@pytest.fixture(params=["at once", "late"])
+def emulated(
+    request: pytest.FixtureRequest,
+    libraries: dict[torch.dtype, ctypes.CDLL],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cuda_decode, "library", libraries.__getitem__)
+    monkeypatch.setattr(cuda_decode, "stream", lambda: 0)
+    monkeypatch.setattr(cuda_decode, "quantize_rows", quantize)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    if request.param == "late":
+        monkeypatch.setenv("TERCET_EMULATED_LATE", "1")
+
+
+@needs_nvcc
+def test_structures_are_as_long_as_in_c(libraries: dict[torch.dtype, ctypes.CDLL]) -> None:
+    for library in libraries.values():
+        assert library.task_bytes() == ctypes.sizeof(cuda_decode.Task)
+        assert library.launch_bytes() == ctypes.sizeof(cuda_decode.Launch)
+
+
+@needs_nvcc
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("case", FITTING, ids=lambda case: case.name)
+def test_the_cases_of_the_op(case: Case) -> None:
+    arguments = case.make(0)
+    found = cuda_decode.forward(*as_fragments(OP.prepare(arguments)).values())
+    expected = OP.reference(**arguments)
+    limit = OP.tolerance(found.dtype).relative * OP.magnitude(**arguments)
+    limit = limit + torch.finfo(found.dtype).smallest_normal
+    same = (found.double() == expected) | (found.isnan() & expected.isnan())
+    assert (same | ((found.double() - expected).abs() <= limit)).all()
+
+
+def _product(
+    m: int,
+    n: int,
+    k: int,
+    scheme: str,
+    make: Callable[[], tuple[Tensor, Tensor | None]],
+    plan: Plan,
+) -> tuple[Tensor, Tensor]:
+    """(result, exact sums with the weight) in float32 and float64."""
+    generator = torch.Generator().manual_seed(m + n)
+    parsed, dense = parse_scheme(scheme), torch.randn(n, k, generator=generator)
+    packed = encode(dense, parsed, *fit(dense, parsed, "absmax"))
+    weight = prepare(packed).arranged("fragments")
+    x, x_scale = make()
+    y = torch.full((m, n), torch.nan)
+    cuda_decode.product(
+        x, x_scale, weight.codes, weight.scale, y,
+        bits=weight.layout.bits, columns=k, group=weight.layout.group, zero=weight.zero, plan=plan,
+    )  # fmt: skip
+    return y, x.double() @ packed.dequantize(torch.float64).T
+
+
+@needs_nvcc
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("scheme", ["ternary-channel", "int8-channel", "int4-g32-asym"])
+@pytest.mark.parametrize("m", [1, 9])
+def test_any_plan_gives_the_same_exact_sums(scheme: str, m: int) -> None:
+    """More row-blocks, stages, warps and pieces than one, in every combination."""
+    results = list[Tensor]()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(-127, 128, (m, 1190), generator=generator, dtype=torch.int8)
+    for blocks, warps, stages in itertools.product((1, 3), (1, 4), (1, 2, 5)):
+        plan = Plan(blocks=blocks, warps=warps, stages=stages)
+        y, exact = _product(m, 75, 1190, scheme, lambda: (x, torch.ones(m)), plan)
+        assert ((y - exact).abs() <= 2e-6 * exact.abs().max()).all()
+        results.append(y)
+    if "g32" not in scheme:
+        assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+@needs_nvcc
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_row_that_is_not_finite_stays_alone(dtype: torch.dtype) -> None:
+    x = torch.randn(5, 300, generator=torch.Generator().manual_seed(1)).to(dtype)
+    x[1, 299], x[3, 0] = torch.inf, torch.nan
+    plan = Plan(blocks=2, warps=2, stages=2)
+    y, exact = _product(5, 40, 300, "int4", lambda: (x, None), plan)
+    assert not y[[1, 3]].isfinite().any()
+    rest = [0, 2, 4]
+    assert ((y[rest] - exact[rest]).abs() <= 2e-5 * exact[rest].abs().max()).all()
+
+
+@needs_nvcc
+@pytest.mark.usefixtures("emulated")
+def test_a_plan_that_does_not_fit_fails_at_launch() -> None:
+    plan = Plan(blocks=1, warps=16, stages=8)
+    assert shared_bytes(16, 3, plan, piece_of(16, 8, 1)) > 227 * 1024
+    x = torch.ones(16, 64, dtype=torch.int8)
+    with pytest.raises(RuntimeError, match="CUDA error 1 at launch"):
+        _product(16, 40, 64, "int8-channel", lambda: (x, torch.ones(16)), plan)
