@@ -110,6 +110,15 @@ def test_a_refusal_of_triton_comes_with_its_message() -> None:
     )
 
 
+def test_a_refusal_of_nvcc_is_its_error_without_the_folder() -> None:
+    log = (
+        '/home/me/ops/kernel.cuh(22): error: #error directive: "sm_90a alone"\n'
+        '  #error "sm_90a alone"\n   ^\n\n'
+        '1 error detected in the compilation of "/home/me/ops/kernel.cu".\n'
+    )
+    assert reason(log, 1) == 'kernel.cuh(22): error: #error directive: "sm_90a alone"'
+
+
 def test_a_crash_says_what_came_before() -> None:
     log = "LLVM ERROR: Cannot select: intrinsic\nPLEASE submit a bug report\n #0 0x00 main\n"
     assert reason(log, -6) == (

@@ -49,7 +49,9 @@ def build_cuda(source: Path, capability: tuple[int, int] | None = None) -> ctype
     target = architecture(capability or torch.cuda.get_device_capability())
     headers = (*sorted(source.parent.glob("*.cuh")), *sorted(INCLUDE.glob("*.cuh")))
     library = cached_path(source, headers, (*FLAGS, version_of(nvcc), target))
-    command = [nvcc, *FLAGS, f"-arch={target}", f"-I{INCLUDE}"]
+    # -arch alone also runs a pass without the architecture's own features (nvcc 13.0)
+    code = f"-gencode=arch={target.replace('sm', 'compute')},code={target}"
+    command = [nvcc, *FLAGS, code, f"-I{INCLUDE}"]
     return load_or_build(source, command, library, _MINUTES)
 
 

@@ -17,7 +17,8 @@ _POLL = 0.005
 _STDOUT, _STDERR = 1, 2
 # what a compiler prints after, or in place of, the reason
 _NOISE = re.compile(
-    r"^(\s|$|\^|PLEASE|Stack dump|#\d|Aborted|Fatal Python|During handling|The above)"
+    r"^(\s|$|\^|PLEASE|Stack dump|#\d|Aborted|Fatal Python|During handling|The above"
+    r"|\d+ errors? detected in the compilation of)"
 )
 
 
@@ -73,5 +74,5 @@ def reason(log: str, exitcode: int) -> str:
     if errors and re.search(r"CompilationError: at \d+:\d+:$", found):
         # Triton's: the place, the source up to it, a caret, and only then the reason
         found = f"{found} {lines[-1].strip()}" if lines[-1] is not errors[-1] else found
-    found = re.sub(r"^tercet\.errors\.\w+: |\S*/(?=[^/\s]+:\d)", "", found)[:300]
+    found = re.sub(r"^tercet\.errors\.\w+: |\S*/(?=[^/\s]+[:(]\d)", "", found)[:300]
     return found if exitcode > 0 else f"the compiler crashed (signal {-exitcode}): {found}"

@@ -143,7 +143,7 @@ def _cases() -> tuple[Case, ...]:
             name = f"{scheme}-size-{m}x{n}x{k}"
             cases.append(_case(name, scheme, (m, k), n, bias=torch.bfloat16))
         cases.append(_case(f"{scheme}-one-axis", scheme, (65,), 19))
-    return (*cases, *_quantized_cases(), *_residual_cases())
+    return (*cases, *_quantized_cases(), *_residual_cases(), *_prefill_cases())
 
 
 def _quantized_cases() -> list[Case]:
@@ -181,6 +181,21 @@ def _residual_cases() -> list[Case]:
             name = f"{scheme}-{activation}-residual"
             cases.append(_case(name, scheme, (4, 132), 50, **options))
             cases.append(_case(f"{name}-codes", scheme, (4, 132), 50, coded=True, **options))
+    return cases
+
+
+def _prefill_cases() -> list[Case]:
+    """Int8 activations of more rows than a decoding step has: tiles cut at every edge."""
+    cases = list[Case]()
+    for at, scheme in enumerate(("ternary", "nonary", "int3", "int8-channel", "ternary-g128")):
+        out = FLOATS[at % 3]
+        for m, n, k in ((17, 40, 68), (130, 140, 300)):
+            options = {"activation": "int8", "bias": out, "residual": at % 2 == 1}
+            name = f"{scheme}-prefill-{m}x{n}x{k}"
+            cases.append(_case(name, scheme, (m, k), n, dtype=out, **options))
+    options = {"activation": "int8", "coded": True, "residual": True}
+    for scheme in ("ternary", "int4-g64", "int8-g128"):
+        cases.append(_case(f"{scheme}-prefill-codes", scheme, (3, 30, 320), 200, **options))
     return cases
 
 

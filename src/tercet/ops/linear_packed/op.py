@@ -279,6 +279,27 @@ OP = Op(
             arrange=_FRAGMENTS,
         ),
         Implementation(
+            name="cuda_wgmma",
+            requirement=Requirement(
+                devices=("cuda",),
+                dtypes=(*FLOATS, torch.int8),
+                nvcc=True,
+                capability=(9, 0),
+                # sums of bytes of up to 128 * 128 are held in int32
+                ranges={"M": (17, 2**24), "N": (1, 2**24), "K": (1, 2**17 - 1)},
+                options={
+                    "layout": ("fragments",),
+                    "activation": ("int8",),
+                    "element": ("ternary", "nonary", "int2", "int3", "int4", "int8"),
+                    "group": (0, 64, 128),
+                    "zero": (False,),
+                },
+            ),
+            module="tercet.ops.linear_packed.cuda_wgmma",
+            language="cuda",
+            arrange=_FRAGMENTS,
+        ),
+        Implementation(
             name="triton",
             requirement=Requirement(
                 devices=("cuda",), dtypes=INPUTS, options={"layout": ("fragments",)}

@@ -1,0 +1,135 @@
+"""linear_packed for 8-bit activations and many tokens on Hopper: prefill_kernel.cuh."""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tercet.errors import BuildError
+from tercet.kernel.cuda import build_cuda, stream
+from tercet.kernel.device.quantize_rows import quantize_rows
+from tercet.kernel.launch import as_rows, multiprocessors
+from tercet.kernel.rows16 import layout_of
+from tercet.ops.linear_packed.cuda_wgmma_plan import Plan, best_plan
+
+SOURCES = ("prefill_2.cu", "prefill_4.cu", "prefill_8.cu")
+_FOLDER = Path(__file__).parent
+_NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+_HOPPER = (9, 0)
+_P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+
+
+def declare(library: ctypes.CDLL) -> ctypes.CDLL:
+    """The library, its function's arguments declared."""
+    library.tercet_linear_prefill.argtypes = (
+        *(_I32, _I32, _P, _I64, _P, _P, _P, _I32, _P, _I32, _P, _P, _I32),
+        *(_I32, _I32, _I32, _I32, _I32, _I32, _I32, _P, _P, _P),
+    )
+    return library
+
+
+@cache
+def library_of(bits: int) -> ctypes.CDLL:
+    """The library of codes of that many bits. BuildError where it cannot be built."""
+    return declare(build_cuda(_FOLDER / f"prefill_{bits}.cu"))
+
+
+def build() -> None:
+    """Builds the library of 2-bit codes; others follow when a weight needs them.
+
+    Raises:
+        BuildError: where it cannot be built, and on a GPU other than Hopper's.
+    """
+    found = torch.cuda.get_device_capability() if torch.cuda.is_available() else None
+    if found != _HOPPER:
+        raise BuildError(
+            f"linear_packed's cuda_wgmma: its wgmma is of compute capability {_HOPPER} alone, this "
+            f"GPU has {found}; triton serves it"
+        )
+    library_of(2)
+
+
+def forward(
+    x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None,
+    residual: Tensor | None, x_scale: Tensor | None, x_sum: Tensor | None,
+    scheme: str, rows: int, columns: int, activation: str, out_dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """As op.linear_packed, on a weight in fragments; float x is quantized per token first."""
+    del zero, x_sum
+    if x_scale is None:
+        x, x_scale, _ = quantize_rows(x, activation)
+    layout = layout_of(scheme, rows, columns)
+    y = product(
+        as_rows(x),
+        x_scale.reshape(-1).contiguous(),
+        codes,
+        scale,
+        bits=layout.bits,
+        group=layout.group if layout.groups > 1 else 0,
+        rows=rows,
+        dtype=out_dtype,
+        bias=bias.contiguous() if bias is not None else None,
+        residual=residual.contiguous() if residual is not None else None,
+    )
+    return y.view(*x.shape[:-1], rows)
+
+
+def product(
+    x: Tensor,
+    x_scale: Tensor,
+    codes: Tensor,
+    w_scale: Tensor,
+    *,
+    bits: int,
+    group: int = 0,
+    rows: int,
+    dtype: torch.dtype,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    plan: Plan | None = None,
+    library: ctypes.CDLL | None = None,
+) -> Tensor:
+    """y [M, N] = (x W^T) x_scale w_scale + bias + residual, one rounding to dtype.
+
+    Args:
+        x: int8 [M, K], of unit stride along K; copied where a row does not start at 16 bytes.
+        x_scale: float32 [M].
+        codes: int32 [ceil(N / 16), units, 32, 4] in the layout `fragments`.
+        w_scale: float32, float16 or bfloat16 [ceil(N / 16), G, 16]; G = 1, or ceil(K / group).
+        bits: 2, 4 or 8 a code.
+        group: 0, or 64 or 128 columns a scale (2 and 4 bits).
+        rows: N.
+        dtype: of y: float32, float16 or bfloat16.
+        bias: [N] or None.
+        residual: [M, N] in dtype, contiguous, or None.
+        plan: None takes the one expected to be fastest.
+        library: None builds it.
+    """
+    m, k = x.shape
+    if x.stride(0) % 16 or x.data_ptr() % 16:
+        wide = x.new_empty(m, -(-k // 16) * 16)
+        wide[:, :k] = x
+        x = wide
+    y = torch.empty((m, rows), dtype=dtype, device=x.device)
+    if not y.numel():
+        return y
+    plan = plan or best_plan(m, rows, k, bits, group, multiprocessors(x.device))
+    sums = arrivals = None
+    if plan.tiles > plan.whole:
+        work = torch.empty(plan.sums + plan.arrivals, dtype=torch.int32, device=x.device)
+        sums, arrivals = work.data_ptr(), work[plan.sums :].data_ptr()
+    library = library or library_of(bits)
+    status = library.tercet_linear_prefill(
+        group, plan.shape, x.data_ptr(), x.stride(0), x_scale.data_ptr(), codes.data_ptr(),
+        w_scale.data_ptr(), _NUMBERS[w_scale.dtype],
+        bias.data_ptr() if bias is not None else None,
+        _NUMBERS[bias.dtype] if bias is not None else 0,
+        residual.data_ptr() if residual is not None else None,
+        y.data_ptr(), _NUMBERS[dtype], m, rows, k, plan.clusters, plan.whole, plan.part, plan.band,
+        sums, arrivals, stream(),
+    )  # fmt: skip
+    if status:
+        raise RuntimeError(f"linear_packed: CUDA error {status} at launch")
+    return y

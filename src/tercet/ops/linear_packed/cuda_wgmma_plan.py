@@ -1,0 +1,140 @@
+"""How linear_packed for many tokens is dealt out on Hopper: the plans of prefill_plan.cuh."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+_DEPTH = 128  # columns a stage
+_BAND_TOKENS = 1024  # tokens of the tiles that are walked together
+# fitted to times on an H200: they name the fastest plan but for a percent or two
+_START_US = 1.7
+_BYTES_A_US = 4.1e6
+_CUT_US = 10.0  # counters set to zero, sums written, others' waited for
+_PART_US = 4.6e-5  # a sum of another's part
+_SCALING_US = 1.6e-3  # a sum and group of scales
+# 32 clusters of four blocks ran in two rounds on 132 multiprocessors, 24 in one
+_FOURS = 0.73
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tile:
+    """What one block computes, and what that takes, as measured on an H200.
+
+    Attributes:
+        rows, tokens: of W and of x.
+        cluster: blocks of different rows that send each other the tokens.
+        split: blocks that share the tile's columns.
+        stage_us: of 128 columns.
+        result_us: from sums to y, as far as nothing hides it.
+    """
+
+    rows: int
+    tokens: int
+    cluster: int = 1
+    split: int = 1
+    stage_us: float
+    result_us: float
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a cluster."""
+        return self.cluster * self.split
+
+
+# as launch_shape in prefill_launch.cuh
+TILES = (
+    Tile(rows=256, tokens=128, stage_us=0.648, result_us=0.6),
+    Tile(rows=256, tokens=128, cluster=2, stage_us=0.633, result_us=1.2),
+    Tile(rows=128, tokens=256, stage_us=0.634, result_us=1.7),
+    Tile(rows=128, tokens=256, cluster=2, stage_us=0.641, result_us=1.8),
+    Tile(rows=128, tokens=128, stage_us=0.332, result_us=1.3),
+    Tile(rows=256, tokens=64, stage_us=0.366, result_us=1.4),
+    Tile(rows=128, tokens=64, cluster=2, stage_us=0.246, result_us=1.8),
+    Tile(rows=256, tokens=32, stage_us=0.292, result_us=1.9),
+    Tile(rows=128, tokens=64, split=2, stage_us=0.259, result_us=2.0),
+    Tile(rows=128, tokens=64, split=4, stage_us=0.259, result_us=2.3),
+    Tile(rows=256, tokens=64, split=2, stage_us=0.354, result_us=3.4),
+    Tile(rows=256, tokens=64, split=4, stage_us=0.354, result_us=3.7),
+    Tile(rows=128, tokens=128, split=2, stage_us=0.326, result_us=3.1),
+    Tile(rows=128, tokens=128, split=4, stage_us=0.326, result_us=3.4),
+    Tile(rows=128, tokens=96, stage_us=0.26, result_us=1.0),
+)
+_WITH_GROUPS = {0: range(14), 64: (4, 6), 128: (6, 14)}  # shapes that exist
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """How a product is dealt out.
+
+    Tiles [0, whole) go round the clusters; of the others every cluster takes `part` stages.
+    """
+
+    shape: int
+    clusters: int
+    tiles: int
+    whole: int
+    part: int
+    band: int
+    us: float
+
+    @property
+    def sums(self) -> int:
+        """int32 that the parts of cut tiles take: two of each block, a multiple of 4."""
+        tile = TILES[self.shape]
+        return 2 * self.clusters * tile.cluster * tile.rows * tile.tokens
+
+    @property
+    def arrivals(self) -> int:
+        """int32 counters: of each cut tile, block of the cluster and group of warps."""
+        return 2 * (self.tiles - self.whole) * TILES[self.shape].cluster
+
+
+def plans(m: int, n: int, k: int, bits: int, group: int, processors: int) -> Iterator[Plan]:
+    """Every sensible plan of y [m, n] = x [m, k] W^T, with the time that it is expected to take."""
+    for shape, tile in enumerate(TILES):
+        tiles = -(-m // tile.tokens) * -(-n // (tile.rows * tile.cluster))
+        fitting = processors if tile.blocks < 4 else int(processors * _FOURS)
+        clusters, depth = fitting // tile.blocks, -(-k // _DEPTH)
+        if shape not in _WITH_GROUPS[group]:
+            continue
+        if tile.split > 1:
+            if tiles > clusters or depth < 2 * tile.split:
+                continue
+            clusters = tiles
+        for whole, part, us in _dealt(tile, tiles, clusters, depth, group):
+            yield Plan(
+                shape=shape,
+                clusters=clusters,
+                tiles=tiles,
+                whole=whole,
+                part=part,
+                band=max(1, _BAND_TOKENS // tile.tokens),
+                us=_START_US + (us**4 + (n * k * bits / 8 / _BYTES_A_US) ** 4) ** 0.25,
+            )
+
+
+def _dealt(
+    tile: Tile, tiles: int, clusters: int, depth: int, group: int
+) -> Iterator[tuple[int, int, float]]:
+    """(whole, part, time of the products): nothing cut, or the last round, or the last two."""
+    each = _tile_us(tile, -(-depth // tile.split), group)
+    rounds = tiles // clusters
+    yield tiles, 1, -(-tiles // clusters) * each
+    if group or tile.split > 1 or tiles % clusters == 0:
+        return
+    for whole in {rounds, rounds - 1} - {0, -1}:
+        part = max(-(-(tiles - whole * clusters) * depth // clusters), min(4, depth))
+        cut = _CUT_US + (depth / part + 1) * tile.rows * tile.tokens * _PART_US
+        yield whole * clusters, part, whole * each + _tile_us(tile, part, 0) + cut
+
+
+def _tile_us(tile: Tile, stages: int, group: int) -> float:
+    """Of so many stages and the result; scales of groups stop the tensor cores for a while."""
+    stage = tile.stage_us + (tile.rows * tile.tokens * _SCALING_US / group if group else 0.0)
+    return stages * stage + tile.result_us
+
+
+@cache
+def best_plan(m: int, n: int, k: int, bits: int, group: int, processors: int) -> Plan:
+    """The plan that is expected to be fastest."""
+    return min(plans(m, n, k, bits, group, processors), key=lambda plan: plan.us)

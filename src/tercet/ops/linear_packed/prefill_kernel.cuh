@@ -1,0 +1,145 @@
+// linear_packed for many tokens on Hopper: y [M, N] = x [M, K] W [N, K]^T, x int8, W 2, 4 or 8 bits.
+//
+// The product is computed as y^T = W x^T, so that the packed weights are the operand that wgmma
+// takes from registers: 16 bytes of the `fragments` layout are, after a shift and a mask, the A
+// registers of 4, 2 or 1 steps of 32 columns. Nothing is ever decoded into memory. x is the
+// operand in shared memory, tokens are the columns of the accumulator.
+//
+//   warpgroup 0      one thread asks the copy engine for x (T tokens) and W (ROWS rows), 128
+//                    columns a stage, in a ring; blocks of a cluster share the tokens and send
+//                    each other their part of x
+//   warpgroups 1, 2  MB x 64 rows each: decode the next step while the tensor cores run this one
+//
+//   y = fma(float(sum of products) * (w_scale[n] * 2^-(8 - bits)), x_scale[m], bias[n]) + residual
+//
+// every operation rounded to float32 in that order, then once to the type of y. Where scales are of
+// groups of 64 or 128 columns, total = fma(float(sum of group), scale * 2^-.., total) over the
+// groups in order, y = fma(total, x_scale[m], bias[n]) + residual, and no tile is cut.
+#pragma once
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
+#error "wgmma and setmaxnreg are of compute capability 9.0 alone: compile for sm_90a"
+#endif
+
+#include "mbarrier.cuh"
+#include "prefill_multiply.cuh"
+#include "prefill_parts.cuh"
+#include "prefill_plan.cuh"
+#include "prefill_result.cuh"
+#include "prefill_shape.cuh"
+#include "prefill_split.cuh"
+#include "tma.cuh"
+
+template <class S>
+__device__ void produce(Ring ring, Walk walk, const CUtensorMap* x_map, const CUtensorMap* w_map,
+                        const Plan& plan, int clusters, int rank) {
+  while (walk.next(plan, clusters)) {
+    walk.split<S::SPLIT>(rank);
+    const Place place(plan, walk.tile);
+    const int token0 = place.m * S::T;
+    const int block0 = (place.n * S::CLUSTER + rank % S::CLUSTER) * (S::ROWS / 16);
+    for (int k = walk.first; k < walk.last; k++) {
+      const uint32_t ready = ring.full + ring.stage * 8;
+      const uint32_t x = ring.x + ring.stage * S::X_BYTES;
+      mbarrier::wait(ring.empty + ring.stage * 8, ring.parity ^ 1);
+      mbarrier::expect(ready, S::X_BYTES + S::W_BYTES);
+      if constexpr (S::CLUSTER > 1)
+        tma::load_to_all(x + rank * (S::X_BYTES / S::CLUSTER), x_map, ready, k * DEPTH,
+                         token0 + rank * (S::T / S::CLUSTER), (1 << S::CLUSTER) - 1);
+      else
+        tma::load(x, x_map, ready, k * DEPTH, token0);
+      tma::load(ring.w + ring.stage * S::W_BYTES, w_map, ready, 0, k * S::UNITS, block0);
+      ring.advance<S>();
+    }
+  }
+}
+
+// One of the two groups of warps: its rows of every tile of the walk.
+template <class S>
+__device__ void consume(const Ring& ring, Walk walk, const Plan& plan, const Result& result,
+                        const CUtensorMap* y_map, const Parts& parts, int clusters, int cluster,
+                        int rank, int warp, uint8_t* turn, int* ticket) {
+  const int group = warp / 4, block = warp * S::MB;
+  Feed<S> feed(ring, block);
+  Lead<S> lead(plan.whole > clusters);
+  while (walk.next(plan, clusters)) {
+    walk.split<S::SPLIT>(rank);
+    if (group == 1) lead.follow();
+    const Place place(plan, walk.tile);
+    const int token0 = place.m * S::T + (S::SPLIT > 1 ? rank * S::Own::T : 0);  // of y
+    const int row0 = (place.n * S::CLUSTER + rank % S::CLUSTER) * S::ROWS + block * 16;
+    Factors<typename S::Own> factors;
+    factors.load(result, token0, row0);
+    if constexpr (S::GROUP > 0) {
+      float totals[S::MB][S::T / 2];
+      multiply_groups<S>(totals, feed, lead, result, row0, walk.first, walk.last - walk.first);
+      write<S>(totals, factors, result, y_map, token0, row0, turn);
+    } else {
+      int sums[S::MB][S::T / 2];
+      multiply<S>(sums, feed, lead, walk.last - walk.first);
+      if constexpr (S::SPLIT > 1) {
+        int own[S::MB][S::Own::T / 2];
+        meet_sums<S>(own, sums, ring.meeting, ring.arrived, rank);
+        write<typename S::Own>(own, factors, result, y_map, token0, row0, turn);
+      } else {
+        const bool cut = walk.first > 0 || walk.last < plan.depth;
+        if (!cut || take_over<S>(sums, plan, parts, walk.tile, cluster, rank, group, ticket))
+          write<S>(sums, factors, result, y_map, token0, row0, turn);
+      }
+    }
+  }
+  // a block that ends takes its shared memory along
+  if (threadIdx.x % 32 == 0) tma::wait_for_stores<0>();
+}
+
+template <class S>
+__global__ void __launch_bounds__(THREADS, 1)
+    prefill(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
+            const __grid_constant__ CUtensorMap y_map, const Plan plan, const Result result,
+            const Parts parts) {
+  extern __shared__ uint8_t memory[];
+  __shared__ int tickets[2];
+  uint8_t* const aligned = memory + (1024 - mbarrier::address_of(memory) % 1024) % 1024;
+  uint8_t* const turns = aligned + S::STAGES * (S::X_BYTES + S::W_BYTES);
+  Ring ring;
+  ring.x = mbarrier::address_of(aligned);
+  ring.w = ring.x + S::STAGES * S::X_BYTES;
+  ring.meeting = mbarrier::address_of(turns + WARPS * S::WARP_BYTES);
+  ring.full = ring.meeting + S::MEETING_BYTES;
+  ring.empty = ring.full + S::STAGES * 8;
+  ring.arrived = ring.empty + S::STAGES * 8;
+
+  const int cluster = blockIdx.x / S::BLOCKS, rank = blockIdx.x % S::BLOCKS;
+  const int clusters = gridDim.x / S::BLOCKS;
+  // the same in all lanes, and known to be: a branch on it does not split a warpgroup
+  const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < S::STAGES; s++) {
+      mbarrier::init(ring.full + s * 8, 1);
+      mbarrier::init(ring.empty + s * 8, WARPS * S::CLUSTER);
+    }
+    mbarrier::init(ring.arrived, WARPS * max(1, S::SPLIT - 1));
+    mbarrier::publish();
+    tma::prefetch(&x_map);
+    tma::prefetch(&w_map);
+    if (result.mapped) tma::prefetch(&y_map);
+  }
+  if constexpr (S::BLOCKS > 1)
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+  else
+    __syncthreads();
+
+  // all before had nothing to do with the kernel before this one
+  asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
+  const Walk walk(plan, cluster);
+  if (warp < 4) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    if (threadIdx.x == 0) produce<S>(ring, walk, &x_map, &w_map, plan, clusters, rank);
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    consume<S>(ring, walk, plan, result, &y_map, parts, clusters, cluster, rank, warp - 4,
+               turns + (warp - 4) * S::WARP_BYTES, tickets + warp / 4 - 1);
+  }
+  // others may still send to this block's shared memory
+  if constexpr (S::BLOCKS > 1)
+    asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
+}

@@ -1,0 +1,228 @@
+// From sums to y: scales, bias and residual in float32, then one rounding to the type of y.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "prefill_shape.cuh"
+#include "tma.cuh"
+
+constexpr int FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2;
+
+struct Result {
+  const void *w_scale, *bias, *residual;
+  const float* x_scale;
+  void* y;
+  int w_scale_type, bias_type, type;  // type: of y and of the residual
+  bool mapped;                        // y is stored by the copy engine
+  int tokens, rows, groups;
+};
+
+__device__ inline float number(uint32_t bits, int type) {
+  if (type == FLOAT32) return __uint_as_float(bits);
+  return type == BFLOAT16 ? __uint_as_float(bits << 16)
+                          : __half2float(__ushort_as_half(static_cast<uint16_t>(bits)));
+}
+
+// The bits of COUNT numbers at places of its own each; a place below 0 has none, which is 0. Loads
+// start together, and nobody waits for them here.
+template <int COUNT>
+__device__ void load_bits(uint32_t (&bits)[COUNT], const void* from, int type,
+                          const int64_t (&places)[COUNT]) {
+  if (type == FLOAT32) {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+      bits[i] = places[i] < 0 ? 0 : __ldg(static_cast<const uint32_t*>(from) + places[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+      bits[i] = places[i] < 0 ? 0 : __ldg(static_cast<const uint16_t*>(from) + places[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) asm volatile("" : "+r"(bits[i]));
+}
+
+template <int TYPE>
+__device__ uint32_t two(float low, float high) {
+  uint32_t both;
+  if (TYPE == FLOAT16)
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+  return both;
+}
+
+// Scales of a lane's rows in one group; 0 beyond the rows and groups.
+template <class S>
+struct WeightScales {
+  uint32_t bits[S::MB * 2];
+  __device__ void load(const Result& result, int row0, int group) {
+    int64_t places[S::MB * 2];
+#pragma unroll
+    for (int i = 0; i < S::MB * 2; i++) {
+      const int row = row0 + i / 2 * 16 + i % 2 * 8 + threadIdx.x % 32 / 4;
+      const bool inside = row < result.rows && group < result.groups;
+      places[i] = inside ? (row / 16 * static_cast<int64_t>(result.groups) + group) * 16 + row % 16
+                         : -1;
+    }
+    load_bits(bits, result.w_scale, result.w_scale_type, places);
+  }
+  // times what the place of codes in their bytes divides by
+  __device__ float of(const Result& result, int mb, int half) const {
+    return __fmul_rn(number(bits[mb * 2 + half], result.w_scale_type),
+                     1.f / (1 << (8 - S::BITS)));
+  }
+};
+
+// What turns a lane's sums into y, loaded before there are sums.
+template <class S>
+struct Factors {
+  WeightScales<S> w_scale;  // where a row has one
+  uint32_t bias[S::MB * 2];
+  float x_scale[(S::T + 31) / 32];  // of token 32 i + lane
+
+  __device__ void load(const Result& result, int token0, int row0) {
+    const int lane = threadIdx.x % 32;
+    if constexpr (S::GROUP == 0) w_scale.load(result, row0, 0);
+    int64_t places[S::MB * 2];
+#pragma unroll
+    for (int i = 0; i < S::MB * 2; i++) {
+      const int row = row0 + i / 2 * 16 + i % 2 * 8 + lane / 4;
+      places[i] = row < result.rows && result.bias ? row : -1;
+    }
+    load_bits(bias, result.bias, result.bias_type, places);
+#pragma unroll
+    for (int i = 0; i < (S::T + 31) / 32; i++) {
+      const int token = token0 + 32 * i + lane;
+      x_scale[i] = token < result.tokens ? __ldg(result.x_scale + token) : 0.f;
+      asm volatile("" : "+f"(x_scale[i]));
+    }
+  }
+  // token: within the tile; 32 of them, from a multiple of 16 on, share a compile-time register
+  __device__ float of_token(int from, int token) const {
+    return __shfl_sync(~0u, x_scale[from / 32], (from + token) % 32);
+  }
+};
+
+// The same as numbers, once there are sums. Pinned: the compiler would convert them anew each time.
+template <class S>
+struct Values {
+  float w_scale[S::MB][2], bias[S::MB][2];
+  const Factors<S>& factors;
+  __device__ Values(const Factors<S>& factors, const Result& result) : factors(factors) {
+#pragma unroll
+    for (int i = 0; i < S::MB * 2; i++) {
+      w_scale[i / 2][i % 2] = S::GROUP ? 1.f : factors.w_scale.of(result, i / 2, i % 2);
+      bias[i / 2][i % 2] = number(factors.bias[i], result.bias_type);
+      asm volatile("" : "+f"(w_scale[i / 2][i % 2]), "+f"(bias[i / 2][i % 2]));
+    }
+  }
+  // sum * w_scale * x_scale + bias, of sums whose groups are not scaled yet
+  template <typename Sum>
+  __device__ float of(Sum sum, int mb, int half, float x_scale) const {
+    const float scaled =
+        S::GROUP ? sum : __fmul_rn(static_cast<float>(sum), w_scale[mb][half]);
+    return __fmaf_rn(scaled, x_scale, bias[mb][half]);
+  }
+};
+
+// One warp's 16 MB rows of T tokens to 16-bit y without residual, by the copy engine. `turn` is
+// memory of the warp's own, in which 16-byte pieces lie as the copy engine's swizzle wants them.
+template <class S, int TYPE, typename Sum>
+__device__ void write_turns(const Sum (&sums)[S::MB][S::T / 2], const Values<S>& values,
+                            const CUtensorMap* y_map, int token0, int row0, uint32_t turn) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int from = 0; from < S::T; from += S::TURN) {
+    const uint32_t memory = turn + from / S::TURN % 2 * S::TURN_BYTES;
+    if (lane == 0) tma::wait_for_stores<1>();
+    __syncwarp();
+#pragma unroll
+    for (int t = 0; t < S::TURN; t += 16) {
+      float x_scale[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++)
+        x_scale[i] = values.factors.of_token(from + t, i / 2 * 8 + lane % 4 * 2 + i % 2);
+      const int token = t + lane / 16 * 8 + lane % 8;
+      const int swizzle = S::MB == 2 ? token / 2 % 4 : token / 4 % 2;
+#pragma unroll
+      for (int mb = 0; mb < S::MB; mb++) {
+        uint32_t v[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+          const int at = (from + t) / 2 + i * 2;
+          v[i] = two<TYPE>(values.of(sums[mb][at], mb, i % 2, x_scale[i / 2 * 2]),
+                           values.of(sums[mb][at + 1], mb, i % 2, x_scale[i / 2 * 2 + 1]));
+        }
+        const int piece = (mb * 2 + lane / 8 % 2) ^ swizzle;
+        asm volatile(
+            "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
+                memory + token * S::PITCH + piece * 16),
+            "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+            : "memory");
+      }
+    }
+    tma::share();
+    __syncwarp();
+    if (lane == 0) tma::store(y_map, memory, row0, token0 + from);
+  }
+}
+
+// likewise to any y, by the warp itself
+template <class S, typename Sum>
+__device__ void write_wide(const Sum (&sums)[S::MB][S::T / 2], const Values<S>& values,
+                           const Result& result, int token0, int row0, float* wide) {
+  constexpr int LANES = S::MB * 4, AT_ONCE = 32 / LANES;
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int from = 0; from < S::T; from += S::WIDE_TURN) {
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      const int token = i / 4 * 8 + lane % 4 * 2 + i % 2, half = i / 2 % 2;
+      const float x_scale = values.factors.of_token(from, token);
+#pragma unroll
+      for (int mb = 0; mb < S::MB; mb++)
+        wide[token * S::WIDE_PITCH + mb * 16 + half * 8 + lane / 4] =
+            values.of(sums[mb][from / 2 + i], mb, half, x_scale);
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (int t = lane / LANES; t < S::WIDE_TURN; t += AT_ONCE) {
+      const int token = token0 + from + t, row = row0 + lane % LANES * 4;
+      if (token >= result.tokens) continue;
+      const float4 four = *reinterpret_cast<float4*>(wide + t * S::WIDE_PITCH + lane % LANES * 4);
+      const float wide_y[4] = {four.x, four.y, four.z, four.w};
+      int64_t places[4];
+      uint32_t residual[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++)
+        places[i] = row + i < result.rows ? static_cast<int64_t>(token) * result.rows + row + i : -1;
+      if (result.residual) load_bits(residual, result.residual, result.type, places);
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        if (places[i] < 0) continue;
+        float y = wide_y[i];
+        if (result.residual) y = __fadd_rn(y, number(residual[i], result.type));
+        if (result.type == FLOAT32)
+          static_cast<float*>(result.y)[places[i]] = y;
+        else
+          static_cast<uint16_t*>(result.y)[places[i]] =
+              result.type == FLOAT16 ? two<FLOAT16>(y, 0.f) : two<BFLOAT16>(y, 0.f);
+      }
+    }
+  }
+}
+
+template <class S, typename Sum>
+__device__ void write(const Sum (&sums)[S::MB][S::T / 2], const Factors<S>& factors,
+                      const Result& result, const CUtensorMap* y_map, int token0, int row0,
+                      uint8_t* turn) {
+  const uint32_t memory = mbarrier::address_of(turn);
+  const Values<S> values(factors, result);
+  if (!result.mapped)
+    write_wide<S>(sums, values, result, token0, row0, reinterpret_cast<float*>(turn));
+  else if (result.type == FLOAT16)
+    write_turns<S, FLOAT16>(sums, values, y_map, token0, row0, memory);
+  else
+    write_turns<S, BFLOAT16>(sums, values, y_map, token0, row0, memory);
+}

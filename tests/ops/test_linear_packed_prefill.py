@@ -1,0 +1,122 @@
+"""The prefill kernel without a GPU: every stage of every tile is dealt out once, whatever the size;
+what it cannot take is refused."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tercet.ops.linear_packed import cuda_wgmma
+from tercet.ops.linear_packed.cuda_wgmma_plan import TILES, Plan, best_plan, plans
+from tercet.ops.linear_packed.op import OP
+
+SIZES = ((1, 16, 4), (16, 4096, 4096), (257, 808, 2056), (256, 28672, 8192), (4096, 4096, 14336))
+PROCESSORS = 132
+
+
+def dealt(plan: Plan, depth: int) -> Counter[tuple[int, int]]:
+    """As struct Walk in prefill_plan.cuh: how often each (tile, stage) is computed."""
+    seen: Counter[tuple[int, int]] = Counter()
+    rest, split = (plan.tiles - plan.whole) * depth, TILES[plan.shape].split
+    for cluster in range(plan.clusters):
+        for tile in range(cluster, plan.whole, plan.clusters):
+            for rank in range(split):
+                part = range(depth * rank // split, depth * (rank + 1) // split)
+                assert part
+                seen.update((tile, stage) for stage in part)
+        at = min(cluster * plan.part, rest)
+        seen.update(
+            (plan.whole + i // depth, i % depth) for i in range(at, min(at + plan.part, rest))
+        )
+    return seen
+
+
+@pytest.mark.parametrize("bits", [2, 8])
+@pytest.mark.parametrize("size", SIZES)
+def test_every_stage_of_every_tile_is_computed_once(size: tuple[int, int, int], bits: int) -> None:
+    m, n, k = size
+    depth = -(-k // 128)
+    for plan in plans(m, n, k, bits, 0, PROCESSORS):
+        tile = TILES[plan.shape]
+        tiles = -(-m // tile.tokens) * -(-n // (tile.rows * tile.cluster))
+        assert plan.tiles == tiles
+        assert dealt(plan, depth) == Counter(
+            {(t, s): 1 for t in range(tiles) for s in range(depth)}
+        )
+
+
+def test_a_tile_with_scales_of_groups_is_never_cut() -> None:
+    for m, n, k in SIZES:
+        assert all(plan.whole == plan.tiles for plan in plans(m, n, k, 2, 128, PROCESSORS))
+
+
+def test_many_tokens_take_the_largest_tiles_and_few_tokens_narrow_ones() -> None:
+    assert TILES[best_plan(4096, 14336, 4096, 2, 0, PROCESSORS).shape].tokens >= 128
+    assert TILES[best_plan(17, 14336, 4096, 2, 0, PROCESSORS).shape].tokens <= 64
+
+
+def test_few_tiles_split_their_columns_among_the_multiprocessors() -> None:
+    plan = best_plan(256, 4096, 14336, 2, 0, PROCESSORS)
+    assert TILES[plan.shape].split > 1
+    assert plan.clusters * TILES[plan.shape].blocks > PROCESSORS * 0.9
+
+
+def test_clusters_fit_the_gpu_and_a_split_tile_has_one_round() -> None:
+    for m, n, k in SIZES:
+        for plan in plans(m, n, k, 2, 0, PROCESSORS):
+            tile = TILES[plan.shape]
+            assert plan.clusters * tile.blocks <= PROCESSORS
+            assert tile.split == 1 or plan.whole == plan.tiles == plan.clusters
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_parts_of_cut_tiles_have_places_of_their_own(size: tuple[int, int, int]) -> None:
+    m, n, k = size
+    depth = -(-k // 128)
+    for plan in plans(m, n, k, 2, 0, PROCESSORS):
+        tile = TILES[plan.shape]
+        slots = set[tuple[int, int]]()
+        for cut in range(plan.tiles - plan.whole):
+            first, last = cut * depth // plan.part, (cut * depth + depth - 1) // plan.part
+            assert last < plan.clusters
+            if first == last:
+                continue
+            for owner in range(first, last + 1):
+                slot = (owner, 0 if owner * plan.part // depth == cut else 1)
+                assert slot not in slots
+                slots.add(slot)
+        assert 2 * plan.clusters * tile.cluster * tile.rows * tile.tokens == plan.sums
+        assert (plan.tiles - plan.whole) * tile.cluster * 2 == plan.arrivals
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "words"),
+    [
+        ({"M": 16}, {}, "takes M from 17"),
+        ({"K": 2**17}, {}, "takes K from 1 to 131071"),
+        ({}, {"activation": "none"}, "takes activation int8"),
+        ({}, {"activation": "fp8_e4m3"}, "takes activation int8"),
+        ({}, {"layout": "rows16"}, "takes layout fragments"),
+        ({}, {"scheme": "fp8_e4m3"}, "takes element ternary"),
+        ({}, {"scheme": "mxfp4"}, "takes element ternary"),
+        ({}, {"scheme": "int4-asym"}, "takes zero False"),
+        ({}, {"scheme": "nonary-g32-bfloat16"}, "takes group 0 or 64 or 128"),
+        ({}, {}, None),
+        ({}, {"scheme": "int8-channel"}, None),
+        ({}, {"scheme": "int4-g64"}, None),
+    ],
+)
+def test_what_it_cannot_take_is_refused_in_words(
+    sizes: dict[str, int], options: dict[str, Any], words: str | None
+) -> None:
+    known = {"scheme": "ternary", "activation": "int8", "layout": "fragments", "out": "bfloat16"}
+    requirement = OP.implementation("cuda_wgmma").requirement
+    reason = requirement.unfit({"M": 64, "N": 64, "K": 64} | sizes, OP.traits(known | options))
+    assert reason is None if words is None else reason is not None and words in reason
+
+
+def test_it_names_its_own_sources() -> None:
+    folder = Path(cuda_wgmma.__file__).parent
+    assert len(cuda_wgmma.SOURCES) == 3
+    assert all((folder / name).is_file() for name in cuda_wgmma.SOURCES)
