@@ -50,9 +50,7 @@ class Task(ctypes.Structure):
 class Launch(ctypes.Structure):
     """Mirrors `struct Launch` of decode_launch.cuh."""
 
-    _fields_ = tuple(
-        (name, ctypes.c_int) for name in ("bits", "pieces", "warps", "blocks", "dependent")
-    )
+    _fields_ = tuple((name, ctypes.c_int) for name in ("bits", "warps", "blocks", "dependent"))
 
 
 @cache
@@ -190,7 +188,6 @@ def product(
     )
     launch = Launch(
         bits=bits,
-        pieces=chosen.pieces,
         warps=chosen.warps,
         blocks=chosen.blocks,
         dependent=dependent,

@@ -3,7 +3,7 @@
 #include "decode.cuh"
 
 struct Launch {
-  int bits, pieces, warps, blocks, dependent;  // pieces: units at a time
+  int bits, warps, blocks, dependent;
 };
 
 template <int BITS, int TILES, class X, Scales SCALES, int UNITS>
@@ -50,13 +50,6 @@ static int launch(Task task, const Launch& how, cudaStream_t stream) {
 
 template <int BITS, int TILES, class X>
 static int with_scales(const Task& task, const Launch& how, cudaStream_t stream) {
-#ifdef DECODE_SWEEP
-  if constexpr (TILES == 1 && BITS == 2 && sizeof(X) == 1) {
-    if (how.pieces == 2) return launch<BITS, TILES, X, OF_ROWS, 2>(task, how, stream);
-    if (how.pieces == 7) return launch<BITS, TILES, X, OF_ROWS, 7>(task, how, stream);
-    if (how.pieces == 8) return launch<BITS, TILES, X, OF_ROWS, 8>(task, how, stream);
-  }
-#endif
   // at most 64 registers of x a lane; groups need some for themselves
   constexpr int EACH = Unit<BITS, TILES, X>::STEPS * Unit<BITS, TILES, X>::STEP_WORDS * TILES;
   constexpr int OF_GROUP = EACH >= 16 ? 2 : 4, OF_ROW = EACH > 16 ? 2 : 4;

@@ -21,7 +21,6 @@ class Plan:
         blocks: in the grid; each takes a run of row-blocks.
         warps: a block; they split K.
         stages: pieces of a row-block that a warp has under way.
-        pieces: units a piece; 0 is the usual.
         early: stages asked for before the kernel ahead has ended, where that is allowed.
         rehearse: whether to run the code once for nothing while the first weights come, so that
             it comes from memory with them.
@@ -30,7 +29,6 @@ class Plan:
     blocks: int
     warps: int = 8
     stages: int = _STAGES
-    pieces: int = 0
     early: int = _STAGES
     rehearse: bool = True
 
@@ -63,7 +61,7 @@ def piece_of(
     scale_bytes: int = 2,
     zeros: bool = False,
 ) -> Piece:
-    """The usual piece; the same arithmetic as in decode_launch.cuh.
+    """The piece of such a product; the same arithmetic as in decode_launch.cuh.
 
     Args:
         m: rows of x, at most 16.
