@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from tercet.errors import UnsupportedError
-from tercet.kernel.prepared import PreparedWeight
+from tercet.kernel.prepared import LayoutName, PreparedWeight
 from tercet.kernel.rows16 import LANES
 
 
@@ -16,7 +16,7 @@ class StackedWeight:
     """W [E, N, K] in a compute layout: B = ceil(N / 16) blocks of rows of each expert.
 
     Attributes:
-        codes: int32 [E B, ...], as a PreparedWeight's; expert e has the blocks e B .. (e + 1) B - 1,
+        codes: int32 [E B, ...], as a PreparedWeight's; expert e has B blocks from block e B on,
             so the rows of each are rounded up to 16, with codes and scales of 0.
         scale: [E B, groups, 16].
         zero: None, or like scale.
@@ -51,6 +51,11 @@ class StackedWeight:
         """The same weights on another device, in the layout of that device."""
         moved = self._whole().to(device)
         return replace(self, codes=moved.codes, scale=moved.scale, zero=moved.zero)
+
+    def arranged(self, name: LayoutName) -> "StackedWeight":
+        """The same weights in the layout of that name, on their device."""
+        moved = self._whole().arranged(name)
+        return replace(self, codes=moved.codes)
 
     def _whole(self) -> PreparedWeight:
         """All experts' rows, padding too, as one weight."""

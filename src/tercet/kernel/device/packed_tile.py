@@ -23,7 +23,7 @@ from tercet.kernel.device.fragment_levels import (
 )
 from tercet.kernel.rows16 import Layout
 
-_TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+TYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
 @triton.jit
@@ -112,4 +112,4 @@ def operand_type(dtype: torch.dtype, layout: Layout) -> tl.dtype:
     """The type that x of that dtype is multiplied in: the narrowest that holds both exactly."""
     if dtype == torch.int8 and layout.element.name not in KINDS:
         return tl.int8
-    return _TYPES.get(dtype, tl.float16)
+    return TYPES.get(dtype, tl.float16)

@@ -1,6 +1,6 @@
 """linear_packed in Triton: every scheme, any shape, any GPU; reads fragments.
 
-A program computes [BM, BN] of y: the product is `kernel/device/packed_tile.py`, the epilogue is here.
+A program computes [BM, BN] of y: the product is kernel/device/packed_tile.py, the epilogue is here.
 """
 
 import torch
