@@ -1,4 +1,4 @@
-"""What a user would call instead of grouped_linear_packed: torch's grouped product, a loop, Humming.
+"""What a user would call in place of grouped_linear_packed: torch's product, a loop, Humming.
 
 Each has a `prepare_*`, from the arguments of the reference to its own, which is not timed: weights
 are packed, scaled and laid out there, and where rows begin is read there by those that ask the
@@ -6,6 +6,7 @@ host. Humming gets the very codes and scales of the weights, not a quantization 
 """
 
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -140,5 +141,4 @@ def read_only(words: Tensor, out: Tensor) -> Tensor:
 def _segments(offsets: Tensor) -> Segments:
     """(expert, first row, end) of the experts that have rows."""
     bounds: list[int] = offsets.tolist()
-    pairs = zip(bounds[:-1], bounds[1:], strict=True)
-    return [(expert, a, b) for expert, (a, b) in enumerate(pairs) if a < b]
+    return [(expert, a, b) for expert, (a, b) in enumerate(pairwise(bounds)) if a < b]

@@ -31,7 +31,7 @@ SCHEMES = (
     "nvfp4",
     "int4-b16x32",
 )
-_SHAPES: tuple[Shape, ...] = ((23, 5, 33, 100), (9, 3, 17, 68), (40, 4, 48, 260), (3, 2, 130, 128))
+_SHAPES: tuple[Shape, ...] = ((13, 4, 33, 100), (9, 3, 17, 68), (36, 2, 48, 132), (3, 2, 130, 64))
 
 
 def random_offsets(rows: int, experts: int, seed: int, kind: str = "ragged") -> Tensor:
@@ -106,19 +106,19 @@ def _cases() -> tuple[Case, ...]:
     whole: dict[str, Any] = {"bias": torch.bfloat16, "row_weight": True}
     coded: dict[str, Any] = {"activation": "int8", "coded": True}
     cases += [
-        _case("one-expert-has-all", "ternary", (37, 6, 40, 132), offsets="one", **whole),
-        _case("one-expert-has-all-codes", "int4-asym", (37, 6, 40, 132), offsets="one", **coded),
-        _case("more-experts-than-rows", "ternary", (5, 70, 19, 65), **whole),
+        _case("one-expert-has-all", "ternary", (37, 5, 40, 132), offsets="one", **whole),
+        _case("one-expert-has-all-codes", "int4-asym", (37, 5, 40, 132), offsets="one", **coded),
+        _case("more-experts-than-rows", "ternary", (5, 40, 19, 65), **whole),
         _case("one-expert", "nonary", (50, 1, 33, 64), **whole),
         _case("one-row", "ternary-channel", (1, 5, 40, 132), **whole),
         _case("one-of-each", "ternary", (1, 1, 1, 1)),
-        _case("long", "ternary", (200, 4, 20, 1000), dtype=torch.bfloat16, row_weight=True),
+        _case("long", "ternary", (70, 2, 20, 300), dtype=torch.bfloat16, row_weight=True),
     ]
     for shape in ((0, 3, 20, 64), (2, 3, 0, 64), (2, 3, 20, 0)):
         name = "x".join(map(str, shape))
         cases.append(_case(f"size-{name}", "int4-asym", shape, **whole))
         cases.append(_case(f"size-{name}-codes", "ternary", shape, **coded))
-    for kind in ("tiny", "mixed", "zeros"):
+    for kind in ("tiny", "mixed"):
         cases.append(_case(f"{kind}", "int4-asym", (9, 3, 48, 132), kind=kind, **whole))
         cases.append(_case(f"{kind}-codes", "ternary", (9, 3, 48, 132), kind=kind, **coded))
     return tuple(cases)

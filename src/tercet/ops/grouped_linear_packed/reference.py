@@ -1,6 +1,7 @@
 """The meaning of grouped_linear_packed, in float64."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -88,7 +89,7 @@ def gradient_magnitude(
 def _segments(offsets: Tensor) -> Iterator[tuple[int, slice]]:
     """The rows of each expert that has any."""
     bounds = offsets.tolist()
-    for expert, (first, last) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+    for expert, (first, last) in enumerate(pairwise(bounds)):
         if first < last:
             yield expert, slice(first, last)
 

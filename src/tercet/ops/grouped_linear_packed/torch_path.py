@@ -1,6 +1,7 @@
 """grouped_linear_packed in plain torch: a loop over experts, one expert's W in memory at a time."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ def segments(
     experts = len(bounds) - 1
     shape = (experts, len(codes) // experts * 16, columns)
     whole = StackedWeight(codes=codes, scale=scale, zero=zero, scheme=scheme, shape=shape)
-    for expert, (first, last) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+    for expert, (first, last) in enumerate(pairwise(bounds)):
         if first < last:
             yield expert, slice(first, last), whole.expert(expert)
 

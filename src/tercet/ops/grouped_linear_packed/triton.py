@@ -3,7 +3,7 @@
 A program finds its tile itself, from the offsets on the device: token tiles are numbered expert by
 expert, empty experts have none, and a scan over the experts' tile counts says whose tile `at` is.
 So the host only bounds the grid: R rows in E experts have at most (R + min(E, R) (BM - 1)) / BM
-tiles, and programs beyond the last tile stop. The product of a tile is kernel/device/packed_tile.py.
+tiles, and programs beyond the last tile stop. A tile's product is kernel/device/packed_tile.py.
 """
 
 import torch
@@ -85,7 +85,7 @@ def _grouped_gradient(
     HAS_ZERO: tl.constexpr, HAS_ROW_WEIGHT: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """out [T, K]: row_weight * grad [T, N] W; W is rounded to DOT, the type of the operands."""
+    """out [T, K]: row_weight * grad [T, N] W; W is rounded to DOT, the operands' type."""
     tiles = tl.cdiv(K, BK)
     at = tl.program_id(0) // tiles
     k = tl.program_id(0) % tiles * BK
@@ -154,13 +154,16 @@ def gradient(
     grad: Tensor, offsets: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None,
     row_weight: Tensor | None, scheme: str, rows: int, columns: int, dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """row_weight * grad [T, N] W_e in dtype, on weights in fragments."""
+    """row_weight * grad [T, N] W_e in dtype, on weights in fragments.
+
+    W is rounded to 16 bits where grad and result are of one 16-bit type, and is not otherwise.
+    """
     out = torch.empty((len(grad), columns), dtype=dtype, device=grad.device)
     if not out.numel():
         return out
     layout, flat = layout_of(scheme, rows, columns), as_rows(grad)
     sizes = sizes_of(grad, offsets, rows, columns)
-    default = _default(sizes) | {"BN": 32, "BK": _WIDEST}
+    default = _default(sizes) | {"BN": 128 if interpreting() else 32, "BK": _WIDEST}
     options = dict(
         configuration("grouped_linear_packed", "triton", sizes, default, direction="backward")
     )
@@ -171,7 +174,7 @@ def gradient(
         sizes["T"], sizes["E"], rows, columns, flat.stride(0), expert_blocks(rows),
         codes.shape[1], layout.groups, layout.group,
         EXPERTS=triton.next_power_of_2(sizes["E"]), BITS=layout.bits,
-        KIND=KINDS.get(layout.element.name, 0), DOT=TYPES[flat.dtype],
+        KIND=KINDS.get(layout.element.name, 0), DOT=TYPES[torch.promote_types(flat.dtype, dtype)],
         HAS_ZERO=zero is not None, HAS_ROW_WEIGHT=row_weight is not None, **options,
     )  # fmt: skip
     return out
@@ -189,7 +192,7 @@ def _default(sizes: dict[str, int]) -> dict[str, int]:
     Interpreted, an operation costs the same for a tile of any size.
     """
     if interpreting():
-        return {"BM": 16, "BN": 128, "BK": _WIDEST, "num_warps": 4}
+        return {"BM": 32, "BN": 128, "BK": _WIDEST, "num_warps": 4}
     each = sizes["T"] / sizes["E"]
     if each <= 16:
         return {"BM": 16, "BN": 32, "BK": _WIDEST, "num_warps": 4}
