@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tercet.kernel.device.fragment_levels import INTEGER, KINDS, whole_steps
+from tercet.kernel.device.fragment_levels import KINDS, PLAIN, whole_steps
 from tercet.kernel.device.packed_tile import TYPES, operand_type, packed_tile, tile_numbers
 from tercet.kernel.device.quantize_rows import quantize_rows
 from tercet.kernel.interpreter import interpreting
@@ -44,12 +44,13 @@ def _find(offsets_ptr, at, T, E, EXPERTS: tl.constexpr, BM: tl.constexpr):
     return found, tl.maximum(row, 0), tl.minimum(end, T)
 
 
-@triton.jit
+# T changes from call to call: a kernel of its own for multiples of 16 would be compiled in service
+@triton.jit(do_not_specialize=["T"])
 def _grouped(
     x_ptr, offsets_ptr, codes_ptr, scale_ptr, zero_ptr, bias_ptr, row_weight_ptr, x_scale_ptr,
-    y_ptr, T, E, N, K, x_stride, blocks, units, groups, group, steps,
-    EXPERTS: tl.constexpr, BITS: tl.constexpr, KIND: tl.constexpr, X_FP8: tl.constexpr,
-    DOT: tl.constexpr, WHOLE_STEPS: tl.constexpr, ONE_GROUP: tl.constexpr,
+    y_ptr, T, E, N, K, x_stride, blocks, units, groups, group,
+    STEPS: tl.constexpr, EXPERTS: tl.constexpr, BITS: tl.constexpr, KIND: tl.constexpr,
+    X_FP8: tl.constexpr, DOT: tl.constexpr, WHOLE_STEPS: tl.constexpr, ONE_GROUP: tl.constexpr,
     HAS_ZERO: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_ROW_WEIGHT: tl.constexpr,
     HAS_X_SCALE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
@@ -65,7 +66,7 @@ def _grouped(
         wide_m = m.to(tl.int64)[:, None]
         y = packed_tile(
             x_ptr + wide_m * x_stride, there, codes_ptr, scale_ptr, zero_ptr, expert * blocks,
-            first, N, K, units, groups, group, steps,
+            first, N, K, units, groups, group, STEPS,
             BITS, KIND, X_FP8, DOT, WHOLE_STEPS, ONE_GROUP, HAS_ZERO, BM, BN, BK,
         )  # fmt: skip
         if HAS_X_SCALE:
@@ -77,7 +78,7 @@ def _grouped(
         tl.store(y_ptr + wide_m * N + n[None, :], y, there[:, None] & (n < N)[None, :])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["T"])
 def _grouped_gradient(
     grad_ptr, offsets_ptr, codes_ptr, scale_ptr, zero_ptr, row_weight_ptr, out_ptr,
     T, E, N, K, grad_stride, blocks, units, groups, group,
@@ -101,9 +102,10 @@ def _grouped_gradient(
             known = n < N
             block = (expert * blocks + first // 16 + tl.arange(0, BN // 16)).to(tl.int64)
             some = first + tl.arange(0, BN // 16) * 16 < N
-            w = whole_steps(codes_ptr + block * units * 128, k, some, BITS, KIND, BN, BK)
-            if KIND == INTEGER:
-                w = w.to(tl.float32)
+            w = whole_steps(
+                codes_ptr + block * units * 128, k, some, units, BITS, KIND, PLAIN, DOT, BN, BK
+            )
+            w = w.to(tl.float32)
             scale_at = (expert * blocks + n // 16).to(tl.int64) * groups * 16 + n % 16
             spread = scale_at[:, None] + (columns // group * 16)[None, :]
             inside = known[:, None] & (columns < K)[None, :]

@@ -22,13 +22,13 @@ _WIDEST = 128
 @triton.jit
 def _linear_packed(
     x_ptr, codes_ptr, scale_ptr, zero_ptr, bias_ptr, residual_ptr, x_scale_ptr, y_ptr,
-    M, N, K, x_stride, residual_stride, units, groups, group, steps,
-    BITS: tl.constexpr, KIND: tl.constexpr, X_FP8: tl.constexpr, DOT: tl.constexpr,
-    WHOLE_STEPS: tl.constexpr, ONE_GROUP: tl.constexpr,
+    M, N, K, x_stride, residual_stride, units, groups, group,
+    STEPS: tl.constexpr, BITS: tl.constexpr, KIND: tl.constexpr, X_FP8: tl.constexpr,
+    DOT: tl.constexpr, WHOLE_STEPS: tl.constexpr, ONE_GROUP: tl.constexpr,
     HAS_ZERO: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_RESIDUAL: tl.constexpr,
     HAS_X_SCALE: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """y [M, N]; `steps` of BK columns make a group of `group`. DOT is the type of the operands."""
+    """y [M, N]; STEPS of BK columns make a group of `group`. DOT is the type of the operands."""
     tiles = tl.cdiv(M, BM)
     m = tl.program_id(0) % tiles * BM + tl.arange(0, BM)
     first = tl.program_id(0) // tiles * BN
@@ -36,7 +36,7 @@ def _linear_packed(
     wide_m = m.to(tl.int64)[:, None]
     y = packed_tile(
         x_ptr + wide_m * x_stride, m < M, codes_ptr, scale_ptr, zero_ptr, 0,
-        first, N, K, units, groups, group, steps,
+        first, N, K, units, groups, group, STEPS,
         BITS, KIND, X_FP8, DOT, WHOLE_STEPS, ONE_GROUP, HAS_ZERO, BM, BN, BK,
     )  # fmt: skip
     if HAS_X_SCALE:
