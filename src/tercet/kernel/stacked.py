@@ -1,13 +1,13 @@
 """StackedWeight: the packed weights of the experts of one layer, one after the other."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tercet.errors import UnsupportedError
-from tercet.kernel.prepared import LayoutName, PreparedWeight
+from tercet.kernel.prepared import LayoutName, PreparedWeight, layout_name
 from tercet.kernel.rows16 import LANES
 
 
@@ -45,28 +45,21 @@ class StackedWeight:
     @property
     def size_bytes(self) -> int:
         """Bytes of the tensors, padding counted."""
-        return self._whole().size_bytes
+        parts = (self.codes, self.scale, self.zero)
+        return sum(part.numel() * part.element_size() for part in parts if part is not None)
 
     def to(self, device: torch.device | str) -> "StackedWeight":
         """The same weights on another device, in the layout of that device."""
-        moved = self._whole().to(device)
-        return replace(self, codes=moved.codes, scale=moved.scale, zero=moved.zero)
+        return stack([self.expert(at).to(device) for at in range(self.shape[0])])
 
     def arranged(self, name: LayoutName) -> "StackedWeight":
-        """The same weights in the layout of that name, on their device."""
-        moved = self._whole().arranged(name)
-        return replace(self, codes=moved.codes)
+        """The same weights in the layout of that name, on their device.
 
-    def _whole(self) -> PreparedWeight:
-        """All experts' rows, padding too, as one weight."""
-        experts, rows, columns = self.shape
-        return PreparedWeight(
-            codes=self.codes,
-            scale=self.scale,
-            zero=self.zero,
-            scheme=self.scheme,
-            shape=(experts * expert_blocks(rows) * LANES, columns),
-        )
+        Expert by expert: what fills up the rows to 16 is not the same code in both layouts.
+        """
+        if layout_name(self.codes) == name:
+            return self
+        return stack([self.expert(at).arranged(name) for at in range(self.shape[0])])
 
 
 def expert_blocks(rows: int) -> int:
