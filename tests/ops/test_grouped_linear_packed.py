@@ -149,7 +149,9 @@ def test_refuses_to_stack_what_differs() -> None:
     def weight(scheme: str, n: int, k: int) -> Any:
         return prepare(random_weights(scheme, (0, 1, n, k), 1)[0])
 
-    with pytest.raises(UnsupportedError, match=r"expert 1, int4-g64 \[20, 64\].*expert 0, int4-g64 \[16"):
+    with pytest.raises(
+        UnsupportedError, match=r"expert 1, int4-g64 \[20, 64\].*expert 0, int4-g64 \[16"
+    ):
         stack([weight("int4", 16, 64), weight("int4", 20, 64)])
     with pytest.raises(UnsupportedError, match=r"nonary.* with expert 0, int4.*all must agree"):
         stack([weight("int4", 16, 64), weight("nonary", 16, 64)])

@@ -1,7 +1,7 @@
 """What grouped_linear_packed takes: its arguments checked, prepared and described."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -92,7 +92,7 @@ def _experts(offsets: Tensor, codes: Tensor, rows: int) -> int:
 
 def check_bounds(offsets: Tensor, count: int) -> list[int]:
     """Offsets in host memory as numbers. UnsupportedError unless they rise from 0 to count."""
-    bounds: list[int] = offsets.tolist()
+    bounds = cast(list[int], offsets.tolist())
     if bounds[0] != 0 or bounds[-1] != count or sorted(bounds) != bounds:
         raise _error(
             f"offsets are {bounds[:4]} .. {bounds[-1]} for {count} rows of x: they must rise from "

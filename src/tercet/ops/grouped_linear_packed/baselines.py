@@ -7,7 +7,7 @@ host. Humming gets the very codes and scales of the weights, not a quantization 
 
 from importlib import import_module
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -140,5 +140,5 @@ def read_only(words: Tensor, out: Tensor) -> Tensor:
 
 def _segments(offsets: Tensor) -> Segments:
     """(expert, first row, end) of the experts that have rows."""
-    bounds: list[int] = offsets.tolist()
+    bounds = cast(list[int], offsets.tolist())
     return [(expert, a, b) for expert, (a, b) in enumerate(pairwise(bounds)) if a < b]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -88,7 +89,7 @@ def gradient_magnitude(
 
 def _segments(offsets: Tensor) -> Iterator[tuple[int, slice]]:
     """The rows of each expert that has any."""
-    bounds = offsets.tolist()
+    bounds = cast(list[int], offsets.tolist())
     for expert, (first, last) in enumerate(pairwise(bounds)):
         if first < last:
             yield expert, slice(first, last)
