@@ -38,9 +38,9 @@ def calls(op: Op, implementation: Implementation) -> tuple[Call, ...]:
 
 
 def _calls_in(models: tuple[str, ...], op: Op, implementation: Implementation) -> tuple[Call, ...]:
-    inputs, requirement = op.inputs, implementation.requirement
-    if inputs is None:
+    if op.inputs is None:
         return ()
+    inputs, requirement = op.inputs, implementation.requirement
     return tuple(
         Call(
             name=workload.name,
