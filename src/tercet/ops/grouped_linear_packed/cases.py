@@ -31,6 +31,8 @@ SCHEMES = (
     "nvfp4",
     "int4-b16x32",
 )
+# of these also with 8-bit activations: int8 and fp8, with and without zero points and groups
+_QUANTIZED = SCHEMES[:2] + SCHEMES[4:6] + SCHEMES[7:9]
 _SHAPES: tuple[Shape, ...] = ((13, 4, 33, 100), (9, 3, 17, 68), (36, 2, 48, 132), (3, 2, 130, 64))
 
 
@@ -99,6 +101,8 @@ def _cases() -> tuple[Case, ...]:
         dtype, shape = FLOATS[at % 3], _SHAPES[at % 4]
         options: dict[str, Any] = {"dtype": dtype, "row_weight": at % 2 == 0}
         cases.append(_case(f"{scheme}-{str(dtype)[6:]}", scheme, shape, **options))
+        if scheme not in _QUANTIZED:
+            continue
         activation = ("int8", "fp8_e4m3")[at % 2]
         options = {"activation": activation, "coded": at % 4 < 2, "out": FLOATS[at // 2 % 3]}
         shape = _SHAPES[(at + 1) % 4]
@@ -108,19 +112,18 @@ def _cases() -> tuple[Case, ...]:
     cases += [
         _case("one-expert-has-all", "ternary", (37, 5, 40, 132), offsets="one", **whole),
         _case("one-expert-has-all-codes", "int4-asym", (37, 5, 40, 132), offsets="one", **coded),
-        _case("more-experts-than-rows", "ternary", (5, 40, 19, 65), **whole),
+        _case("more-experts-than-rows", "ternary", (5, 20, 19, 65), **whole),
         _case("one-expert", "nonary", (50, 1, 33, 64), **whole),
         _case("one-row", "ternary-channel", (1, 5, 40, 132), **whole),
         _case("one-of-each", "ternary", (1, 1, 1, 1)),
-        _case("long", "ternary", (70, 2, 20, 300), dtype=torch.bfloat16, row_weight=True),
+        _case("long", "ternary", (70, 2, 20, 160), dtype=torch.bfloat16, row_weight=True),
     ]
     for shape in ((0, 3, 20, 64), (2, 3, 0, 64), (2, 3, 20, 0)):
         name = "x".join(map(str, shape))
         cases.append(_case(f"size-{name}", "int4-asym", shape, **whole))
         cases.append(_case(f"size-{name}-codes", "ternary", shape, **coded))
-    for kind in ("tiny", "mixed"):
-        cases.append(_case(f"{kind}", "int4-asym", (9, 3, 48, 132), kind=kind, **whole))
-        cases.append(_case(f"{kind}-codes", "ternary", (9, 3, 48, 132), kind=kind, **coded))
+    cases.append(_case("tiny", "int4-asym", (9, 2, 33, 100), kind="tiny", **whole))
+    cases.append(_case("mixed-codes", "ternary", (9, 2, 33, 100), kind="mixed", **coded))
     return tuple(cases)
 
 
