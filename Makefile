@@ -13,7 +13,7 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/tercet fetch smollm2-135m
 	$(BIN)/tercet fetch minilm-l6
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: $(READY)
 	$(BIN)/ruff check

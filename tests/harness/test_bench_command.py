@@ -14,7 +14,7 @@ from tercet.cli.kernel.calls import chosen_directions, chosen_workloads
 from tercet.errors import UnsupportedError
 from tercet.harness import bench_direction, ceilings, clock
 from tercet.ops.rms_norm.op import OP
-from tercet.records import Outcome, load
+from tercet.records import Outcome, Record, append, load
 
 
 @pytest.fixture
@@ -48,6 +48,26 @@ def test_json_holds_the_report_and_out_the_records(run: typer.Typer, tmp_path: P
     kept = load(out)
     assert [record.model_dump(mode="json") for record in kept] == report["records"]
     assert len(kept) == 2
+
+
+def test_one_kind_of_time_and_records_before_the_end(run: typer.Typer, tmp_path: Path):
+    out, shape = tmp_path / "cpu.jsonl", ("--shape", "M=8,N=32")
+    words = (*_BENCH, *shape, "--no-baselines", "--cache", "warm", "--out", str(out))
+    kept = list[int]()
+
+    def counting(path: Path, records: list[Record]) -> None:
+        kept.append(len(records))
+        append(path, records)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench_verb, "append", counting)
+        done = CliRunner().invoke(run, words)
+    assert done.exit_code == 0, done.output
+    assert kept == [1, 1]
+    assert [(r.settings["cache"], r.settings["sizes"]) for r in load(out)] == [
+        ("warm", "M=8 N=16"),
+        ("warm", "M=8 N=32"),
+    ]
 
 
 def test_the_table_shows_times_and_what_is_missing(run: typer.Typer):

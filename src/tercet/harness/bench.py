@@ -7,7 +7,7 @@ CUDA graph, "eager" makes plain calls. On a CPU there are eager times only.
 """
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -86,6 +86,7 @@ def bench(
     seed: int | None = None,
     seconds_per_row: float = SECONDS_PER_ROW,
     candidate: Implementation | None = None,
+    keep: Callable[[Sequence[Record]], None] | None = None,
 ) -> BenchReport:
     """Times an op.
 
@@ -99,6 +100,8 @@ def bench(
         seconds_per_row: about what each row may take; it ends sooner once its median is known to
             0.5 %.
         candidate: judged and timed beside the rest.
+        keep: gets the records of each workload as soon as they are measured, so that a run that is
+            cut off loses no more than one.
 
     Raises:
         UnsupportedError: for unknown names, and an op that draws no inputs.
@@ -121,6 +124,7 @@ def bench(
     )
     records, findings = list[Record](), list[Finding]()
     for workload in workloads:
+        before = len(records)
         wanted = _directions(op, directions)
         variants = list[Variant]()
         judged = _implementations(op, workload, where, implementations, candidate)
@@ -146,6 +150,8 @@ def bench(
                 continue
             records += timed[0]
             findings += timed[1]
+        if keep is not None:
+            keep(records[before:])
     return BenchReport(
         op=op.name,
         device=where,

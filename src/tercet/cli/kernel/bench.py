@@ -1,6 +1,7 @@
 """tercet kernel bench OP."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -19,9 +20,10 @@ from tercet.cli.kernel.calls import (
 )
 from tercet.cli.kernel.shape import Device, OpName, Options, Seed
 from tercet.cli.show import Json, console, print_json, say
-from tercet.harness.bench import SECONDS_PER_ROW, BenchReport, bench
+from tercet.harness.bench import CACHES, LAUNCHES, SECONDS_PER_ROW, BenchReport, bench
 from tercet.harness.candidate import candidate_from
 from tercet.harness.given import device_or_best
+from tercet.harness.variant import Cache, Launch
 from tercet.kernel.select import find
 from tercet.records import Outcome, Record, append
 
@@ -48,11 +50,18 @@ def bench_command(
         bool, typer.Option("--baselines/--no-baselines", help="Time baselines too.")
     ] = True,
     direction: Directions = None,
+    cache: Annotated[
+        Cache | None, typer.Option(help="Only times with a cold, or a warm, cache.")
+    ] = None,
+    launch: Annotated[
+        Launch | None, typer.Option(help="Only times in a CUDA graph, or of plain calls.")
+    ] = None,
     device: Device = None,
     seed: Seed = None,
     seconds: Annotated[float, typer.Option(help="For each row, at most.")] = SECONDS_PER_ROW,
     out: Annotated[
-        Path | None, typer.Option(help="Append the records to this file (JSON lines).")
+        Path | None,
+        typer.Option(help="Append each call's records to this file (JSON lines) as it is timed."),
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -68,13 +77,15 @@ def bench_command(
         implementations=implementation,
         baselines=baselines,
         directions=chosen_directions(direction),
+        caches=(cache,) if cache else CACHES,
+        launches=(launch,) if launch else LAUNCHES,
         device=device_or_best(device),
         seed=seed,
         seconds_per_row=seconds,
         candidate=candidate_from(candidate) if candidate is not None else None,
+        keep=partial(append, out) if out is not None else None,
     )
     if out is not None:
-        append(out, report.records)
         say(f"{len(report.records)} records appended to {out}")
     if as_json:
         print_json({**report.model_dump(mode="json"), "passed": report.passed})

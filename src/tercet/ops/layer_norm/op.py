@@ -192,7 +192,6 @@ OP = Op(
             language="triton",
             space={
                 "ROWS": (1, 2),
-                "WALK": (0, 1024, 2048, 4096, 8192),
                 "WAVES": (0, 1, 2, 4),
                 "STAGES": (1, 2, 3),
                 "num_warps": (4, 8, 16),

@@ -4,9 +4,7 @@ Forward: every row has a program of its own (WAVES = 0), or a few programs a mul
 over the rows with weight and bias in registers and the next row in flight. The variance is summed
 from x - mean in a second pass over the registers: E[x^2] - mean^2 cancels where the mean is far
 from zero. That pass also sums x - mean itself, which corrects the mean: without it a constant row
-of 0.7 had a gradient of weight of 2e-5 in place of 0. With WALK, the columns of a piece, the row is
-not held: it is summed in pieces and read twice more, from the first-level cache, for the variance
-and for y, so that few registers a thread leave room for more programs.
+of 0.7 had a gradient of weight of 2e-5 in place of 0.
 Backward: grad_weight [N] and grad_bias [N] are sums over all rows: each program keeps its part in
 float32 registers and writes it once; a second, small kernel adds the parts, always in one order.
 """
@@ -55,47 +53,6 @@ def _forward(
         tl.store(y_ptr + at * N + columns[None, :], y, inside)
         tl.store(mean_ptr + rows, mean, rows < M)
         tl.store(rstd_ptr + rows, rstd, rows < M)
-
-
-@triton.jit
-def _walk(
-    x_ptr, weight_ptr, bias_ptr, y_ptr, mean_ptr, rstd_ptr, M, N, x_stride, eps,
-    HAS_BIAS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """As _forward, in pieces of BLOCK columns: a walk for the mean, for the variance, for y."""
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    here, at = rows[:, None] < M, rows.to(tl.int64)[:, None]
-    x_ptr += at * x_stride
-    sums = tl.zeros((ROWS, BLOCK), tl.float32)
-    for first in range(0, N, BLOCK):
-        columns = first + tl.arange(0, BLOCK)[None, :]
-        x = tl.load(x_ptr + columns, here & (columns < N), 0.0, eviction_policy="evict_last")
-        sums += x.to(tl.float32)
-    mean = tl.sum(sums, 1) / N
-    sums = tl.zeros((ROWS, BLOCK), tl.float32)
-    squares = tl.zeros((ROWS, BLOCK), tl.float32)
-    for first in range(0, N, BLOCK):
-        columns = first + tl.arange(0, BLOCK)[None, :]
-        inside = here & (columns < N)
-        x = tl.load(x_ptr + columns, inside, 0.0, eviction_policy="evict_last").to(tl.float32)
-        centered = tl.where(inside, x - mean[:, None], 0.0)
-        sums += centered
-        squares += centered * centered
-    off, variance = tl.split(tl.sum(tl.join(sums, squares), 1) / N)
-    variance = tl.maximum(variance - off * off, 0.0, tl.PropagateNan.ALL)
-    rstd = 1.0 / tl.sqrt_rn(variance + eps)
-    tl.store(mean_ptr + rows, mean + off, rows < M)
-    tl.store(rstd_ptr + rows, rstd, rows < M)
-    for first in range(0, N, BLOCK):
-        columns = first + tl.arange(0, BLOCK)[None, :]
-        inside = here & (columns < N)
-        x = tl.load(x_ptr + columns, inside, 0.0, eviction_policy="evict_first").to(tl.float32)
-        weight = tl.load(weight_ptr + columns, columns < N, 0.0, eviction_policy="evict_last")
-        y = (x - mean[:, None] - off[:, None]) * rstd[:, None] * weight.to(tl.float32)
-        if HAS_BIAS:
-            bias = tl.load(bias_ptr + columns, columns < N, 0.0, eviction_policy="evict_last")
-            y += bias.to(tl.float32)
-        tl.store(y_ptr + at * N + columns, y, inside)
 
 
 @triton.jit
@@ -155,7 +112,7 @@ def _add_parts(
 def _default(n: int) -> dict[str, int]:
     """32 numbers a thread."""
     warps = min(max(triton.next_power_of_2(n) // 1024, 1), 16)
-    return {"ROWS": 1, "WALK": 0, "WAVES": 0, "STAGES": 1, "num_warps": warps}
+    return {"ROWS": 1, "WAVES": 0, "STAGES": 1, "num_warps": warps}
 
 
 def _default_gradient(n: int) -> dict[str, int]:
@@ -184,21 +141,17 @@ def forward(
     if not y.numel():
         return y, mean.fill_(torch.nan), rstd.fill_(torch.nan)
     options = dict(configuration("layer_norm", "triton", {"M": m, "N": n}, _default(n)))
-    height, waves, piece = options.pop("ROWS"), options.pop("WAVES"), options.pop("WALK")
-    stages, block = options.pop("STAGES"), triton.next_power_of_2(n)
+    height, waves = options.pop("ROWS"), options.pop("WAVES")
+    block = triton.next_power_of_2(n)
+    options["STAGES"] = _stages(options["STAGES"], height * block * x.element_size())
     weight = weight.contiguous()
     programs = triton.cdiv(m, height)
-    run = _walk
-    if not piece:
-        run, piece = _forward, block
-        options["STAGES"] = _stages(stages, height * block * x.element_size())
-        options["KEPT"] = waves > 0
-        if waves:
-            programs = min(programs, waves * multiprocessors(x.device))
-    run[(programs,)](
+    if waves:
+        programs = min(programs, waves * multiprocessors(x.device))
+    _forward[(programs,)](
         rows, weight, bias.contiguous() if bias is not None else weight, y, mean, rstd,
         m, n, rows.stride(0), eps,
-        HAS_BIAS=bias is not None, ROWS=height, BLOCK=min(piece, block), **options,
+        HAS_BIAS=bias is not None, KEPT=waves > 0, ROWS=height, BLOCK=block, **options,
     )  # fmt: skip
     return y, mean, rstd
 

@@ -1,4 +1,4 @@
-"""layer_norm and rms_norm walking over a row in pieces: a form that only the tuner chooses."""
+"""rms_norm walking over a row in pieces: a form that only a tuned table chooses."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,18 +10,11 @@ from tercet.harness.check import check
 from tercet.kernel.contract import Case, outputs_of
 from tercet.kernel.select import find, load, using
 from tercet.kernel.tuned import forced
-from tercet.ops.layer_norm import triton as layer_norm_triton
-from tercet.ops.rms_norm import triton as rms_norm_triton
+from tercet.ops.rms_norm import triton as kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-MODULES = {"layer_norm": layer_norm_triton, "rms_norm": rms_norm_triton}
-# with the option each op has: another vector, or another matrix
-RUNS = [
-    (op, other, dtype)
-    for op in MODULES
-    for other in (False, True)
-    for dtype in (torch.float32, torch.bfloat16)
-]
+OP = find("rms_norm")
+RUNS = [(added, dtype) for added in (False, True) for dtype in (torch.float32, torch.bfloat16)]
 _LARGEST_M, _LARGEST_N = 8, 300
 
 
@@ -30,14 +23,12 @@ def small(case: Case) -> bool:
     return x.shape[0] <= _LARGEST_M and x.shape[1] <= _LARGEST_N
 
 
-@pytest.mark.parametrize("op", MODULES)
-def test_check_is_green_in_pieces(op: str) -> None:
-    found = find(op)
-    cases = [case for case in found.cases if small(case)][::7]
+def test_check_is_green_in_pieces() -> None:
+    cases = [case for case in OP.cases if small(case)][::7]
     assert len(cases) >= 5
-    with forced(op, "triton", "forward", {"WALK": 32, "ROWS": 2, "num_warps": 2}):
+    with forced("rms_norm", "triton", "forward", {"WALK": 32, "ROWS": 2, "num_warps": 2}):
         report = check(
-            found,
+            OP,
             implementation="triton",
             device=DEVICE,
             isolated=False,
@@ -48,22 +39,21 @@ def test_check_is_green_in_pieces(op: str) -> None:
     assert not faults, f"seed {report.seed}: {faults[:5]}"
 
 
-@pytest.mark.parametrize(("op", "other", "dtype"), RUNS)
+@pytest.mark.parametrize(("added", "dtype"), RUNS)
 @pytest.mark.parametrize(("n", "piece", "rows"), [(1000, 128, 1), (1024, 256, 2), (70, 1024, 1)])
 def test_pieces_are_as_the_whole_row(
-    op: str, other: bool, dtype: torch.dtype, n: int, piece: int, rows: int
+    added: bool, dtype: torch.dtype, n: int, piece: int, rows: int
 ) -> None:
     """More than two pieces, the last one whole or not, or one that is wider than the row."""
     generator = torch.Generator().manual_seed(n)
     x = (torch.randn(5, n + 6, generator=generator) + 3).to(DEVICE, dtype)[:, :n]
     weight = torch.randn(n, generator=generator).to(DEVICE, dtype)
-    shape = (n,) if op == "layer_norm" else (5, n)
-    more = torch.randn(shape, generator=generator).to(DEVICE, dtype) if other else None
+    more = torch.randn(5, n, generator=generator).to(DEVICE, dtype) if added else None
     results = list[tuple[torch.Tensor, ...]]()
     for walk in (0, piece):
         chosen = {"WALK": walk, "ROWS": rows, "num_warps": 4}
-        with using(find(op), load(find(op), "triton")), forced(op, "triton", "forward", chosen):
-            results.append(outputs_of(find(op).run(x, weight, more, 1e-5)))
+        with using(OP, load(OP, "triton")), forced("rms_norm", "triton", "forward", chosen):
+            results.append(outputs_of(OP.run(x, weight, more, 1e-5)))
     # one rounding to 8 bits apart at most, where a float32 sum differs in its last bit
     relative = 2e-6 if dtype == torch.float32 else 2**-7
     for whole, pieces in zip(*results, strict=True):
@@ -71,25 +61,7 @@ def test_pieces_are_as_the_whole_row(
         torch.testing.assert_close(pieces, whole, rtol=limit, atol=2e-6)
 
 
-def test_a_mean_far_from_zero_leaves_the_variance_in_pieces() -> None:
-    x = torch.randn(4, 777, generator=torch.Generator().manual_seed(3)).to(DEVICE) + 4e4
-    ones = torch.ones(777, device=DEVICE)
-    op = find("layer_norm")
-    with (
-        using(op, load(op, "triton")),
-        forced("layer_norm", "triton", "forward", {"WALK": 128}),
-    ):
-        _, _, rstd = op.run(x, ones, None, 1e-5)
-        y, mean, _ = op.run(torch.full_like(x, 0.7), 100 * ones, 0.25 * ones, 1e-5)
-    expected = op.reference(x, ones)[2]
-    assert ((rstd.double() - expected).abs() / expected).max() < 1e-5
-    # what rounding made of a constant row's mean is put right
-    assert (y - 0.25).abs().max() <= 1e-6
-    assert (mean == torch.tensor(0.7)).all()
-
-
-@pytest.mark.parametrize("op", MODULES)
-def test_the_walking_kernel_is_the_one_that_runs(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_walking_kernel_is_the_one_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight = torch.ones(2, 40, device=DEVICE), torch.ones(40, device=DEVICE)
 
     def ran(chosen: dict[str, int]) -> str:
@@ -103,9 +75,9 @@ def test_the_walking_kernel_is_the_one_that_runs(op: str, monkeypatch: pytest.Mo
                 return lambda *_, **__: names.append(self.name)
 
         for name in ("_walk", "_forward"):
-            monkeypatch.setattr(MODULES[op], name, Noted(name))
-        with forced(op, "triton", "forward", chosen):
-            MODULES[op].forward(x, weight, None, 1e-5)
+            monkeypatch.setattr(kernels, name, Noted(name))
+        with forced("rms_norm", "triton", "forward", chosen):
+            kernels.forward(x, weight, None, 1e-5)
         return names[0]
 
     assert ran({}) == "_forward"
