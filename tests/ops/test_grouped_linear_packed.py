@@ -10,7 +10,9 @@ from tercet.errors import UnsupportedError
 from tercet.formats import encode, parse_scheme
 from tercet.harness.shapes import workloads_of
 from tercet.kernel.contract import Workload
+from tercet.kernel.interpreter import interpreting
 from tercet.kernel.packed_product import isas
+from tercet.kernel.prepared import decode_blocks
 from tercet.ops.grouped_linear_packed import (
     StackedWeight,
     baselines,
@@ -129,6 +131,29 @@ def test_the_grid_holds_every_tile(rows: int, experts: int) -> None:
         if rows:
             needed.append(least - 1 + -(-(rows - least + 1) // most))
         assert max(needed) <= bound
+
+
+def test_a_tile_ends_where_its_expert_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one tile's program, other experts' rows keep what was there: theirs would hide it."""
+    if not interpreting():
+        pytest.skip("the grid is cut to one program by hand, which is interpreted")
+    weight, x = _stacked("ternary", 2, 33, 64).arranged("fragments"), torch.randn(8, 64)
+    parts = (weight.codes, weight.scale, weight.zero)
+
+    def poisoned(shape: tuple[int, ...], **options: Any) -> torch.Tensor:
+        return torch.full(shape, torch.nan, **options)
+
+    for offsets, mine in ((_offsets(0, 3, 8), slice(0, 3)), (_offsets(0, 0, 8), slice(0, 8))):
+        with monkeypatch.context() as patch:
+            patch.setattr(in_triton, "_token_tiles", lambda sizes, most: 1)
+            patch.setattr(torch, "empty", poisoned)
+            y = in_triton.forward(
+                x, offsets, *parts, None, None, None, weight.scheme, 33, 64, "none", torch.float32
+            )
+        expert = int(offsets[1] == 0)
+        right = x[mine] @ decode_blocks(weight.expert(expert), slice(None))[:33].T
+        torch.testing.assert_close(y[mine], right)
+        assert y[mine.stop :].isnan().all()
 
 
 def test_a_stack_keeps_every_expert_and_moves_whole() -> None:

@@ -113,7 +113,7 @@ def _cases() -> tuple[Case, ...]:
         _case("one-expert-has-all", "ternary", (37, 5, 40, 132), offsets="one", **whole),
         _case("one-expert-has-all-codes", "int4-asym", (37, 5, 40, 132), offsets="one", **coded),
         _case("more-experts-than-rows", "ternary", (5, 20, 19, 65), **whole),
-        _case("one-expert", "nonary", (50, 1, 33, 64), **whole),
+        _case("one-expert", "nonary", (100, 1, 33, 64), **whole),
         _case("one-row", "ternary-channel", (1, 5, 40, 132), **whole),
         _case("one-of-each", "ternary", (1, 1, 1, 1)),
         _case("long", "ternary", (70, 2, 20, 160), dtype=torch.bfloat16, row_weight=True),
