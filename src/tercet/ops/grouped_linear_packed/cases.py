@@ -92,7 +92,9 @@ def _case(name: str, *arguments: Any, **options: Any) -> Case:
     def make(seed: int) -> dict[str, Any]:
         return _make(*arguments, **options, seed=seed)
 
-    return Case(name=name, make=make)
+    # torch's own checks compute with an op's inputs, which it cannot with 8-bit floats
+    fp8 = options.get("coded") and options["activation"] == "fp8_e4m3"
+    return Case(name=name, make=make, gradient=not fp8)
 
 
 def _cases() -> tuple[Case, ...]:
