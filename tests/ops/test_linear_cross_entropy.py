@@ -110,6 +110,7 @@ def test_float32_accumulation_is_more_accurate_over_many_chunks(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch_path, "CHUNK", 1)
+    monkeypatch.setattr(torch_path, "MOST_CHUNKS", 60)
     x, weight, target = make(60, 8, 40, torch.bfloat16)
     _, _, expected = exact(x, weight, target)
     errors = list[float]()
@@ -147,6 +148,7 @@ def test_the_incoming_gradient_scales_in_place(
 @pytest.mark.parametrize("name", IMPLEMENTATIONS)
 def test_logits_never_exist_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_path, "CHUNK", 4)
+    monkeypatch.setattr(torch_path, "MOST_CHUNKS", 10)
     # a row is larger than any kernel's tile, which the interpreter holds as a tensor
     m, h, v = 40, 4, 2100
     x, weight, target = make(m, h, v)

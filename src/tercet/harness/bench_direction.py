@@ -13,7 +13,7 @@ from tercet.harness.device_state import DeviceState, device_state, state_metrics
 from tercet.harness.finding import Finding
 from tercet.harness.gradients import wanted_gradients
 from tercet.harness.interleave import interleave
-from tercet.harness.memory import cache_bytes, free_bytes, kept_bytes, tensor_bytes
+from tercet.harness.memory import cache_bytes, free_bytes, give_back, kept_bytes, tensor_bytes
 from tercet.harness.peer_error import off_by, too_far
 from tercet.harness.retest import retest
 from tercet.harness.roofline import roofline
@@ -283,6 +283,7 @@ def _after_timing(
     block = built.blocks[cache, launch]
 
     def look_again() -> list[Finding]:
+        give_back(session.device)
         agree = clocks_agree(run.timer, block, interval.median, name, case)
         threads = session.threads.finding(name, case)
         again = retest(

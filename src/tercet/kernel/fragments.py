@@ -24,6 +24,7 @@ level is 0, so what lies beyond N and K changes no sum.
 import torch
 from torch import Tensor
 
+from tercet.formats.pieces import pieces
 from tercet.kernel.rows16 import LANES, ROWS_AT_ONCE, Layout, levels_of
 
 COLUMNS = 128
@@ -61,10 +62,8 @@ def pack_codes(codes: Tensor, layout: Layout) -> Tensor:
     In pieces of rows: what is held beside codes and result is a few bytes for each of 1024 x K.
     """
     packed = torch.empty(codes_shape(layout), dtype=torch.int32, device=codes.device)
-    for first in range(0, layout.rows, ROWS_AT_ONCE):
-        part = codes[first : first + ROWS_AT_ONCE]
-        at = first // LANES
-        packed[at : at + -(-len(part) // LANES)] = _pack_block_rows(part, layout)
+    for part in pieces(layout.rows, ROWS_AT_ONCE):
+        packed[part.start // LANES : -(-part.stop // LANES)] = _pack_block_rows(codes[part], layout)
     return packed
 
 

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor
+from tercet.formats.pieces import pieces
 from tercet.kernel import fragments, rows16
 from tercet.kernel.rows16 import LANES, ROWS_AT_ONCE, Layout, layout_of, pack_scale, unpack_scale
 
@@ -78,14 +79,13 @@ class PreparedWeight:
         """
         if name == self.layout_name:
             return self
-        layout, step = self.layout, ROWS_AT_ONCE // LANES
-        pieces = list[Tensor]()
-        for first in range(0, layout.blocks, step):
-            block = self.codes[first : first + step]
-            part = replace(layout, rows=min(ROWS_AT_ONCE, layout.rows - first * LANES))
-            stored = _unpack(block, part)[: part.rows]
-            pieces.append(_pack(_unstored(stored, self.layout_name, part), name, part))
-        codes = torch.cat(pieces) if pieces else _pack(_no_codes(self), name, layout)
+        layout, packs = self.layout, list[Tensor]()
+        for blocks in pieces(layout.blocks, ROWS_AT_ONCE // LANES):
+            rows = min(blocks.stop * LANES, layout.rows) - blocks.start * LANES
+            part = replace(layout, rows=rows)
+            stored = _unpack(self.codes[blocks], part)[:rows]
+            packs.append(_pack(_unstored(stored, self.layout_name, part), name, part))
+        codes = torch.cat(packs) if packs else _pack(_no_codes(self), name, layout)
         return replace(self, codes=codes)
 
 
@@ -130,11 +130,11 @@ def _layout_on(device: torch.device) -> LayoutName | None:
 def _pack_stored(packed: PackedTensor, layout: Layout, device: torch.device) -> Tensor:
     """Codes in the device's layout, from storage form, some rows at a time."""
     name, stored, columns = _layout_on(device) or "rows16", packed.codes.to(device), layout.columns
-    storage, pieces = packed.scheme.storage, list[Tensor]()
-    for first in range(0, max(layout.rows, 1), ROWS_AT_ONCE):
-        codes = storage.unpack(stored[first : first + ROWS_AT_ONCE], columns)
-        pieces.append(_pack(codes, name, replace(layout, rows=len(codes))))
-    return torch.cat(pieces)
+    storage, packs = packed.scheme.storage, list[Tensor]()
+    for part in pieces(layout.rows, ROWS_AT_ONCE) or [slice(0)]:
+        codes = storage.unpack(stored[part], columns)
+        packs.append(_pack(codes, name, replace(layout, rows=len(codes))))
+    return torch.cat(packs)
 
 
 def _pack(codes: Tensor, name: LayoutName, layout: Layout) -> Tensor:

@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tercet.formats import Element, parse_scheme
+from tercet.formats.pieces import pieces
 
 LANES = 16
 ROWS_AT_ONCE = 1024
@@ -102,10 +103,8 @@ def layout_of(scheme: str, rows: int, columns: int) -> Layout:
 def pack_codes(codes: Tensor, layout: Layout) -> Tensor:
     """uint8 codes [rows, columns], as in `formats`, to int32 codes in rows16."""
     packed = torch.empty(layout.codes_shape, dtype=torch.int32, device=codes.device)
-    for first in range(0, layout.rows, ROWS_AT_ONCE):
-        part = codes[first : first + ROWS_AT_ONCE]
-        at = first // LANES
-        packed[at : at + -(-len(part) // LANES)] = _pack_block_rows(part, layout)
+    for part in pieces(layout.rows, ROWS_AT_ONCE):
+        packed[part.start // LANES : -(-part.stop // LANES)] = _pack_block_rows(codes[part], layout)
     return packed
 
 

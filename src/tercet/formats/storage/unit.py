@@ -10,6 +10,7 @@ from torch.nn.functional import pad
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from tercet.errors import FormatError
+from tercet.formats.pieces import pieces
 
 _CODES_AT_ONCE = 1 << 19
 
@@ -109,8 +110,7 @@ class Storage(ABC):
 
 def _row_slices(rows: int, row_codes: int) -> list[slice]:
     """Rows cut so that a piece has about _CODES_AT_ONCE codes, to bound temporary memory."""
-    step = max(_CODES_AT_ONCE // max(row_codes, 1), 1)
-    return [slice(start, start + step) for start in range(0, rows, step)]
+    return pieces(rows, max(_CODES_AT_ONCE // max(row_codes, 1), 1))
 
 
 def digits_to_number(digits: Tensor, base: int) -> Tensor:

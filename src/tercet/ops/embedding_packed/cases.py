@@ -6,6 +6,7 @@ import torch
 
 from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
+from tercet.formats.pieces import pieces
 from tercet.kernel.contract import Case, Workload
 from tercet.kernel.model_shape import ModelShape
 
@@ -90,12 +91,11 @@ def drawn_table(scheme: str, n: int, k: int, seed: int, device: str) -> PackedTe
         )
     generator = torch.Generator(device).manual_seed(seed)
     codes = torch.empty((n, storage.row_bytes(k)), dtype=torch.uint8, device=device)
-    for first in range(0, n, _ROWS_AT_ONCE):
-        rows = min(_ROWS_AT_ONCE, n - first)
-        drawn = torch.randint(
-            len(parsed.element.levels), (rows, k), generator=generator, device=device
-        )
-        codes[first : first + rows] = storage.pack(drawn.to(torch.uint8))
+    levels = len(parsed.element.levels)
+    for part in pieces(n, _ROWS_AT_ONCE):
+        some = (part.stop - part.start, k)
+        drawn = torch.randint(levels, some, generator=generator, device=device)
+        codes[part] = storage.pack(drawn.to(torch.uint8))
     shape = scaling.scale_shape((n, k))
     scale = 2.0 ** torch.randint(-6, -2, shape, generator=generator, device=device)
     return PackedTensor(

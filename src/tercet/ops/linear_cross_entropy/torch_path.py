@@ -1,4 +1,7 @@
-"""linear_cross_entropy in plain torch, on any device: chunks of tokens, whole rows of logits."""
+"""linear_cross_entropy in plain torch, on any device: chunks of tokens, whole rows of logits.
+
+At most MOST_CHUNKS of them: each rounds the gradient of weight.
+"""
 
 import torch
 from torch import Tensor
@@ -7,7 +10,7 @@ from tercet.kernel.kept_gradient import gradient
 
 __all__ = ["forward", "gradient"]
 
-CHUNK = 256
+CHUNK, MOST_CHUNKS = 256, 8
 
 
 def forward(
@@ -38,8 +41,9 @@ def forward(
     summed_weight = torch.zeros(
         weight.shape if weight_gradient else (0,), dtype=total_dtype, device=x.device
     )
-    for first in range(0, x.shape[0], CHUNK):
-        part = slice(first, first + CHUNK)
+    rows = max(CHUNK, -(-x.shape[0] // MOST_CHUNKS))
+    for first in range(0, x.shape[0], rows):
+        part = slice(first, first + rows)
         logits = (x[part] @ weight.T).float()
         # the maximum apart: an lse of 10,000 is off by 5e-4 in float32, and so would the softmax be
         top = logits.amax(-1, keepdim=True)

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
+from tercet.formats.pieces import pieces
 from tercet.kernel.cases import values
 from tercet.kernel.contract import Case, Workload
 from tercet.kernel.device.row_codes import ELEMENTS, quantize
@@ -206,10 +207,10 @@ def drawn_weight(scheme: str, n: int, k: int, seed: int, device: str) -> PackedT
     known = [code for code, level in enumerate(levels) if level == level]
     choices = torch.tensor(known, dtype=torch.uint8, device=device)
     codes = torch.empty((n, storage.row_bytes(k)), dtype=torch.uint8, device=device)
-    for first in range(0, n, _ROWS_AT_ONCE):
-        rows = min(_ROWS_AT_ONCE, n - first)
-        drawn = torch.randint(len(known), (rows, k), generator=generator, device=device)
-        codes[first : first + rows] = storage.pack(choices[drawn])
+    for part in pieces(n, _ROWS_AT_ONCE):
+        some = (part.stop - part.start, k)
+        drawn = torch.randint(len(known), some, generator=generator, device=device)
+        codes[part] = storage.pack(choices[drawn])
     shape = scaling.scale_shape((n, k))
     # powers of two are exact in every scale dtype, float8 and e8m0 too
     scale = 2.0 ** torch.randint(-6, -2, shape, generator=generator, device=device)
