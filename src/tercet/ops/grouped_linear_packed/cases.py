@@ -133,7 +133,6 @@ CASES = _cases()
 
 _PRODUCTION = "ternary"
 _TOKENS = (1, 16, 512)
-_ROWS_AT_ONCE = 1024
 
 
 def drawn_weights(scheme: str, shape: Shape, seed: int, device: str) -> tuple[PackedTensor, ...]:
@@ -151,10 +150,6 @@ def drawn_weights(scheme: str, shape: Shape, seed: int, device: str) -> tuple[Pa
     choices = torch.tensor(known, dtype=torch.uint8, device=device)
     weights = list[PackedTensor]()
     for _ in range(experts):
-        pieces = [
-            storage.pack(choices[_drawn(generator, 0, len(known), min(_ROWS_AT_ONCE, n - at), k)])
-            for at in range(0, n, _ROWS_AT_ONCE)
-        ]
         # powers of two are exact in every scale dtype, float8 and e8m0 too
         scale = 2.0 ** _drawn(generator, -6, -2, *scaling.scale_shape((n, k)))
         zero = None
@@ -163,7 +158,7 @@ def drawn_weights(scheme: str, shape: Shape, seed: int, device: str) -> tuple[Pa
             zero = zero.to(scaling.zero_torch_dtype)
         weights.append(
             PackedTensor(
-                codes=torch.cat(pieces),
+                codes=storage.pack(choices[_drawn(generator, 0, len(known), n, k)]),
                 scale=scale.to(scaling.torch_dtype),
                 zero=zero,
                 second=torch.tensor(0.5, device=device) if scaling.second_level else None,
