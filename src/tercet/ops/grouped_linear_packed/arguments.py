@@ -1,12 +1,13 @@
 """What grouped_linear_packed takes: its arguments checked, prepared and described."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from tercet.errors import UnsupportedError
+from tercet.formats import PackedTensor
 from tercet.kernel.contract import Workload
 from tercet.kernel.device.row_codes import ELEMENTS, ROW_CODES
 from tercet.kernel.prepared import layout_name, prepare
@@ -108,11 +109,16 @@ def _error(words: str) -> UnsupportedError:
 def prepared(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """A case's arguments, with the weights in the layout of x's device, in the op's order."""
     x, activation = arguments["x"], arguments["activation"]
-    weight = stack([prepare(each, x.device) for each in arguments["weight"]])
+    made = {id(each): prepare(each, x.device) for each in _distinct(arguments["weight"])}
+    weight = stack([made[id(each)] for each in arguments["weight"]])
     return _in_order(weight, arguments) | {
         "activation": CODES.get(x.dtype, activation),
         "out_dtype": arguments["out_dtype"] or (x.dtype if x.dtype in FLOATS else torch.bfloat16),
     }
+
+
+def _distinct(weights: tuple[PackedTensor, ...]) -> Iterable[PackedTensor]:
+    return {id(each): each for each in weights}.values()
 
 
 def as_fragments(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
@@ -136,7 +137,11 @@ _TOKENS = (1, 16, 512)
 
 
 def drawn_weights(scheme: str, shape: Shape, seed: int, device: str) -> tuple[PackedTensor, ...]:
-    """W [N, K] of each expert with codes, scales and zero points drawn on the device."""
+    """W [N, K] of each expert with codes, scales and zero points drawn on the device.
+
+    Inside a dispatch mode one weight stands for all: torch's fake tensors have no values, and each
+    operation on them costs as much as on a large real one.
+    """
     _, experts, n, k = shape
     parsed = parse_scheme(scheme)
     storage, scaling, levels = parsed.storage, parsed.scaling, parsed.element.levels
@@ -149,7 +154,8 @@ def drawn_weights(scheme: str, shape: Shape, seed: int, device: str) -> tuple[Pa
     known = [code for code, level in enumerate(levels) if level == level]
     choices = torch.tensor(known, dtype=torch.uint8, device=device)
     weights = list[PackedTensor]()
-    for _ in range(experts):
+    different = 1 if is_in_torch_dispatch_mode() else experts
+    for _ in range(different):
         # powers of two are exact in every scale dtype, float8 and e8m0 too
         scale = 2.0 ** _drawn(generator, -6, -2, *scaling.scale_shape((n, k)))
         zero = None
@@ -166,7 +172,7 @@ def drawn_weights(scheme: str, shape: Shape, seed: int, device: str) -> tuple[Pa
                 shape=(n, k),
             )
         )
-    return tuple(weights)
+    return tuple(weights) * (experts // different)
 
 
 def _drawn(generator: torch.Generator, low: int, high: int, *shape: int) -> Tensor:
