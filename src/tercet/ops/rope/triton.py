@@ -11,9 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tercet.kernel.interpreter import interpreting
 from tercet.kernel.tuned import Direction, configuration
-
-_DEFAULT = {"TOKENS": 1, "HEADS": 16, "num_warps": 4}
 
 
 @triton.jit
@@ -91,6 +90,11 @@ def gradient(
     return _launch(grad_q, grad_k, cos, sin, interleaved, "backward")
 
 
+def _default() -> dict[str, int]:
+    """Interpreted, an operation costs the same for a tile of any size."""
+    return {"TOKENS": 8 if interpreting() else 1, "HEADS": 16, "num_warps": 4}
+
+
 def _launch(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool, direction: Direction
 ) -> tuple[Tensor, Tensor]:
@@ -104,7 +108,7 @@ def _launch(
     if cos.stride() != sin.stride():
         cos, sin = cos.contiguous(), sin.contiguous()
     sizes = {"B": batch, "S": s, "H": h, "G": g, "D": d, "R": r}
-    options = dict(configuration("rope", "triton", sizes, _DEFAULT, direction))
+    options = dict(configuration("rope", "triton", sizes, _default(), direction))
     tokens = options.pop("TOKENS")
     heads = min(options.pop("HEADS"), triton.next_power_of_2(max(h, g)))
     _turn[(triton.cdiv(batch * s, tokens),)](

@@ -1,0 +1,5 @@
+"""fake_quantize: a weight as int8 codes, scales and its dequantized self, for training."""
+
+from tercet.ops.fake_quantize.op import FakeQuantized, fake_quantize, fake_quantize_gradient
+
+__all__ = ["FakeQuantized", "fake_quantize", "fake_quantize_gradient"]

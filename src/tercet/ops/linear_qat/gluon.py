@@ -1,0 +1,48 @@
+"""linear_qat with products by `kernel/device/codes_product.py`; what feeds them is triton.py's."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tercet.kernel.device.codes_product import CONFIGURATION, can_be_copied, codes_product
+from tercet.kernel.tuned import Direction, configuration
+from tercet.ops.linear_qat import triton
+
+
+def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """As op.linear_qat."""
+    return triton.forward_by(product, *arguments)
+
+
+def gradient(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """As op's linear_qat_gradient."""
+    return triton.gradient_by(product, *arguments)
+
+
+def product(
+    a: Tensor,
+    b: Tensor,
+    row: Tensor,
+    column: Tensor | None,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+    direction: Direction,
+) -> Tensor:
+    """As triton.product, which computes what the copy engine does not take."""
+    if not (can_be_copied(a) and can_be_copied(b)):
+        return triton.product(a, b, row, column, bias, dtype, direction)
+    (m, k), n = a.shape, b.shape[0]
+    out = torch.empty((m, n), dtype=dtype, device=a.device)
+    sizes = {"M": m, "N": n, "K": k}
+    chosen = dict(configuration("linear_qat", "gluon", sizes, CONFIGURATION, direction))
+    codes_product(
+        a,
+        b,
+        row.reshape(-1).contiguous(),
+        None if column is None else column.contiguous(),
+        None if bias is None else bias.contiguous(),
+        out,
+        chosen,
+    )
+    return out

@@ -1,0 +1,100 @@
+"""linear_qat in plain torch, on any device.
+
+Products of codes are exact: pieces of 1024 columns sum to less than 2^24 in float32, and the pieces
+are added in float64. (torch._int_mm takes 65 times as long on a CPU without VNNI.)
+"""
+
+import torch
+from torch import Tensor
+
+from tercet.kernel.add_product import add_product
+from tercet.kernel.device.philox import uniform
+from tercet.kernel.device.row_codes import quantize
+
+_EXACT = 1024
+
+
+def forward(
+    x: Tensor,
+    weight: Tensor | None,
+    codes: Tensor,
+    scale: Tensor,
+    codes_t: Tensor | None,
+    bias: Tensor | None,
+    x_codes: Tensor | None,
+    x_scale: Tensor | None,
+    seed: Tensor | None,
+    weight_gradient: str,
+    out_dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As op.linear_qat."""
+    del weight, codes_t, seed, weight_gradient
+    m, k = x.shape[:-1].numel(), x.shape[-1]
+    kept = (x.new_empty(0, dtype=torch.int8), x.new_empty(0, dtype=torch.float32))
+    if x_codes is None or x_scale is None:
+        kept = quantize(x.reshape(m, k), "int8")[:2]
+        x_codes, x_scale = kept
+    y = exact_product(x_codes.reshape(m, k), codes.T)
+    y = y * scale.reshape(-1) * x_scale.reshape(m, 1)
+    if bias is not None:
+        y = y + bias.float()
+    return y.to(out_dtype).reshape(*x.shape[:-1], len(codes)), *kept
+
+
+def gradient(
+    grad: Tensor,
+    codes: Tensor,
+    scale: Tensor,
+    codes_t: Tensor | None,
+    x_codes: Tensor,
+    x_scale: Tensor,
+    seed: Tensor | None,
+    weight_gradient: str,
+    x_dtype: torch.dtype | None,
+    weight_dtype: torch.dtype | None,
+) -> tuple[Tensor, Tensor]:
+    """As op's linear_qat_gradient."""
+    del codes_t
+    grad_x = grad.new_empty(0, dtype=x_dtype or grad.dtype)
+    grad_weight = grad.new_empty(0, dtype=weight_dtype or grad.dtype)
+    if x_dtype is not None:
+        back, size, _ = quantize(grad.float() * scale.reshape(-1), "int8")
+        grad_x = (exact_product(back, codes) * size[:, None]).to(x_dtype)
+    if weight_dtype is not None and weight_gradient == "int8":
+        rounded, size = _column_codes(grad.float() * x_scale[:, None], seed)
+        grad_weight = (exact_product(rounded, x_codes) * size[:, None]).to(weight_dtype)
+    elif weight_dtype is not None:
+        seen = (x_codes.float() * x_scale[:, None]).to(grad.dtype)
+        grad_weight = float_product(grad, seen, weight_dtype)
+    return grad_x, grad_weight
+
+
+def exact_product(left: Tensor, right: Tensor) -> Tensor:
+    """left [M, K] @ right [K, N] of int8 codes, summed exactly, rounded once to float32."""
+    total = torch.zeros((len(left), right.shape[1]), dtype=torch.float64, device=left.device)
+    for first in range(0, left.shape[1], _EXACT):
+        piece = slice(first, first + _EXACT)
+        total += left[:, piece].float() @ right[piece].float()
+    return total.float()
+
+
+def float_product(grad: Tensor, seen: Tensor, dtype: torch.dtype) -> Tensor:
+    """grad^T [N, M] @ seen [M, K], summed in float32, in dtype."""
+    summed = dtype if dtype == grad.dtype else torch.float32
+    shape = (grad.shape[1], seen.shape[1])
+    total = torch.empty(shape, dtype=summed, device=grad.device)
+    add_product(total, grad.T, seen, fresh=True)
+    return total.to(dtype)
+
+
+def _column_codes(grad: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Codes [N, M] of the columns of [M, N] and their scales [N], rounded at random with a seed."""
+    rows = grad.T.contiguous()
+    codes, scale, _ = quantize(rows, "int8")
+    if seed is None:
+        return codes, scale
+    usable = ((scale > 0) & scale.isfinite())[:, None]
+    ratio = torch.where(usable, rows, 0.0) / torch.where(usable, scale[:, None], 1.0)
+    ratio = ratio.clamp(-127, 127)
+    low = ratio.floor()
+    return (low + (uniform(seed, *rows.shape) < ratio - low)).to(torch.int8), scale
