@@ -20,15 +20,19 @@ static int launch(Task task, const Launch& how, cudaStream_t stream) {
   const Places places(task, how.warps, UNITS * U::BYTES,
                       SCALES == WITH_ZEROS ? UNITS * U::SUM_BYTES : 0,
                       sizeof(X) == 1 && SCALES == OF_ROWS);
-  static int allowed = 0;
-  if (places.end > allowed) {
+  constexpr int MOST_DEVICES = 64;
+  static int allowed[MOST_DEVICES] = {};
+  int device = 0;
+  if (const cudaError_t status = cudaGetDevice(&device); status != cudaSuccess) return status;
+  if (device >= MOST_DEVICES) return cudaErrorInvalidDevice;
+  if (places.end > allowed[device]) {
     // every instance asks for the same split of the L1: a change of it would wait for the SM to empty
     cudaError_t status = cudaFuncSetAttribute(
         kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
     if (status == cudaSuccess)
       status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, places.end);
     if (status != cudaSuccess) return cudaGetLastError(), status;
-    allowed = places.end;
+    allowed[device] = places.end;
   }
   cudaLaunchAttribute dependent;
   dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
