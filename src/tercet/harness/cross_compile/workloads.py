@@ -1,4 +1,7 @@
-"""Workloads: the calls whose kernels are compiled: those of an 8B and of a 70B model."""
+"""Workloads: the calls whose kernels are compiled: those of an 8B and of a 70B model.
+
+An op that dense models do not call has those of a mixture of experts.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -10,6 +13,7 @@ from tercet.harness.shapes import workloads_of
 from tercet.kernel.contract import Implementation, Op
 
 MODELS = ("llama-3-8b", "llama-3-70b")
+SPARSE_MODELS = ("qwen3-30b-a3b",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,21 +33,25 @@ class Call:
 
 def calls(op: Op, implementation: Implementation) -> tuple[Call, ...]:
     """The op's production calls that the implementation takes; its largest case where none is."""
+    found = _calls_in(MODELS, op, implementation) or _calls_in(SPARSE_MODELS, op, implementation)
+    return found or _largest_case(op)
+
+
+def _calls_in(models: tuple[str, ...], op: Op, implementation: Implementation) -> tuple[Call, ...]:
     if op.inputs is None:
-        return _largest_case(op)
+        return ()
     inputs, requirement = op.inputs, implementation.requirement
-    found = tuple(
+    return tuple(
         Call(
             name=workload.name,
             sizes=dict(workload.sizes),
             make=lambda workload=workload: inputs(workload, 0, "cpu"),
         )
-        for model in MODELS
+        for model in models
         for workload in workloads_of(op, model)
         if workload.dtype in requirement.dtypes
         and requirement.unfit(workload.sizes, op.traits(workload.options)) is None
     )
-    return found or _largest_case(op)
 
 
 def _largest_case(op: Op) -> tuple[Call, ...]:

@@ -111,7 +111,7 @@ def prepare_read_only(arguments: dict[str, Any]) -> dict[str, Any]:
 def read_only(words: Tensor, out: Tensor) -> Tensor:
     """A kernel that reads the weight's bytes and does nothing: no product can be faster, cold."""
     # Imported on a GPU only: Triton needs a driver to launch anything.
-    import_module("tercet.ops.linear_packed.read_bytes").read(words, out)
+    import_module("tercet.kernel.device.read_bytes").read(words, out)
     return out
 
 

@@ -290,7 +290,7 @@ OP = Op(
                 options={
                     "layout": ("fragments",),
                     "activation": ("int8",),
-                    "element": ("ternary", "nonary", "int2", "int3", "int4", "int8"),
+                    "element": ("ternary", "nonary", "int2", "int3", "int4"),
                     "group": (0, 64, 128),
                     "zero": (False,),
                 },

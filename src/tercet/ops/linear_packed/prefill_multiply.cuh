@@ -22,7 +22,6 @@ template <class S>
 struct Feed {
   Ring ring;
   const uint32_t w_mine;  // this lane's words of the warp's first rows, in stage 0
-  const uint32_t zero = unknown_zero();
   int left = 0;  // stages of this run that were not opened
   uint4 words[S::MB];
 
@@ -62,10 +61,10 @@ struct Feed {
       if (j > 0 && field == 0) load_unit((step + j) / S::STEPS_A_UNIT);
 #pragma unroll
       for (int mb = 0; mb < S::MB; mb++) {
-        a[j][mb][0] = signed_bytes<S::BITS>(words[mb].x, field, zero);
-        a[j][mb][1] = signed_bytes<S::BITS>(words[mb].y, field, zero);
-        a[j][mb][2] = signed_bytes<S::BITS>(words[mb].z, field, zero);
-        a[j][mb][3] = signed_bytes<S::BITS>(words[mb].w, field, zero);
+        a[j][mb][0] = signed_bytes<S::BITS>(words[mb].x, field);
+        a[j][mb][1] = signed_bytes<S::BITS>(words[mb].y, field);
+        a[j][mb][2] = signed_bytes<S::BITS>(words[mb].z, field);
+        a[j][mb][3] = signed_bytes<S::BITS>(words[mb].w, field);
       }
     }
 #pragma unroll

@@ -42,7 +42,7 @@ struct Kernels {
 
 namespace portable {
 #include "lanes_portable.hpp"
-#include "product.hpp"
+#include "packed_product.hpp"
 }  // namespace portable
 
 #if defined(__x86_64__)
@@ -54,7 +54,7 @@ namespace portable {
 #endif
 namespace avx512 {
 #include "lanes_avx512.hpp"
-#include "product.hpp"
+#include "packed_product.hpp"
 }  // namespace avx512
 #if defined(__clang__)
 #pragma clang attribute pop
@@ -66,7 +66,7 @@ namespace avx512 {
 #endif
 namespace avx2 {
 #include "lanes_avx2.hpp"
-#include "product.hpp"
+#include "packed_product.hpp"
 }  // namespace avx2
 #if defined(__clang__)
 #pragma clang attribute pop
@@ -235,7 +235,7 @@ int32_t tercet_best_isa() {
   return kPortable;
 }
 
-void tercet_linear_packed(const Layout* layout, const uint32_t* codes, const void* scale,
+void tercet_packed_product(const Layout* layout, const uint32_t* codes, const void* scale,
                           int32_t scale_number, const void* zero, int32_t zero_number,
                           const void* bias, int32_t bias_number, const void* x, void* y,
                           int32_t number, int64_t rows, int32_t threads, int32_t isa) {

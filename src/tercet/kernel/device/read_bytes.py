@@ -1,7 +1,5 @@
 """Read bytes: a Triton kernel that reads a buffer once and does nothing with it."""
 
-# Triton types its language for its compiler, not for a type checker.
-# pyright: basic, reportCallIssue=false
 import triton
 import triton.language as tl
 from torch import Tensor

@@ -1,0 +1,96 @@
+"""Packed product: x W^T + bias in C++ on a CPU, W in rows16; what ops with packed weights stand on.
+
+AVX-512, AVX2 or portable, picked at run time; with threads. Each output row is summed by one thread
+in a fixed order.
+"""
+
+import ctypes
+from collections.abc import Callable
+from functools import cache, lru_cache
+
+import torch
+from torch import Tensor
+
+from tercet import environment
+from tercet.errors import UnsupportedError
+from tercet.kernel.compile import INCLUDE
+from tercet.kernel.compile import build as build_library
+from tercet.kernel.native import NUMBERS, native_layout
+
+Product = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, str, int, int], Tensor]
+
+_SOURCE = INCLUDE / "packed_product.cpp"
+_P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
+
+
+@lru_cache(maxsize=1)
+def library() -> ctypes.CDLL:
+    """The compiled library. BuildError where it cannot be built."""
+    built = build_library(_SOURCE)
+    built.tercet_best_isa.argtypes = ()
+    built.tercet_best_isa.restype = _I32
+    built.tercet_packed_product.argtypes = (
+        *(_P, _P, _P, _I32, _P, _I32, _P, _I32, _P, _P),
+        *(_I32, _I64, _I32, _I32),
+    )
+    built.tercet_packed_product.restype = None
+    return built
+
+
+def isas() -> tuple[str, ...]:
+    """The instruction sets that this machine can run, the best one last."""
+    return environment.CPU_ISAS[: library().tercet_best_isa() + 1]
+
+
+@cache
+def product_for(isa: str | None) -> Product:
+    """The product for one instruction set; None is the best one.
+
+    It takes x [..., K] in float32, float16 or bfloat16, codes, scale and zero of a PreparedWeight
+    in rows16 (or whole blocks of one), bias [N] or None, scheme, N and K, and returns [..., N] in
+    x's dtype. UnsupportedError where the machine lacks the instruction set.
+    """
+    if isa is not None and isa not in isas():
+        raise UnsupportedError(f"this CPU has no {isa}: it runs {', '.join(isas())}")
+    code = environment.CPU_ISAS.index(isa or isas()[-1])
+    native = library().tercet_packed_product
+    threads, empty = torch.get_num_threads, torch.empty
+
+    # a call at the smallest shapes is mostly Python: everything that can be is bound outside of it
+    def product(
+        x: Tensor,
+        codes: Tensor,
+        scale: Tensor,
+        zero: Tensor | None,
+        bias: Tensor | None,
+        scheme: str,
+        rows: int,
+        columns: int,
+    ) -> Tensor:
+        shape, dtype = x.shape, x.dtype
+        y = empty((*shape[:-1], rows), dtype=dtype)
+        count = y.numel() // rows if rows else 0
+        if not count:
+            return y
+        x = x.contiguous()
+        if bias is not None:
+            bias = bias.contiguous()
+        native(
+            native_layout(scheme, rows, columns)[0],
+            codes.data_ptr(),
+            scale.data_ptr(),
+            NUMBERS[scale.dtype],
+            zero.data_ptr() if zero is not None else None,
+            NUMBERS[zero.dtype] if zero is not None else 0,
+            bias.data_ptr() if bias is not None else None,
+            NUMBERS[bias.dtype] if bias is not None else 0,
+            x.data_ptr(),
+            y.data_ptr(),
+            NUMBERS[dtype],
+            count,
+            threads(),
+            code,
+        )
+        return y
+
+    return product

@@ -1,0 +1,335 @@
+"""grouped_linear_packed: y[t] = row_weight[t] (x[t] W_e^T + bias_e), e the expert of row t."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tercet.kernel.contract import (
+    Axis,
+    Baseline,
+    Cost,
+    Implementation,
+    Op,
+    Requirement,
+    TensorSpec,
+    Tolerance,
+)
+from tercet.kernel.prepared import layout_name
+from tercet.kernel.register import define, differentiate
+from tercet.kernel.select import choose, choose_gradient
+from tercet.kernel.stacked import StackedWeight
+from tercet.ops.grouped_linear_packed.arguments import (
+    CODES,
+    FLOATS,
+    INPUTS,
+    check,
+    describe,
+    prepared,
+    sizes_of,
+)
+from tercet.ops.grouped_linear_packed.cases import CASES, inputs, shapes
+from tercet.ops.grouped_linear_packed.reference import gradient_magnitude, magnitude, reference
+from tercet.ops.grouped_linear_packed.routing import sums_by_expert
+
+_SCHEMA = (
+    "(Tensor {x}, Tensor offsets, Tensor codes, Tensor scale, Tensor? zero, {more}"
+    "str scheme, SymInt rows, SymInt columns, {last}) -> Tensor"
+)
+
+
+def grouped_linear_packed(
+    x: Tensor,
+    offsets: Tensor,
+    weight: StackedWeight,
+    bias: Tensor | None = None,
+    *,
+    row_weight: Tensor | None = None,
+    x_scale: Tensor | None = None,
+    activation: str = "none",
+    out_dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Each row of x with its expert's weight, rows sorted by expert; summed in float32.
+
+    Args:
+        x: [T, K], float32, float16 or bfloat16, or codes, int8 or float8_e4m3fn, with their
+            x_scale; strides as they come; on the weight's device.
+        offsets: int32 [E + 1], rising from 0 to T: expert e has the rows offsets[e] up to, not
+            with, offsets[e + 1]; it may have none. `sort_by_expert` makes them. On a GPU they are
+            not read by the host, so not checked: rows that none of them covers are undefined.
+        weight: W [E, N, K] from `stack`.
+        bias: [E, N], float32, float16 or bfloat16, or None.
+        row_weight: float32 [T], the router's probability of each row, or None: multiplied in
+            before the one rounding.
+        x_scale: float32 [T], of codes: x = code * x_scale.
+        activation: "none"; or "int8" or "fp8_e4m3": a float x is first quantized per token as
+            `quantize_activation` does, to the bit. Codes have their own.
+        out_dtype: of the result; None is x's dtype, bfloat16 for codes.
+
+    Returns:
+        [T, N] in out_dtype. Differentiable with respect to a float x (straight through its
+        quantization), bias and row_weight, not to W.
+
+    Raises:
+        UnsupportedError: for a wrong shape, dtype, activation or device.
+    """
+    dtype = x.dtype
+    if dtype in CODES:
+        activation = CODES[dtype] if activation == "none" else activation
+        dtype = torch.bfloat16
+    return _forward(
+        x, offsets, weight.codes, weight.scale, weight.zero, bias, row_weight, x_scale,
+        weight.scheme, *weight.shape[1:], activation, out_dtype or dtype,
+    )  # fmt: skip
+
+
+def _run(
+    x: Tensor,
+    offsets: Tensor,
+    codes: Tensor,
+    scale: Tensor,
+    zero: Tensor | None,
+    bias: Tensor | None,
+    row_weight: Tensor | None,
+    x_scale: Tensor | None,
+    scheme: str,
+    rows: int,
+    columns: int,
+    activation: str,
+    out_dtype: torch.dtype,
+) -> Tensor:
+    check(
+        x, offsets, codes, bias, row_weight, x_scale, rows, columns, activation, out_dtype
+    )  # fmt: skip
+    options = {"scheme": scheme, "activation": activation, "layout": layout_name(codes)}
+    sizes = sizes_of(x, offsets, rows, columns)
+    run = choose(OP, x.device.type, x.dtype, sizes, options).forward
+    return run(
+        x, offsets, codes, scale, zero, bias, row_weight, x_scale,
+        scheme, rows, columns, activation, out_dtype,
+    )  # fmt: skip
+
+
+def _fake(
+    x: Tensor,
+    offsets: Tensor,
+    codes: Tensor,
+    scale: Tensor,
+    zero: Tensor | None,
+    bias: Tensor | None,
+    row_weight: Tensor | None,
+    x_scale: Tensor | None,
+    scheme: str,
+    rows: int,
+    columns: int,
+    activation: str,
+    out_dtype: torch.dtype,
+) -> Tensor:
+    check(x, offsets, codes, bias, row_weight, x_scale, rows, columns, activation, out_dtype)
+    return x.new_empty((x.shape[0], rows), dtype=out_dtype)
+
+
+def _run_gradient(
+    grad: Tensor,
+    offsets: Tensor,
+    codes: Tensor,
+    scale: Tensor,
+    zero: Tensor | None,
+    row_weight: Tensor | None,
+    scheme: str,
+    rows: int,
+    columns: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    sizes = sizes_of(grad, offsets, rows, columns)
+    run = choose_gradient(OP, grad.device.type, grad.dtype, sizes)
+    return run(grad, offsets, codes, scale, zero, row_weight, scheme, rows, columns, dtype)
+
+
+def _fake_gradient(
+    grad: Tensor,
+    offsets: Tensor,
+    codes: Tensor,
+    scale: Tensor,
+    zero: Tensor | None,
+    row_weight: Tensor | None,
+    scheme: str,
+    rows: int,
+    columns: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    return grad.new_empty((grad.shape[0], columns), dtype=dtype)
+
+
+def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    x, offsets, codes, scale, zero, bias, row_weight, x_scale, *ctx.layout, activation, _ = inputs
+    ctx.activation = activation
+    ctx.save_for_backward(x, offsets, codes, scale, zero, bias, row_weight, x_scale)
+
+
+def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    x, offsets, codes, scale, zero, bias, row_weight, x_scale = ctx.saved_tensors
+    packed = (offsets, codes, scale, zero)
+    grad_x, grad_bias, grad_row_weight = None, None, None
+    if ctx.needs_input_grad[0]:
+        grad_x = _input_gradient(grad, *packed, row_weight, *ctx.layout, x.dtype)
+    if ctx.needs_input_grad[5]:
+        way = grad.float() if row_weight is None else grad.float() * row_weight[:, None]
+        grad_bias = sums_by_expert(way, offsets).to(bias.dtype)
+    if ctx.needs_input_grad[6]:
+        # the product once more, before its row weight: keeping it would double what is saved
+        product = _forward(
+            x, *packed, bias, None, x_scale, *ctx.layout, ctx.activation, torch.float32
+        )
+        grad_row_weight = (grad.float() * product).sum(-1)
+    return grad_x, *(None,) * 4, grad_bias, grad_row_weight, *(None,) * 6
+
+
+_forward = define(
+    "grouped_linear_packed",
+    _SCHEMA.format(
+        x="x",
+        more="Tensor? bias, Tensor? row_weight, Tensor? x_scale, ",
+        last="str activation, ScalarType out_dtype",
+    ),
+    run=_run,
+    fake=_fake,
+)
+_input_gradient = define(
+    "grouped_linear_packed_input_gradient",
+    _SCHEMA.format(x="grad", more="Tensor? row_weight, ", last="ScalarType dtype"),
+    run=_run_gradient,
+    fake=_fake_gradient,
+)
+differentiate("grouped_linear_packed", save=_save_for_backward, backward=_backward)
+
+
+def cost(arguments: Mapping[str, Any]) -> Cost:
+    """2 T N K operations; the weights of experts that have rows read once, as all else; y written.
+
+    Offsets without values (meta tensors) are taken for one row an expert while rows last.
+    """
+    x, offsets, rows = arguments["x"], arguments["offsets"], arguments["rows"]
+    weights = ("codes", "scale", "zero", "bias")
+    sizes = {
+        name: value.numel() * value.element_size()
+        for name, value in arguments.items()
+        if isinstance(value, Tensor)
+    }
+    stacked = sum(size for name, size in sizes.items() if name in weights)
+    others = sum(size for name, size in sizes.items() if name not in weights)
+    experts = offsets.numel() - 1
+    return Cost(
+        flops=2 * x.shape[0] * rows * arguments["columns"],
+        bytes_read=others + stacked * _used(offsets, x.shape[0]) // experts,
+        bytes_written=x.shape[0] * rows * arguments["out_dtype"].itemsize,
+    )
+
+
+def _used(offsets: Tensor, count: int) -> int:
+    """Experts that have rows."""
+    if offsets.device.type == "meta":
+        return min(count, offsets.numel() - 1)
+    return int((offsets.diff() > 0).sum())
+
+
+_PEERS = "tercet.ops.grouped_linear_packed.baselines"
+_BASELINES = (
+    Baseline(
+        name="eager", path=f"{_PEERS}:eager", prepare=f"{_PEERS}:prepare_eager", tolerance=0.02
+    ),
+    Baseline(
+        name="loop over experts",
+        path=f"{_PEERS}:loop",
+        prepare=f"{_PEERS}:prepare_loop",
+        tolerance=0.02,
+    ),
+    Baseline(
+        name="humming",
+        path=f"{_PEERS}:humming",
+        package="humming-kernels",
+        prepare=f"{_PEERS}:prepare_humming",
+        tolerance=0.1,
+    ),
+    Baseline(name="read only", path=f"{_PEERS}:read_only", prepare=f"{_PEERS}:prepare_read_only"),
+)
+
+OP = Op(
+    name="grouped_linear_packed",
+    axes=(
+        Axis(name="T", meaning="rows of x: tokens times experts per token"),
+        Axis(name="E", meaning="experts"),
+        Axis(name="N", meaning="rows of each expert's W: outputs"),
+        Axis(name="K", meaning="columns of each expert's W: inputs"),
+    ),
+    tensors=(
+        TensorSpec(name="x", axes=("T", "K"), dtypes=INPUTS),
+        TensorSpec(name="bias", axes=("E", "N"), dtypes=FLOATS, optional=True),
+        TensorSpec(name="row_weight", axes=("T",), dtypes=(torch.float32,), optional=True),
+        TensorSpec(name="x_scale", axes=("T",), dtypes=(torch.float32,), optional=True),
+        TensorSpec(name="y", axes=("T", "N"), dtypes=FLOATS, role="output"),
+    ),
+    run=_forward,
+    reference=reference,
+    magnitude=magnitude,
+    gradient_magnitude=gradient_magnitude,
+    prepare=prepared,
+    describe=describe,
+    cost=cost,
+    cases=CASES,
+    tolerances=(
+        Tolerance(
+            dtype=torch.float32,
+            relative=2e-6,
+            reason="float32 sums; 8-bit codes with integer elements are exact up to the scales",
+        ),
+        Tolerance(
+            dtype=torch.float16, relative=2**-11 + 2e-6, reason="one rounding to 11 bits at the end"
+        ),
+        Tolerance(
+            dtype=torch.bfloat16, relative=2**-8 + 2e-6, reason="one rounding to 8 bits at the end"
+        ),
+    ),
+    differentiable=("x", "bias", "row_weight"),
+    implementations=(
+        Implementation(
+            name="triton",
+            requirement=Requirement(
+                devices=("cuda",), dtypes=INPUTS, options={"layout": ("fragments",)}
+            ),
+            module="tercet.ops.grouped_linear_packed.triton",
+            language="triton",
+            arrange="tercet.ops.grouped_linear_packed.arguments:as_fragments",
+            space={
+                "BM": (16, 32, 64, 128),
+                "BN": (16, 32, 64, 128),
+                "BK": (32, 64, 128),
+                "num_warps": (2, 4, 8),
+            },
+            gradient_space={"BM": (16, 32, 64), "BN": (32, 64), "num_warps": (4, 8)},
+        ),
+        Implementation(
+            name="cpu",
+            requirement=Requirement(
+                devices=("cpu",),
+                dtypes=INPUTS,
+                compiler=True,
+                options={"layout": ("rows16",)},
+            ),
+            module="tercet.ops.grouped_linear_packed.cpu",
+            language="cpp",
+        ),
+        Implementation(
+            name="torch",
+            requirement=Requirement(dtypes=INPUTS),
+            module="tercet.ops.grouped_linear_packed.torch_path",
+            language="torch",
+            slow=True,
+            capturable=False,
+        ),
+    ),
+    inputs=inputs,
+    shapes=shapes,
+    baselines=_BASELINES,
+)
