@@ -101,9 +101,10 @@ def test_parts_of_cut_tiles_have_places_of_their_own(size: tuple[int, int, int])
         ({}, {"scheme": "fp8_e4m3"}, "takes element ternary"),
         ({}, {"scheme": "mxfp4"}, "takes element ternary"),
         ({}, {"scheme": "int4-asym"}, "takes zero False"),
-        ({}, {"scheme": "nonary-g32-bfloat16"}, "takes group 0 or 64 or 128"),
+        ({}, {"scheme": "nonary-g32-bfloat16"}, "takes group 0 or 64"),
         ({}, {}, None),
-        ({}, {"scheme": "int8-channel"}, None),
+        ({}, {"scheme": "int8-channel"}, "takes element ternary"),
+        ({}, {"scheme": "ternary-g128"}, "takes group 0 or 64"),
         ({}, {"scheme": "int4-g64"}, None),
     ],
 )
