@@ -41,7 +41,7 @@ struct Shape {
   static constexpr int GROUPS = GROUP ? DEPTH / GROUP : 1;  // of scales, a stage
 };
 
-// The codes at one place of each byte of a word, as the top bits of signed bytes.
+// the codes at one place of each byte of a word, as the top bits of signed bytes
 template <int BITS>
 __device__ uint32_t signed_bytes(uint32_t word, int field) {
   constexpr uint32_t MASK = BITS == 4 ? 0xF0F0F0F0 : 0xC0C0C0C0;
