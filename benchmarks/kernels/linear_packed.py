@@ -20,8 +20,9 @@ import torch
 
 from tercet.harness.attempt import Failure, attempt
 from tercet.harness.bench import bench
+from tercet.kernel import peer_humming
 from tercet.kernel.contract import Workload
-from tercet.ops.linear_packed import baselines, peer_humming
+from tercet.ops.linear_packed import baselines
 from tercet.ops.linear_packed.cases import inputs
 from tercet.ops.linear_packed.op import OP
 from tercet.records import Outcome, Record, append

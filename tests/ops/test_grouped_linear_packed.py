@@ -12,6 +12,7 @@ from tercet.harness.shapes import workloads_of
 from tercet.kernel.contract import Workload
 from tercet.kernel.interpreter import interpreting
 from tercet.kernel.packed_product import isas
+from tercet.kernel.peer_weight import peer_of
 from tercet.kernel.prepared import decode_blocks
 from tercet.ops.grouped_linear_packed import (
     StackedWeight,
@@ -25,7 +26,6 @@ from tercet.ops.grouped_linear_packed import (
 from tercet.ops.grouped_linear_packed import triton as in_triton
 from tercet.ops.grouped_linear_packed.cases import inputs, random_offsets, random_weights
 from tercet.ops.grouped_linear_packed.op import OP
-from tercet.ops.grouped_linear_packed.peer_weight import peer_of
 from tercet.ops.grouped_linear_packed.routing import sums_by_expert
 from tercet.ops.linear_packed import linear_packed
 

@@ -11,10 +11,10 @@ import torch
 from tercet.errors import UnsupportedError
 from tercet.harness import bench_direction, ceilings
 from tercet.kernel.contract import Workload
+from tercet.kernel.peer_weight import peer_of
 from tercet.ops.linear_packed import baselines
 from tercet.ops.linear_packed.cases import inputs, random_weight
 from tercet.ops.linear_packed.op import OP
-from tercet.ops.linear_packed.peer_weight import peer_of
 
 ROOT = Path(__file__).parents[2]
 SCHEMES = {

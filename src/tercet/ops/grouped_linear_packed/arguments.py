@@ -9,15 +9,13 @@ from torch import Tensor
 from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor
 from tercet.kernel.contract import Workload
-from tercet.kernel.device.row_codes import ELEMENTS, ROW_CODES
+from tercet.kernel.one_device import on_one_device
+from tercet.kernel.packed_call import FLOATS, check_activation, check_given, chosen
 from tercet.kernel.prepared import layout_name, prepare
 from tercet.kernel.rows16 import LANES
 from tercet.kernel.stacked import StackedWeight, expert_blocks, stack
 
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-CODES = {kind.dtype: element for element, kind in ROW_CODES.items()}
-INPUTS = (*FLOATS, *CODES)
-ACTIVATIONS = ("none", *ELEMENTS)
+_OP = "grouped_linear_packed"
 
 
 def check(
@@ -39,40 +37,12 @@ def check(
             f"[T, {columns}], its rows sorted by expert"
         )
     experts = _experts(offsets, codes, rows)
-    coded = CODES.get(x.dtype)
-    if coded is None and x.dtype not in FLOATS:
-        raise _error(
-            f"x is {x.dtype}: allowed are float32, float16 and bfloat16, or codes in "
-            f"{' and '.join(map(str, CODES))} with x_scale"
-        )
-    if activation not in ACTIVATIONS or out_dtype not in FLOATS:
-        raise _error(
-            f"activation {activation!r} to {out_dtype}: activations are {', '.join(ACTIVATIONS)}, "
-            "outputs float32, float16 and bfloat16"
-        )
-    if (coded is None) != (x_scale is None) or (coded is not None and coded != activation):
-        raise _error(
-            f"x is {x.dtype}, activation {activation!r}, "
-            f"x_scale {'missing' if x_scale is None else 'given'}: codes come with their x_scale, "
-            "and no other activation than their own; floats come without"
-        )
-    given = (
-        ("x_scale", x_scale, x.shape[:1], (torch.float32,)),
-        ("row_weight", row_weight, x.shape[:1], (torch.float32,)),
-        ("bias", bias, (experts, rows), FLOATS),
-    )
-    for name, value, shape, dtypes in given:
-        if value is not None and (tuple(value.shape) != tuple(shape) or value.dtype not in dtypes):
-            allowed = " or ".join(str(dtype)[6:] for dtype in dtypes)
-            raise _error(
-                f"{name} is {value.dtype} {list(value.shape)}: it must be {allowed} {list(shape)}"
-            )
-    tensors = {"x": x, "offsets": offsets, "bias": bias, "row_weight": row_weight}
-    for name, value in {**tensors, "x_scale": x_scale}.items():
-        if value is not None and value.device != codes.device:
-            raise _error(
-                f"{name} is on {value.device}, the weight on {codes.device}: move one of them"
-            )
+    check_activation(_OP, x, x_scale, activation, out_dtype)
+    check_given(_OP, "x_scale", x_scale, x.shape[:1], (torch.float32,))
+    check_given(_OP, "row_weight", row_weight, x.shape[:1], (torch.float32,))
+    check_given(_OP, "bias", bias, (experts, rows), FLOATS)
+    others = {"offsets": offsets, "bias": bias, "row_weight": row_weight, "x_scale": x_scale}
+    on_one_device(_OP, "x", x, **{"the weight": codes, **others})
 
 
 def _experts(offsets: Tensor, codes: Tensor, rows: int) -> int:
@@ -103,17 +73,18 @@ def check_bounds(offsets: Tensor, count: int) -> list[int]:
 
 
 def _error(words: str) -> UnsupportedError:
-    return UnsupportedError(f"grouped_linear_packed: {words}")
+    return UnsupportedError(f"{_OP}: {words}")
 
 
 def prepared(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """A case's arguments, with the weights in the layout of x's device, in the op's order."""
-    x, activation = arguments["x"], arguments["activation"]
+    x = arguments["x"]
+    activation, out_dtype = chosen(x, arguments["activation"], arguments["out_dtype"])
     made = {id(each): prepare(each, x.device) for each in _distinct(arguments["weight"])}
     weight = stack([made[id(each)] for each in arguments["weight"]])
     return _in_order(weight, arguments) | {
-        "activation": CODES.get(x.dtype, activation),
-        "out_dtype": arguments["out_dtype"] or (x.dtype if x.dtype in FLOATS else torch.bfloat16),
+        "activation": activation,
+        "out_dtype": out_dtype,
     }
 
 

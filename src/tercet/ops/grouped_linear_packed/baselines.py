@@ -5,6 +5,7 @@ are packed, scaled and laid out there, and where rows begin is read there by tho
 host. Humming gets the very codes and scales of the weights, not a quantization of its own.
 """
 
+import json
 from importlib import import_module
 from itertools import pairwise
 from typing import Any, cast
@@ -14,11 +15,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from tercet.errors import UnsupportedError
+from tercet.kernel import peer_humming
+from tercet.kernel.peer_weight import dense_input, output_dtype, peer_of
 from tercet.kernel.prepared import prepare
-from tercet.ops.grouped_linear_packed import peer_humming
-from tercet.ops.grouped_linear_packed.peer_weight import dense_input, peer_of
 
 Segments = list[tuple[int, int, int]]
+_GROUPED = {"gemm_type": "grouped_contiguous"}
 
 
 def prepare_eager(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -61,7 +63,7 @@ def prepare_loop(arguments: dict[str, Any]) -> dict[str, Any]:
         "weights": [prepare(arguments["weight"][e], x.device) for e, _, _ in segments],
         "segments": segments,
         "rows": arguments["weight"][0].shape[0],
-        "dtype": dense_input({**arguments, "x": x[:0], "x_scale": None}).dtype,
+        "dtype": output_dtype(arguments),
         **{name: arguments.get(name) for name in ("bias", "row_weight", "x_scale")},
         "activation": arguments.get("activation", "none"),
     }
@@ -104,7 +106,7 @@ def prepare_humming(arguments: dict[str, Any]) -> dict[str, Any]:
         "x": peer.x,
         "x_scale": None if peer.x_scale is None else peer.x_scale.reshape(-1, 1),
         "offsets": arguments["offsets"],
-        "configuration": peer_humming.configuration(layer, len(peer.x)),
+        "configuration": peer_humming.configuration(layer, len(peer.x), **_GROUPED),
     }
 
 
@@ -116,7 +118,7 @@ def humming(
         x,
         input_scale=x_scale,
         expert_layout=offsets,
-        compute_config=peer_humming.GROUPED,
+        compute_config=json.dumps(_GROUPED),
         tuning_config=configuration,
     )
 

@@ -13,7 +13,7 @@ from tercet.kernel.cases import values
 from tercet.kernel.contract import Case, Workload
 from tercet.kernel.device.row_codes import quantize
 from tercet.kernel.model_shape import ModelShape
-from tercet.ops.grouped_linear_packed.arguments import FLOATS
+from tercet.kernel.packed_call import FLOATS
 from tercet.ops.grouped_linear_packed.routing import sort_by_expert
 
 Shape = tuple[int, int, int, int]

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from tercet import environment
 from tercet.kernel.contract import Run
+from tercet.kernel.packed_call import finished, quantized
 from tercet.kernel.packed_product import product_for
-from tercet.ops.grouped_linear_packed.torch_path import finished, quantized, segments, weighted
+from tercet.ops.grouped_linear_packed.torch_path import segments, weighted
 
 
 def build() -> None:
@@ -51,7 +52,8 @@ def for_isa(isa: str | None) -> Run:
             parts = (weight.codes, weight.scale, weight.zero)
             one = product(x[some], *parts, None, scheme, rows, columns)
             scaled = None if x_scale is None else x_scale[some]
-            y[some] = finished(one, scaled, None if bias is None else bias[expert])
+            shared = None if bias is None else bias[expert]
+            y[some] = finished(one, scaled, shared, None, torch.float32)
         return weighted(y, row_weight).to(out_dtype)
 
     return grouped_linear_packed

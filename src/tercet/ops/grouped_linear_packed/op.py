@@ -14,21 +14,13 @@ from tercet.kernel.contract import (
     Op,
     Requirement,
     TensorSpec,
-    Tolerance,
 )
+from tercet.kernel.packed_call import FLOATS, INPUTS, TOLERANCES, chosen
 from tercet.kernel.prepared import layout_name
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose, choose_gradient
 from tercet.kernel.stacked import StackedWeight
-from tercet.ops.grouped_linear_packed.arguments import (
-    CODES,
-    FLOATS,
-    INPUTS,
-    check,
-    describe,
-    prepared,
-    sizes_of,
-)
+from tercet.ops.grouped_linear_packed.arguments import check, describe, prepared, sizes_of
 from tercet.ops.grouped_linear_packed.cases import CASES, inputs, shapes
 from tercet.ops.grouped_linear_packed.reference import gradient_magnitude, magnitude, reference
 from tercet.ops.grouped_linear_packed.routing import sums_by_expert
@@ -74,13 +66,9 @@ def grouped_linear_packed(
     Raises:
         UnsupportedError: for a wrong shape, dtype, activation or device.
     """
-    dtype = x.dtype
-    if dtype in CODES:
-        activation = CODES[dtype] if activation == "none" else activation
-        dtype = torch.bfloat16
     return _forward(
         x, offsets, weight.codes, weight.scale, weight.zero, bias, row_weight, x_scale,
-        weight.scheme, *weight.shape[1:], activation, out_dtype or dtype,
+        weight.scheme, *weight.shape[1:], *chosen(x, activation, out_dtype),
     )  # fmt: skip
 
 
@@ -278,19 +266,7 @@ OP = Op(
     describe=describe,
     cost=cost,
     cases=CASES,
-    tolerances=(
-        Tolerance(
-            dtype=torch.float32,
-            relative=2e-6,
-            reason="float32 sums; 8-bit codes with integer elements are exact up to the scales",
-        ),
-        Tolerance(
-            dtype=torch.float16, relative=2**-11 + 2e-6, reason="one rounding to 11 bits at the end"
-        ),
-        Tolerance(
-            dtype=torch.bfloat16, relative=2**-8 + 2e-6, reason="one rounding to 8 bits at the end"
-        ),
-    ),
+    tolerances=TOLERANCES,
     differentiable=("x", "bias", "row_weight"),
     implementations=(
         Implementation(

@@ -6,7 +6,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from tercet.kernel.device.row_codes import quantize
+from tercet.kernel.packed_call import finished, quantized
 from tercet.kernel.prepared import PreparedWeight, decode_blocks
 from tercet.kernel.stacked import StackedWeight
 from tercet.ops.grouped_linear_packed.arguments import check_bounds
@@ -33,7 +33,8 @@ def forward(
     for expert, some, weight in segments(offsets, len(x), codes, scale, zero, scheme, columns):
         product = x[some].float() @ decode_blocks(weight, slice(None))[:rows].T
         scaled = None if x_scale is None else x_scale[some]
-        y[some] = finished(product, scaled, None if bias is None else bias[expert])
+        shared = None if bias is None else bias[expert]
+        y[some] = finished(product, scaled, shared, None, torch.float32)
     return weighted(y, row_weight).to(out_dtype)
 
 
@@ -54,21 +55,6 @@ def segments(
     for expert, (first, last) in enumerate(pairwise(bounds)):
         if first < last:
             yield expert, slice(first, last), whole.expert(expert)
-
-
-def quantized(x: Tensor, x_scale: Tensor | None, activation: str) -> tuple[Tensor, Tensor | None]:
-    """Codes and scales of x for the activation; x as it is where it has codes, or needs none."""
-    if activation == "none" or x_scale is not None:
-        return x, x_scale
-    codes, scales, _ = quantize(x, activation)
-    return codes, scales
-
-
-def finished(product: Tensor, x_scale: Tensor | None, bias: Tensor | None) -> Tensor:
-    """product * x_scale + bias [N] in float32; product [rows, N] is written to."""
-    if x_scale is not None:
-        product *= x_scale[:, None]
-    return product if bias is None else product.add_(bias.float())
 
 
 def weighted(y: Tensor, row_weight: Tensor | None) -> Tensor:

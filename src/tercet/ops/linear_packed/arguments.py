@@ -11,13 +11,11 @@ from tercet.errors import UnsupportedError
 from tercet.formats import parse_scheme
 from tercet.formats.scaling import Granularity
 from tercet.kernel.contract import Workload
-from tercet.kernel.device.row_codes import ELEMENTS, ROW_CODES
+from tercet.kernel.one_device import on_one_device
+from tercet.kernel.packed_call import FLOATS, check_activation, check_given, chosen
 from tercet.kernel.prepared import PreparedWeight, layout_name, prepare
 
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-CODES = {kind.dtype: element for element, kind in ROW_CODES.items()}
-INPUTS = (*FLOATS, *CODES)
-ACTIVATIONS = ("none", *ELEMENTS)
+_OP = "linear_packed"
 
 
 def check(
@@ -38,61 +36,22 @@ def check(
             f"linear_packed: x has shape {list(x.shape)}, the weight is [{rows}, {columns}]: "
             f"the last axis of x must be {columns}"
         )
-    coded = CODES.get(x.dtype)
-    if coded is None and x.dtype not in FLOATS:
-        raise UnsupportedError(
-            f"linear_packed: x is {x.dtype}: allowed are float32, float16 and bfloat16, or codes "
-            f"in {' and '.join(map(str, CODES))} with x_scale"
-        )
-    if activation not in ACTIVATIONS or out_dtype not in FLOATS:
-        raise UnsupportedError(
-            f"linear_packed: activation {activation!r} to {out_dtype}: activations are "
-            f"{', '.join(ACTIVATIONS)}, outputs float32, float16 and bfloat16"
-        )
-    if (coded is None) != (x_scale is None) or (coded is not None and coded != activation):
-        raise UnsupportedError(
-            f"linear_packed: x is {x.dtype}, activation {activation!r}, "
-            f"x_scale {'missing' if x_scale is None else 'given'}: codes come with their x_scale, "
-            "and no other activation than their own; floats come without"
-        )
-    _check_one("x_scale", x_scale, codes, x.shape[:-1], (torch.float32,))
-    _check_one("x_sum", x_sum, codes, x.shape[:-1], (torch.float32, torch.int32))
-    _check_one("bias", bias, codes, (rows,), FLOATS)
-    _check_one("residual", residual, codes, (*x.shape[:-1], rows), (out_dtype,))
-    if x.device != codes.device:
-        raise UnsupportedError(
-            f"linear_packed: x is on {x.device}, the weight on {codes.device}: move one of them"
-        )
-
-
-def _check_one(
-    name: str,
-    value: Tensor | None,
-    codes: Tensor,
-    shape: tuple[int, ...],
-    dtypes: tuple[torch.dtype, ...],
-) -> None:
-    if value is None:
-        return
-    if tuple(value.shape) != tuple(shape) or value.dtype not in dtypes:
-        allowed = " or ".join(str(dtype)[6:] for dtype in dtypes)
-        raise UnsupportedError(
-            f"linear_packed: {name} is {value.dtype} {list(value.shape)}: "
-            f"it must be {allowed} {list(shape)}"
-        )
-    if value.device != codes.device:
-        raise UnsupportedError(
-            f"linear_packed: {name} is on {value.device}, the weight on {codes.device}: "
-            "move one of them"
-        )
+    check_activation(_OP, x, x_scale, activation, out_dtype)
+    check_given(_OP, "x_scale", x_scale, x.shape[:-1], (torch.float32,))
+    check_given(_OP, "x_sum", x_sum, x.shape[:-1], (torch.float32, torch.int32))
+    check_given(_OP, "bias", bias, (rows,), FLOATS)
+    check_given(_OP, "residual", residual, (*x.shape[:-1], rows), (out_dtype,))
+    others = {"x_scale": x_scale, "x_sum": x_sum, "bias": bias, "residual": residual}
+    on_one_device(_OP, "x", x, **{"the weight": codes, **others})
 
 
 def prepared(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """A case's arguments, with the weight in the layout of x's device, in the op's order."""
-    x, activation = arguments["x"], arguments["activation"]
+    x = arguments["x"]
+    activation, out_dtype = chosen(x, arguments["activation"], arguments["out_dtype"])
     return _in_order(prepare(arguments["weight"], x.device), arguments) | {
-        "activation": CODES.get(x.dtype, activation),
-        "out_dtype": arguments["out_dtype"] or (x.dtype if x.dtype in FLOATS else torch.bfloat16),
+        "activation": activation,
+        "out_dtype": out_dtype,
     }
 
 

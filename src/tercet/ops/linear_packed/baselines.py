@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from tercet.errors import UnsupportedError
-from tercet.ops.linear_packed import peer_gemlite, peer_humming
-from tercet.ops.linear_packed.peer_weight import dense_input, peer_of
+from tercet.kernel import peer_humming
+from tercet.kernel.peer_weight import dense_input, peer_of
+from tercet.ops.linear_packed import peer_gemlite
 
 _FP8 = torch.float8_e4m3fn
 _FP8_MOST = 448.0

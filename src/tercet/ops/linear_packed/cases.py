@@ -13,7 +13,7 @@ from tercet.kernel.cases import values
 from tercet.kernel.contract import Case, Workload
 from tercet.kernel.device.row_codes import ELEMENTS, quantize
 from tercet.kernel.model_shape import ModelShape
-from tercet.ops.linear_packed.arguments import FLOATS
+from tercet.kernel.packed_call import FLOATS
 
 SCHEMES = (
     "ternary",

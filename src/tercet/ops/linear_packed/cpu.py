@@ -11,8 +11,8 @@ from torch import Tensor
 
 from tercet import environment
 from tercet.kernel.contract import Run
+from tercet.kernel.packed_call import finished, quantized
 from tercet.kernel.packed_product import isas, product_for
-from tercet.ops.linear_packed.torch_path import finished, quantized
 
 __all__ = ["build", "for_isa", "forward", "isas"]
 

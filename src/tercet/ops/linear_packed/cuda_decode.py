@@ -11,9 +11,9 @@ from tercet.errors import UnsupportedError
 from tercet.kernel.cuda import build_cuda, stream
 from tercet.kernel.device.quantize_rows import quantize_rows
 from tercet.kernel.launch import as_rows, multiprocessors
+from tercet.kernel.packed_call import finished
 from tercet.kernel.rows16 import layout_of
 from tercet.ops.linear_packed.decode_plan import GROUPS, MOST_TOKENS, Plan, piece_of, plan_for
-from tercet.ops.linear_packed.torch_path import finished
 
 _TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
 _STEP = 32

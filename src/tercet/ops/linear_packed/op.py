@@ -14,21 +14,13 @@ from tercet.kernel.contract import (
     Op,
     Requirement,
     TensorSpec,
-    Tolerance,
 )
+from tercet.kernel.packed_call import FLOATS, INPUTS, TOLERANCES, chosen
 from tercet.kernel.prepared import PreparedWeight, layout_name
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose
 from tercet.ops.linear_packed import torch_path
-from tercet.ops.linear_packed.arguments import (
-    CODES,
-    FLOATS,
-    INPUTS,
-    check,
-    describe,
-    prepared,
-    traits,
-)
+from tercet.ops.linear_packed.arguments import check, describe, prepared, traits
 from tercet.ops.linear_packed.cases import CASES, inputs, shapes
 from tercet.ops.linear_packed.decode_plan import GROUPS, MOST_TOKENS
 from tercet.ops.linear_packed.reference import magnitude, reference
@@ -76,13 +68,9 @@ def linear_packed(
         UnsupportedError: for a wrong shape, dtype, activation or device.
     """
     rows, columns = weight.shape
-    dtype = x.dtype
-    if dtype in CODES:
-        activation = CODES[dtype] if activation == "none" else activation
-        dtype = torch.bfloat16
     return _forward(
         x, weight.codes, weight.scale, weight.zero, bias, residual, x_scale, x_sum,
-        weight.scheme, rows, columns, activation, out_dtype or dtype,
+        weight.scheme, rows, columns, *chosen(x, activation, out_dtype),
     )  # fmt: skip
 
 
@@ -244,19 +232,7 @@ OP = Op(
     describe=describe,
     cost=cost,
     cases=CASES,
-    tolerances=(
-        Tolerance(
-            dtype=torch.float32,
-            relative=2e-6,
-            reason="float32 sums; 8-bit codes with integer elements are exact up to the scales",
-        ),
-        Tolerance(
-            dtype=torch.float16, relative=2**-11 + 2e-6, reason="one rounding to 11 bits at the end"
-        ),
-        Tolerance(
-            dtype=torch.bfloat16, relative=2**-8 + 2e-6, reason="one rounding to 8 bits at the end"
-        ),
-    ),
+    tolerances=TOLERANCES,
     differentiable=("x", "bias", "residual"),
     implementations=(
         Implementation(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tercet.errors import UnsupportedError
-from tercet.ops.linear_packed.peer_weight import Peer
+from tercet.kernel.peer_weight import Peer
 
 _SHIFT_ONLY = 1
 _WEIGHT_SCALE, _BOTH_SCALES = 1, 3

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from tercet.kernel.device.row_codes import quantize
+from tercet.kernel.packed_call import finished, quantized
 from tercet.kernel.prepared import PreparedWeight, decode_blocks
 
 _BLOCKS_AT_ONCE = 64
@@ -35,31 +35,6 @@ def forward(
     for block, first, last in _chunks(rows):
         y[:, first:last] = flat @ decode_blocks(weight, block)[: last - first].T
     return finished(y.view(*x.shape[:-1], rows), x_scale, bias, residual, out_dtype)
-
-
-def quantized(x: Tensor, x_scale: Tensor | None, activation: str) -> tuple[Tensor, Tensor | None]:
-    """Codes and scales of x for the activation; x as it is where it has codes, or needs none."""
-    if activation == "none" or x_scale is not None:
-        return x, x_scale
-    codes, scales, _ = quantize(x, activation)
-    return codes, scales
-
-
-def finished(
-    y: Tensor,
-    x_scale: Tensor | None,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    out_dtype: torch.dtype,
-) -> Tensor:
-    """y * x_scale + bias + residual in float32, rounded once; y [..., N] float32 is written to."""
-    if x_scale is not None:
-        y *= x_scale[..., None]
-    if bias is not None:
-        y += bias.float()
-    if residual is not None:
-        y += residual.float()
-    return y.to(out_dtype)
 
 
 def gradient(

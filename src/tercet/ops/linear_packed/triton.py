@@ -12,9 +12,9 @@ from tercet.kernel.device.packed_tile import operand_type, packed_tile, tile_num
 from tercet.kernel.device.quantize_rows import quantize_rows
 from tercet.kernel.interpreter import interpreting
 from tercet.kernel.launch import as_rows
+from tercet.kernel.packed_call import finished
 from tercet.kernel.rows16 import layout_of
 from tercet.kernel.tuned import configuration
-from tercet.ops.linear_packed.torch_path import finished
 
 _WIDEST = 128
 

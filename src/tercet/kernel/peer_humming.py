@@ -1,4 +1,5 @@
-"""Humming (https://pypi.org/project/humming-kernels): a weight of ours as one of its layers.
+"""Humming (https://pypi.org/project/humming-kernels): a weight of ours, or those of all experts, as
+one of its layers.
 
 Its kernels are compiled for one shape, one weight format and a range of M at the first call, by
 nvcc; `compile_ahead` compiles those of many calls at once, on all cores.
@@ -11,9 +12,10 @@ from importlib import import_module
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tercet.errors import UnsupportedError
-from tercet.ops.linear_packed.peer_weight import Peer
+from tercet.kernel.peer_weight import Peer
 
 _INPUTS = {"int8": "int8", "fp8_e4m3": "float8e4m3"}
 _PACKED_TOGETHER = 32
@@ -25,7 +27,7 @@ def layer_of(peer: Peer) -> Any:
     Raises:
         UnsupportedError: for an input or a shape that it does not take.
     """
-    rows, columns = peer.levels.shape
+    *experts, rows, columns = peer.levels.shape
     if peer.dtype not in (torch.float16, torch.bfloat16):
         raise UnsupportedError(f"Humming takes float16 and bfloat16, the call is in {peer.dtype}")
     if columns % _PACKED_TOGETHER:
@@ -42,13 +44,20 @@ def layer_of(peer: Peer) -> Any:
         input_config={"dtype": _INPUTS[peer.activation]} if peer.activation in _INPUTS else None,
         has_bias=peer.bias is not None,
         torch_dtype=peer.dtype,
+        **({"num_experts": experts[0]} if experts else {}),
     ).to(peer.levels.device)
     # integers are offset binary; those without the lowest code become sign and magnitude there,
     # which for two bits is its ternary format float2e0m1
     offset = 1 << (peer.bits - 1) if integer else 0
-    codes = peer.levels.int() + offset
+    pack = _imported("humming.ops").pack_weight
+
+    def words(levels: Tensor) -> Tensor:
+        return pack((levels.int() + offset).contiguous(), peer.bits)
+
     tensors = {
-        "weight": _imported("humming.ops").pack_weight(codes.contiguous(), peer.bits),
+        "weight": torch.stack([words(one) for one in peer.levels])
+        if experts
+        else words(peer.levels),
         "weight_scale": peer.scale.to(peer.dtype).contiguous(),
     }
     if peer.bias is not None:
@@ -58,11 +67,10 @@ def layer_of(peer: Peer) -> Any:
     return layer
 
 
-def configuration(layer: Any, rows: int) -> str:
-    """What Humming's heuristics choose for M = rows, as JSON."""
-    tune = _imported("humming.tune")
-    chosen = tune.get_heuristics_config(
-        layer.humming_config, shape_m=rows, device=layer.weight.device
+def configuration(layer: Any, rows: int, **kind: str) -> str:
+    """What Humming's heuristics choose for M = rows (of all experts together), as JSON."""
+    chosen = _imported("humming.tune").get_heuristics_config(
+        layer.humming_config, shape_m=rows, device=layer.weight.device, **kind
     )
     return json.dumps(chosen)
 
