@@ -1,10 +1,11 @@
 // Row stream: rows flow through shared memory into registers, one copy per warp and row.
 //
 // A block, or a cluster of `ranks` blocks, walks over rows. Warp w of them owns the units
-// [w * share, (w + 1) * share) of every row, a unit being 16 bytes. The copy engine (cp.async.bulk) brings a warp's share of a row into the warp's own
-// slot of shared memory; the warp takes it into registers and at once asks for the share of a later
-// row. So the next rows travel while this one is computed and written, no register is spent on what
-// is under way, and warps need no barrier of the block for the slots.
+// [w * share, (w + 1) * share) of every row, a unit being 16 bytes and a share whole lines of 128.
+// The copy engine (cp.async.bulk) brings a warp's share of a row into the warp's own slot of shared
+// memory; the warp takes it into registers and at once asks for the share of a later row. So the
+// next rows travel while this one is computed and written, no register is spent on what is under
+// way, and warps need no barrier of the block for the slots.
 //
 // Lane l holds units l, l + 32, ... of its warp's share, VECTORS of them. Units beyond the share's end
 // are words of `beyond`, in every slot, from the start: a copy never writes there.
@@ -14,7 +15,7 @@
 
 namespace row_stream {
 
-constexpr int UNIT_BYTES = 16, MAX_STAGES = 4, MAX_WARPS = 32;
+constexpr int UNIT_BYTES = 16, LINE_UNITS = 8, MAX_STAGES = 4, MAX_WARPS = 32;
 // a wait lasts up to some microseconds: a copy that takes millions of them will never arrive
 constexpr int PATIENCE = 1 << 24;
 
@@ -50,7 +51,7 @@ template <int VECTORS> struct WarpShare {
       : x(static_cast<const char*>(x)), stride_bytes(stride_bytes), rows(rows),
         next(blockIdx.x / ranks), step(gridDim.x / ranks), stages(stages), slot(0), phase(0) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-    const int share = (units + warps * ranks - 1) / (warps * ranks);
+    const int line = LINE_UNITS * warps * ranks, share = (units + line - 1) / line * LINE_UNITS;
     first = (blockIdx.x % ranks * warps + warp) * share;
     count = min(max(units - first, 0), share);
     uint4* own = static_cast<uint4*>(memory) + warp * stages * SLOT_UNITS;
