@@ -14,7 +14,7 @@ from tercet.kernel.launch import as_rows, multiprocessors
 from tercet.kernel.rows16 import layout_of
 from tercet.ops.linear_packed.cuda_wgmma_plan import Plan, best_plan
 
-SOURCES = ("prefill_2.cu", "prefill_4.cu")
+SOURCES = ("prefill_2.cu", "prefill_4.cu", "prefill_8.cu")
 _FOLDER = Path(__file__).parent
 _NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _HOPPER = (9, 0)
@@ -98,8 +98,8 @@ def product(
         x_scale: float32 [M].
         codes: int32 [ceil(N / 16), units, 32, 4] in the layout `fragments`.
         w_scale: float32, float16 or bfloat16 [ceil(N / 16), G, 16]; G = 1, or ceil(K / group).
-        bits: 2 or 4 a code.
-        group: 0, or 64 or 128 columns a scale.
+        bits: 2, 4 or 8 a code.
+        group: 0, or 64 or 128 columns a scale (2 and 4 bits).
         rows: N.
         dtype: of y: float32, float16 or bfloat16.
         bias: [N] or None.

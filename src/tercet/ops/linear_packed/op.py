@@ -266,7 +266,7 @@ OP = Op(
                 options={
                     "layout": ("fragments",),
                     "activation": ("int8",),
-                    "element": ("ternary", "nonary", "int2", "int3", "int4"),
+                    "element": ("ternary", "nonary", "int2", "int3", "int4", "int8"),
                     "group": (0, 64, 128),
                     "zero": (False,),
                 },

@@ -21,24 +21,13 @@
 #endif
 
 #include "mbarrier.cuh"
+#include "prefill_multiply.cuh"
 #include "prefill_parts.cuh"
 #include "prefill_plan.cuh"
 #include "prefill_result.cuh"
 #include "prefill_shape.cuh"
 #include "prefill_split.cuh"
 #include "tma.cuh"
-#include "wgmma.cuh"
-
-struct Ring {
-  uint32_t x, w, full, empty;  // shared addresses
-  int stage = 0;
-  uint32_t parity = 0;
-  uint32_t meeting, arrived;  // where sums of a split tile meet
-  template <class S>
-  __device__ void advance() {
-    if (++stage == S::STAGES) stage = 0, parity ^= 1;
-  }
-};
 
 template <class S>
 __device__ void produce(Ring ring, Walk walk, const CUtensorMap* x_map, const CUtensorMap* w_map,
@@ -66,132 +55,40 @@ __device__ void produce(Ring ring, Walk walk, const CUtensorMap* x_map, const CU
 
 // One of the two groups of warps: its rows of every tile of the walk.
 template <class S>
-__device__ void consume(Ring ring, Walk walk, const Plan& plan, const Result& result,
-                        const CUtensorMap* y_map, const Parts& parts, int clusters, int cluster, int rank, int warp,
-                        uint8_t* turn, int* ticket) {
-  const int lane = threadIdx.x % 32, group = warp / 4, block = warp * S::MB;
-  const uint32_t w_mine = ring.w + block * (S::UNITS * 512) + lane * 16;
-  const auto release = [&](int stage) {
-    if constexpr (S::CLUSTER > 1) {
-      if (lane < S::CLUSTER) mbarrier::arrive_at(ring.empty + stage * 8, lane);
-    } else if (lane == 0) {
-      mbarrier::arrive(ring.empty + stage * 8);
-    }
-  };
-  uint4 words[S::MB];
-  const auto load_unit = [&](int unit) {
-#pragma unroll
-    for (int mb = 0; mb < S::MB; mb++)
-      words[mb] =
-          load_shared(w_mine + ring.stage * S::W_BYTES + (mb * S::UNITS + unit) * 512);
-  };
-  int ahead = plan.whole > clusters ? S::AHEAD : 1;
+__device__ void consume(const Ring& ring, Walk walk, const Plan& plan, const Result& result,
+                        const CUtensorMap* y_map, const Parts& parts, int clusters, int cluster,
+                        int rank, int warp, uint8_t* turn, int* ticket) {
+  const int group = warp / 4, block = warp * S::MB;
+  Feed<S> feed(ring, block);
+  Lead<S> lead(plan.whole > clusters);
   while (walk.next(plan, clusters)) {
     walk.split<S::SPLIT>(rank);
-    if (group == 1 && ahead) meet(3, 2 * GROUP_THREADS);
-    if (group == 1) ahead = 0;
-    int sums[S::MB][S::T / 2];
-#pragma unroll
-    for (int mb = 0; mb < S::MB; mb++)
-#pragma unroll
-      for (int i = 0; i < S::T / 2; i++) sums[mb][i] = 0;
+    if (group == 1) lead.follow();
     const Place place(plan, walk.tile);
     const int token0 = place.m * S::T + (S::SPLIT > 1 ? rank * S::Own::T : 0);  // of y
     const int row0 = (place.n * S::CLUSTER + rank % S::CLUSTER) * S::ROWS + block * 16;
     Factors<typename S::Own> factors;
     factors.load(result, token0, row0);
-    WeightScales<S> coming;
-    if constexpr (S::GROUP > 0) coming.load(result, row0, walk.first * S::GROUPS);
-    float totals[S::GROUP ? S::MB : 1][S::GROUP ? S::T / 2 : 1] = {};
-    int before = -1;  // the stage whose last products may still run
-    mbarrier::wait(ring.full + ring.stage * 8, ring.parity);
-    load_unit(0);
-    for (int k = walk.first; k < walk.last; k++) {
-      const WeightScales<S> scales = coming;
-      if constexpr (S::GROUP > 0) coming.load(result, row0, (k + 1) * S::GROUPS);
-      const int stage = ring.stage;
-      const uint64_t x = wgmma::descriptor(ring.x + stage * S::X_BYTES);
-#pragma unroll
-      for (int step = 0; step < 4; step += S::JOIN) {
-        uint32_t a[S::JOIN][S::MB][4];
-#pragma unroll
-        for (int j = 0; j < S::JOIN; j++) {
-          const int field = (step + j) % S::STEPS_A_UNIT;
-          if (j > 0 && field == 0) load_unit((step + j) / S::STEPS_A_UNIT);
-#pragma unroll
-          for (int mb = 0; mb < S::MB; mb++) {
-            a[j][mb][0] = signed_bytes<S::BITS>(words[mb].x, field);
-            a[j][mb][1] = signed_bytes<S::BITS>(words[mb].y, field);
-            a[j][mb][2] = signed_bytes<S::BITS>(words[mb].z, field);
-            a[j][mb][3] = signed_bytes<S::BITS>(words[mb].w, field);
-          }
-        }
-#pragma unroll
-        for (int j = 0; j < S::JOIN; j++)
-#pragma unroll
-          for (int mb = 0; mb < S::MB; mb++) wgmma::pin(a[j][mb]);
-        wgmma::fence();
-#pragma unroll
-        for (int j = 0; j < S::JOIN; j++)
-#pragma unroll
-          for (int mb = 0; mb < S::MB; mb++)
-            wgmma::product<S::T>(sums[mb], a[j][mb], x + (step + j) * 2, !S::GROUP || j > 0);
-        wgmma::commit();
-        // the next words are on their way while these products run
-        if (step + S::JOIN < 4) {
-          if ((step + S::JOIN) % S::STEPS_A_UNIT == 0)
-            load_unit((step + S::JOIN) / S::STEPS_A_UNIT);
-        } else {
-          ring.advance<S>();
-          if (k + 1 < walk.last) {
-            mbarrier::wait(ring.full + ring.stage * 8, ring.parity);
-            load_unit(0);
-          }
-        }
-        if constexpr (S::GROUP > 0) {
-          wgmma::wait<0>();
-          if (step + S::JOIN == 4) release(stage);
-#pragma unroll
-          for (int mb = 0; mb < S::MB; mb++) {
-            wgmma::pin(sums[mb]);
-            const float scale[2] = {scales.of(result, step / S::JOIN, mb, 0),
-                                    scales.of(result, step / S::JOIN, mb, 1)};
-#pragma unroll
-            for (int i = 0; i < S::T / 2; i++)
-              totals[mb][i] = __fmaf_rn(static_cast<float>(sums[mb][i]), scale[i / 2 % 2],
-                                        totals[mb][i]);
-          }
-        } else {
-          wgmma::wait<1>();
-          if (step == 0 && before >= 0) release(before);
-        }
-      }
-      before = stage;
-      if (ahead && (--ahead == 0 || k == walk.last - 1)) {
-        ahead = 0;
-        asm volatile("bar.arrive 3, %0;" ::"n"(2 * GROUP_THREADS) : "memory");
-      }
-    }
     if constexpr (S::GROUP > 0) {
+      float totals[S::MB][S::T / 2];
+      multiply_groups<S>(totals, feed, lead, result, row0, walk.first, walk.last - walk.first);
       write<S>(totals, factors, result, y_map, token0, row0, turn);
     } else {
-      wgmma::wait<0>();
-#pragma unroll
-      for (int mb = 0; mb < S::MB; mb++) wgmma::pin(sums[mb]);
-      release(before);
-      const bool cut = walk.first > 0 || walk.last < plan.depth;
+      int sums[S::MB][S::T / 2];
+      multiply<S>(sums, feed, lead, walk.last - walk.first);
       if constexpr (S::SPLIT > 1) {
         int own[S::MB][S::Own::T / 2];
         meet_sums<S>(own, sums, ring.meeting, ring.arrived, rank);
         write<typename S::Own>(own, factors, result, y_map, token0, row0, turn);
-      } else if (!cut ||
-                 take_over<S>(sums, plan, parts, walk.tile, cluster, rank, group, ticket)) {
-        write<S>(sums, factors, result, y_map, token0, row0, turn);
+      } else {
+        const bool cut = walk.first > 0 || walk.last < plan.depth;
+        if (!cut || take_over<S>(sums, plan, parts, walk.tile, cluster, rank, group, ticket))
+          write<S>(sums, factors, result, y_map, token0, row0, turn);
       }
     }
   }
   // a block that ends takes its shared memory along
-  if (lane == 0) tma::wait_for_stores<0>();
+  if (threadIdx.x % 32 == 0) tma::wait_for_stores<0>();
 }
 
 template <class S>
@@ -235,10 +132,10 @@ __global__ void __launch_bounds__(THREADS, 1)
   asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
   const Walk walk(plan, cluster);
   if (warp < 4) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     if (threadIdx.x == 0) produce<S>(ring, walk, &x_map, &w_map, plan, clusters, rank);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     consume<S>(ring, walk, plan, result, &y_map, parts, clusters, cluster, rank, warp - 4,
                turns + (warp - 4) * S::WARP_BYTES, tickets + warp / 4 - 1);
   }

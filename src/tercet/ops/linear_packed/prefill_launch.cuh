@@ -69,16 +69,17 @@ template <int BITS, int GROUP>
 int launch_shape(int shape, const Call& call, const Plan& plan, const Result& result,
                  const Parts& parts, void* stream) {
 #define SHAPE(...) return launch<Shape<BITS, GROUP, __VA_ARGS__>>(call, plan, result, parts, stream)
-  switch (shape) {
-    case 4: SHAPE(1, 128, 1);
-    case 5: SHAPE(2, 64, 1);
-    case 6: SHAPE(1, 64, 2);
-  }
+  if (shape == 6) SHAPE(1, 64, 2);
+  if constexpr (GROUP == 128)
+    if (shape == 14) SHAPE(1, 96, 1);
+  if constexpr (GROUP != 128)
+    if (shape == 4) SHAPE(1, 128, 1);
   if constexpr (GROUP == 0) switch (shape) {
       case 0: SHAPE(2, 128, 1);
       case 1: SHAPE(2, 128, 2);
       case 2: SHAPE(1, 256, 1);
       case 3: SHAPE(1, 256, 2);
+      case 5: SHAPE(2, 64, 1);
       case 7: SHAPE(2, 32, 1);
       case 8: SHAPE(1, 64, 1, 2);
       case 9: SHAPE(1, 64, 1, 4);

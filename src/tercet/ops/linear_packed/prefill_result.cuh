@@ -51,24 +51,24 @@ __device__ uint32_t two(float low, float high) {
   return both;
 }
 
-// Scales of a lane's rows in GROUPS groups from `group` on; 0 beyond the rows and groups.
+// Scales of a lane's rows in one group; 0 beyond the rows and groups.
 template <class S>
 struct WeightScales {
-  uint32_t bits[S::GROUPS * S::MB * 2];
+  uint32_t bits[S::MB * 2];
   __device__ void load(const Result& result, int row0, int group) {
-    int64_t places[S::GROUPS * S::MB * 2];
+    int64_t places[S::MB * 2];
 #pragma unroll
-    for (int i = 0; i < S::GROUPS * S::MB * 2; i++) {
-      const int row = row0 + i / 2 % S::MB * 16 + i % 2 * 8 + threadIdx.x % 32 / 4;
-      const int g = group + i / (S::MB * 2);
-      const bool inside = row < result.rows && g < result.groups;
-      places[i] = inside ? (static_cast<int64_t>(row / 16) * result.groups + g) * 16 + row % 16 : -1;
+    for (int i = 0; i < S::MB * 2; i++) {
+      const int row = row0 + i / 2 * 16 + i % 2 * 8 + threadIdx.x % 32 / 4;
+      const bool inside = row < result.rows && group < result.groups;
+      places[i] = inside ? (row / 16 * static_cast<int64_t>(result.groups) + group) * 16 + row % 16
+                         : -1;
     }
     load_bits(bits, result.w_scale, result.w_scale_type, places);
   }
   // times what the place of codes in their bytes divides by
-  __device__ float of(const Result& result, int group, int mb, int half) const {
-    return __fmul_rn(number(bits[(group * S::MB + mb) * 2 + half], result.w_scale_type),
+  __device__ float of(const Result& result, int mb, int half) const {
+    return __fmul_rn(number(bits[mb * 2 + half], result.w_scale_type),
                      1.f / (1 << (8 - S::BITS)));
   }
 };
@@ -111,7 +111,7 @@ struct Values {
   __device__ Values(const Factors<S>& factors, const Result& result) : factors(factors) {
 #pragma unroll
     for (int i = 0; i < S::MB * 2; i++) {
-      w_scale[i / 2][i % 2] = S::GROUP ? 1.f : factors.w_scale.of(result, 0, i / 2, i % 2);
+      w_scale[i / 2][i % 2] = S::GROUP ? 1.f : factors.w_scale.of(result, i / 2, i % 2);
       bias[i / 2][i % 2] = number(factors.bias[i], result.bias_type);
       asm volatile("" : "+f"(w_scale[i / 2][i % 2]), "+f"(bias[i / 2][i % 2]));
     }

@@ -41,11 +41,20 @@ struct Shape {
   static constexpr int GROUPS = GROUP ? DEPTH / GROUP : 1;  // of scales, a stage
 };
 
-// the codes at one place of each byte of a word, as the top bits of signed bytes
+// The codes at one place of each byte of a word, as the top bits of signed bytes. `zero` is 0 and
+// the compiler does not know: where words were operands as they come from memory, ptxas would run
+// the products one by one (C7513).
 template <int BITS>
-__device__ uint32_t signed_bytes(uint32_t word, int field) {
+__device__ uint32_t signed_bytes(uint32_t word, int field, uint32_t zero) {
+  if (BITS == 8) return word ^ zero;
   constexpr uint32_t MASK = BITS == 4 ? 0xF0F0F0F0 : 0xC0C0C0C0;
   return word << (8 - BITS - BITS * field) & MASK;
+}
+
+__device__ inline uint32_t unknown_zero() {
+  uint32_t zero;
+  asm volatile("mov.u32 %0, %%ctaid.z;" : "=r"(zero));
+  return zero;
 }
 
 __device__ inline uint4 load_shared(uint32_t address) {
