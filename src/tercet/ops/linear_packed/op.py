@@ -276,6 +276,26 @@ OP = Op(
             arrange=_FRAGMENTS,
         ),
         Implementation(
+            name="cuda_wgmma_float",
+            requirement=Requirement(
+                devices=("cuda",),
+                dtypes=(torch.bfloat16, torch.float16),
+                nvcc=True,
+                capability=(9, 0),
+                ranges={"M": (17, 2**24), "N": (1, 2**24), "K": (1, 2**24)},
+                options={
+                    "layout": ("fragments",),
+                    "activation": ("none",),
+                    "element": ("ternary", "nonary", "int3", "int4"),
+                    "group": (0, 64, 128),
+                    "zero": (False,),
+                },
+            ),
+            module="tercet.ops.linear_packed.cuda_wgmma_float",
+            language="cuda",
+            arrange=_FRAGMENTS,
+        ),
+        Implementation(
             name="triton",
             requirement=Requirement(
                 devices=("cuda",), dtypes=INPUTS, options={"layout": ("fragments",)}

@@ -1,20 +1,21 @@
-// linear_packed for many tokens on Hopper: y [M, N] = x [M, K] W [N, K]^T, x int8, W 2, 4 or 8 bits.
+// linear_packed for many tokens on Hopper: y [M, N] = x [M, K] W [N, K]^T, W of 2, 4 or 8 bits, x
+// int8, or bfloat16 or float16 (W of 2 bits is ternary then).
 //
 // The product is computed as y^T = W x^T, so that the packed weights are the operand that wgmma
-// takes from registers: 16 bytes of the `fragments` layout are, after a shift and a mask, the A
-// registers of 4, 2 or 1 steps of 32 columns. Nothing is ever decoded into memory. x is the
-// operand in shared memory, tokens are the columns of the accumulator.
+// takes from registers (prefill_words.cuh). Nothing is ever decoded into memory. x is the operand
+// in shared memory, tokens are the columns of the accumulator.
 //
-//   warpgroup 0      one thread asks the copy engine for x (T tokens) and W (ROWS rows), 128
-//                    columns a stage, in a ring; blocks of a cluster share the tokens and send
-//                    each other their part of x
+//   warpgroup 0      one thread asks the copy engine for x (T tokens), W (ROWS rows) and the scales
+//                    of groups, 128 columns a stage, in a ring; blocks of a cluster share the
+//                    tokens and send each other their part of x
 //   warpgroups 1, 2  MB x 64 rows each: decode the next step while the tensor cores run this one
 //
-//   y = fma(float(sum of products) * (w_scale[n] * 2^-(8 - bits)), x_scale[m], bias[n]) + residual
+//   y = fma(float(sum of products) * (w_scale[n] * UNIT), x_scale[m], bias[n]) + residual
 //
-// every operation rounded to float32 in that order, then once to the type of y. Where scales are of
-// groups of 64 or 128 columns, total = fma(float(sum of group), scale * 2^-.., total) over the
-// groups in order, y = fma(total, x_scale[m], bias[n]) + residual, and no tile is cut.
+// every operation rounded to float32 in that order, then once to the type of y; UNIT is what the
+// multiplied number of code 1 divides by. Where scales are of groups of 64 or 128 columns,
+// total = fma(float(sum of group), scale * UNIT, total) over the groups in order,
+// y = fma(total, x_scale[m], bias[n]) + residual, and no tile is cut.
 #pragma once
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
 #error "wgmma and setmaxnreg are of compute capability 9.0 alone: compile for sm_90a"
@@ -31,7 +32,8 @@
 
 template <class S>
 __device__ void produce(Ring ring, Walk walk, const CUtensorMap* x_map, const CUtensorMap* w_map,
-                        const Plan& plan, int clusters, int rank) {
+                        const CUtensorMap* scale_map, const Plan& plan, int scale_bytes,
+                        int clusters, int rank) {
   while (walk.next(plan, clusters)) {
     walk.split<S::SPLIT>(rank);
     const Place place(plan, walk.tile);
@@ -41,13 +43,21 @@ __device__ void produce(Ring ring, Walk walk, const CUtensorMap* x_map, const CU
       const uint32_t ready = ring.full + ring.stage * 8;
       const uint32_t x = ring.x + ring.stage * S::X_BYTES;
       mbarrier::wait(ring.empty + ring.stage * 8, ring.parity ^ 1);
-      mbarrier::expect(ready, S::X_BYTES + S::W_BYTES);
-      if constexpr (S::CLUSTER > 1)
-        tma::load_to_all(x + rank * (S::X_BYTES / S::CLUSTER), x_map, ready, k * DEPTH,
-                         token0 + rank * (S::T / S::CLUSTER), (1 << S::CLUSTER) - 1);
-      else
-        tma::load(x, x_map, ready, k * DEPTH, token0);
+      mbarrier::expect(ready, S::X_BYTES + S::W_BYTES + scale_bytes);
+#pragma unroll
+      for (int part = 0; part < S::X_SIZE; part++) {  // 128 bytes of every token
+        const int column = k * DEPTH + part * (DEPTH / S::X_SIZE);
+        const uint32_t to = x + part * (S::T * 128);
+        if constexpr (S::CLUSTER > 1)
+          tma::load_to_all(to + rank * (S::T / S::CLUSTER * 128), x_map, ready, column,
+                           token0 + rank * (S::T / S::CLUSTER), (1 << S::CLUSTER) - 1);
+        else
+          tma::load(to, x_map, ready, column, token0);
+      }
       tma::load(ring.w + ring.stage * S::W_BYTES, w_map, ready, 0, k * S::UNITS, block0);
+      if constexpr (S::GROUP > 0)
+        tma::load(ring.scale + ring.stage * S::SCALE_BYTES, scale_map, ready, 0, k * S::GROUPS,
+                  block0);
       ring.advance<S>();
     }
   }
@@ -71,13 +81,13 @@ __device__ void consume(const Ring& ring, Walk walk, const Plan& plan, const Res
     factors.load(result, token0, row0);
     if constexpr (S::GROUP > 0) {
       float totals[S::MB][S::T / 2];
-      multiply_groups<S>(totals, feed, lead, result, row0, walk.first, walk.last - walk.first);
+      multiply_groups<S>(totals, feed, lead, result, block, walk.last - walk.first);
       write<S>(totals, factors, result, y_map, token0, row0, turn);
     } else {
-      int sums[S::MB][S::T / 2];
+      Sums<S> sums;
       multiply<S>(sums, feed, lead, walk.last - walk.first);
       if constexpr (S::SPLIT > 1) {
-        int own[S::MB][S::Own::T / 2];
+        Sums<typename S::Own> own;
         meet_sums<S>(own, sums, ring.meeting, ring.arrived, rank);
         write<typename S::Own>(own, factors, result, y_map, token0, row0, turn);
       } else {
@@ -94,15 +104,17 @@ __device__ void consume(const Ring& ring, Walk walk, const Plan& plan, const Res
 template <class S>
 __global__ void __launch_bounds__(THREADS, 1)
     prefill(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
+            const __grid_constant__ CUtensorMap scale_map,
             const __grid_constant__ CUtensorMap y_map, const Plan plan, const Result result,
             const Parts parts) {
   extern __shared__ uint8_t memory[];
   __shared__ int tickets[2];
   uint8_t* const aligned = memory + (1024 - mbarrier::address_of(memory) % 1024) % 1024;
-  uint8_t* const turns = aligned + S::STAGES * (S::X_BYTES + S::W_BYTES);
+  uint8_t* const turns = aligned + S::STAGES * S::STAGE_BYTES;
   Ring ring;
   ring.x = mbarrier::address_of(aligned);
   ring.w = ring.x + S::STAGES * S::X_BYTES;
+  ring.scale = ring.w + S::STAGES * S::W_BYTES;
   ring.meeting = mbarrier::address_of(turns + WARPS * S::WARP_BYTES);
   ring.full = ring.meeting + S::MEETING_BYTES;
   ring.empty = ring.full + S::STAGES * 8;
@@ -121,6 +133,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     mbarrier::publish();
     tma::prefetch(&x_map);
     tma::prefetch(&w_map);
+    if (S::GROUP) tma::prefetch(&scale_map);
     if (result.mapped) tma::prefetch(&y_map);
   }
   if constexpr (S::BLOCKS > 1)
@@ -133,7 +146,10 @@ __global__ void __launch_bounds__(THREADS, 1)
   const Walk walk(plan, cluster);
   if (warp < 4) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    if (threadIdx.x == 0) produce<S>(ring, walk, &x_map, &w_map, plan, clusters, rank);
+    const int scale_bytes =
+        S::GROUP ? S::ROWS * S::GROUPS * (result.w_scale_type == FLOAT32 ? 4 : 2) : 0;
+    if (threadIdx.x == 0)
+      produce<S>(ring, walk, &x_map, &w_map, &scale_map, plan, scale_bytes, clusters, rank);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     consume<S>(ring, walk, plan, result, &y_map, parts, clusters, cluster, rank, warp - 4,

@@ -4,11 +4,12 @@
 #include "mbarrier.cuh"
 #include "prefill_result.cuh"
 #include "prefill_shape.cuh"
+#include "prefill_words.cuh"
 #include "wgmma.cuh"
 
 struct Ring {
-  uint32_t x, w, full, empty;  // shared addresses
-  uint32_t meeting, arrived;   // where sums of a split tile meet
+  uint32_t x, w, scale, full, empty;  // shared addresses
+  uint32_t meeting, arrived;          // where sums of a split tile meet
   int stage = 0;
   uint32_t parity = 0;
   template <class S>
@@ -17,23 +18,30 @@ struct Ring {
   }
 };
 
+// of JOIN steps of 32 columns: X_SIZE products a step and 64 rows
+template <class S>
+using Operands = uint32_t[S::JOIN][S::X_SIZE][S::MB][4];
+
+template <class S>
+__device__ void product(typename S::Sum (&sums)[S::T / 2], const uint32_t (&a)[4], uint64_t x,
+                        bool add) {
+  if constexpr (S::X == INT8) wgmma::product_s8<S::T>(sums, a, x, add);
+  if constexpr (S::X == E4M3) wgmma::product_e4m3<S::T>(sums, a, x, add);
+  if constexpr (S::X == FLOAT16) wgmma::product_f16<S::T>(sums, a, x, add);
+  if constexpr (S::X == BFLOAT16) wgmma::product_bf16<S::T>(sums, a, x, add);
+}
+
 // What a warp takes out of the ring.
 template <class S>
 struct Feed {
   Ring ring;
-  const uint32_t w_mine;  // this lane's words of the warp's first rows, in stage 0
-  const uint32_t zero = unknown_zero();
+  Words<S> words;
   int left = 0;  // stages of this run that were not opened
-  uint4 words[S::MB];
 
   __device__ Feed(const Ring& ring, int block)
-      : ring(ring), w_mine(ring.w + block * (S::UNITS * 512) + threadIdx.x % 32 * 16) {}
+      : ring(ring), words(ring.w + block * (S::UNITS * 512)) {}
 
-  __device__ void load_unit(int unit) {
-#pragma unroll
-    for (int mb = 0; mb < S::MB; mb++)
-      words[mb] = load_shared(w_mine + ring.stage * S::W_BYTES + (mb * S::UNITS + unit) * 512);
-  }
+  __device__ void load_unit(int unit) { words.load(ring.stage * S::W_BYTES + unit * 512); }
   __device__ void open() {
     if (left-- <= 0) return;
     mbarrier::wait(ring.full + ring.stage * 8, ring.parity);
@@ -52,33 +60,36 @@ struct Feed {
       mbarrier::arrive(ring.empty + stage * 8);
     }
   }
-  // Starts JOIN steps of 32 columns, and has the words after them on their way.
-  __device__ void start(int (&sums)[S::MB][S::T / 2], int step) {
-    const uint64_t x = wgmma::descriptor(ring.x + ring.stage * S::X_BYTES);
-    uint32_t a[S::JOIN][S::MB][4];
+  __device__ void prepare(Operands<S>& a, int step) {
 #pragma unroll
     for (int j = 0; j < S::JOIN; j++) {
       const int field = (step + j) % S::STEPS_A_UNIT;
       if (j > 0 && field == 0) load_unit((step + j) / S::STEPS_A_UNIT);
-#pragma unroll
-      for (int mb = 0; mb < S::MB; mb++) {
-        a[j][mb][0] = signed_bytes<S::BITS>(words[mb].x, field, zero);
-        a[j][mb][1] = signed_bytes<S::BITS>(words[mb].y, field, zero);
-        a[j][mb][2] = signed_bytes<S::BITS>(words[mb].z, field, zero);
-        a[j][mb][3] = signed_bytes<S::BITS>(words[mb].w, field, zero);
-      }
+      words.operands(a[j], field);
     }
 #pragma unroll
-    for (int j = 0; j < S::JOIN; j++)
-#pragma unroll
-      for (int mb = 0; mb < S::MB; mb++) wgmma::pin(a[j][mb]);
+    for (int i = 0; i < S::JOIN * S::X_SIZE * S::MB; i++)
+      wgmma::pin(a[i / S::MB / S::X_SIZE][i / S::MB % S::X_SIZE][i % S::MB]);
+  }
+  // Starts the products of JOIN steps; sums begin anew where `first`.
+  __device__ void start(Sums<S>& sums, const Operands<S>& a, int step, bool first = false) const {
+    const uint64_t x = wgmma::descriptor(ring.x + ring.stage * S::X_BYTES);
     wgmma::fence();
 #pragma unroll
     for (int j = 0; j < S::JOIN; j++)
 #pragma unroll
-      for (int mb = 0; mb < S::MB; mb++)
-        wgmma::product<S::T>(sums[mb], a[j][mb], x + (step + j) * 2, !S::GROUP || j > 0);
+      for (int part = 0; part < S::X_SIZE; part++) {
+        // 128 bytes of a token are 4 steps of 32 columns, or 2
+        constexpr int STEPS = 4 / S::X_SIZE;
+        const int at = (step + j) / STEPS * (S::T * 8) + (step + j) % STEPS * 2 * S::X_SIZE;
+#pragma unroll
+        for (int mb = 0; mb < S::MB; mb++)
+          product<S>(sums[mb], a[j][part][mb], x + at + part * 2, !first || j + part > 0);
+      }
     wgmma::commit();
+  }
+  // Has the words after those steps on their way, of the next stage where these were the last.
+  __device__ void pass(int step) {
     const int next = step + S::JOIN;
     if (next == 4) {
       ring.advance<S>();
@@ -108,18 +119,18 @@ struct Lead {
 
 // sums: of all products of `stages` stages
 template <class S>
-__device__ void multiply(int (&sums)[S::MB][S::T / 2], Feed<S>& feed, Lead<S>& lead, int stages) {
-#pragma unroll
-  for (int mb = 0; mb < S::MB; mb++)
-#pragma unroll
-    for (int i = 0; i < S::T / 2; i++) sums[mb][i] = 0;
+__device__ void multiply(Sums<S>& sums, Feed<S>& feed, Lead<S>& lead, int stages) {
+  clear<S>(sums);
   int before = -1;  // the stage whose last products may still run
   feed.open(stages);
   for (int k = 0; k < stages; k++) {
     const int stage = feed.ring.stage;
 #pragma unroll
     for (int step = 0; step < 4; step += S::JOIN) {
-      feed.start(sums, step);
+      Operands<S> a;
+      feed.prepare(a, step);
+      feed.start(sums, a, step);
+      feed.pass(step);
       wgmma::wait<1>();
       if (step == 0 && before >= 0) feed.release(before);
     }
@@ -132,66 +143,75 @@ __device__ void multiply(int (&sums)[S::MB][S::T / 2], Feed<S>& feed, Lead<S>& l
   feed.release(before);
 }
 
-// totals: of all groups of `stages` stages from `first` on, times the rows' scales. Of groups of 128
-// columns the products of one run while the sums of the one before are scaled.
+// Scales of a lane's rows in one group, which came with the stage: 0 beyond the rows and groups.
+template <class S>
+struct GroupScales {
+  uint32_t bits[S::MB][2];
+  __device__ void load(const Ring& ring, int block, int group, int type) {
+    const int size = type == FLOAT32 ? 4 : 2;
+    const uint32_t from = ring.scale + ring.stage * S::SCALE_BYTES +
+                          ((block * S::GROUPS + group) * 16 + threadIdx.x % 32 / 4) * size;
+#pragma unroll
+    for (int i = 0; i < S::MB * 2; i++) {
+      const uint32_t at = from + (i / 2 * S::GROUPS * 16 + i % 2 * 8) * size;
+      uint32_t& to = bits[i / 2][i % 2];
+      if (type == FLOAT32)
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to) : "r"(at));
+      else
+        asm volatile("{\n.reg .u16 h;\nld.shared.u16 h, [%1];\ncvt.u32.u16 %0, h;\n}"
+                     : "=r"(to)
+                     : "r"(at));
+    }
+  }
+  __device__ float of(int mb, int half, int type) const {
+    return __fmul_rn(number(bits[mb][half], type), S::UNIT);
+  }
+};
+
+// totals: of all groups of `stages` stages, times the rows' scales. While one group of warps scales
+// its sums the tensor cores run the products of the other; the operands of the next products are
+// ready before these have ended.
 template <class S>
 __device__ void multiply_groups(float (&totals)[S::MB][S::T / 2], Feed<S>& feed, Lead<S>& lead,
-                                const Result& result, int row0, int first, int stages) {
-  int sums[2][S::MB][S::T / 2], stage[2];
-  WeightScales<S> scales[2];
-  const int groups = stages * S::GROUPS;
-  const auto start = [&](int which, int group, int step) {
-    scales[which].load(result, row0, first * S::GROUPS + group);
-    stage[which] = feed.ring.stage;
-    feed.start(sums[which], step);
-    if (step + S::JOIN == 4) lead.count(group == groups - 1);
-  };
-  const auto finish = [&](int which) {
+                                const Result& result, int block, int stages) {
+  constexpr int STARTS = 4 / S::JOIN;                   // a stage
+  constexpr bool WHOLE = S::JOIN == S::GROUP / 32;      // or half a group is started at once
+  static_assert(WHOLE || (STARTS == 2 && S::GROUPS == 1));
+  Sums<S> sums;
+  Operands<S> operands[2];
+  const int starts = stages * STARTS;
 #pragma unroll
-    for (int mb = 0; mb < S::MB; mb++) {
-      wgmma::pin(sums[which][mb]);
-      const float scale[2] = {scales[which].of(result, mb, 0), scales[which].of(result, mb, 1)};
-#pragma unroll
-      for (int i = 0; i < S::T / 2; i++)
-        totals[mb][i] = __fmaf_rn(static_cast<float>(sums[which][mb][i]), scale[i / 2 % 2],
-                                  totals[mb][i]);
-    }
-  };
-#pragma unroll
-  for (int mb = 0; mb < S::MB; mb++)
-#pragma unroll
-    for (int i = 0; i < S::T / 2; i++) totals[mb][i] = 0.f;
+  for (int i = 0; i < S::MB * S::T / 2; i++) totals[i / (S::T / 2)][i % (S::T / 2)] = 0.f;
   feed.open(stages);
-  if constexpr (S::GROUPS == 2) {
-    for (int k = 0; k < stages; k++)
+  feed.prepare(operands[0], 0);
+  for (int pair = 0; pair < starts; pair += 2)
 #pragma unroll
-      for (int half = 0; half < 2; half++) {
-        start(0, k * 2 + half, half * 2);
-        wgmma::wait<0>();
-        if (half == 1) feed.release(stage[0]);
-        finish(0);
-      }
-    return;
-  }
-  start(0, 0, 0);
-  for (int k = 0;; k += 2) {
-    if (k + 1 == stages) {
+    for (int which = 0; which < 2; which++) {
+      if (which == 1 && pair + 1 == starts) break;
+      const int step = STARTS == 2 ? which * S::JOIN : 0, stage = feed.ring.stage;
+      const bool first = WHOLE || which == 0, last = WHOLE || which == 1;  // of the group
+      const bool stage_ends = step + S::JOIN == 4;
+      GroupScales<S> scales;
+      feed.start(sums, operands[which], step, first);
+      if (last) scales.load(feed.ring, block, S::GROUPS == 2 ? which : 0, result.w_scale_type);
+      feed.pass(step);
+      if (!first) wgmma::wait<1>();
+      feed.prepare(operands[1 - which], stage_ends ? 0 : step + S::JOIN);
+      if (stage_ends) lead.count(pair + which == starts - 1);
+      if (!last) continue;
+      float scale[S::MB][2];
+#pragma unroll
+      for (int i = 0; i < S::MB * 2; i++)
+        scale[i / 2][i % 2] = scales.of(i / 2, i % 2, result.w_scale_type);
       wgmma::wait<0>();
-      feed.release(stage[0]);
-      finish(0);
-      return;
+      if (stage_ends) feed.release(stage);
+#pragma unroll
+      for (int mb = 0; mb < S::MB; mb++) {
+        wgmma::pin(sums[mb]);
+#pragma unroll
+        for (int i = 0; i < S::T / 2; i++)
+          totals[mb][i] = __fmaf_rn(static_cast<float>(sums[mb][i]), scale[mb][i / 2 % 2],
+                                    totals[mb][i]);
+      }
     }
-    start(1, k + 1, 0);
-    wgmma::wait<1>();
-    feed.release(stage[0]);
-    finish(0);
-    if (k + 2 == stages) break;
-    start(0, k + 2, 0);
-    wgmma::wait<1>();
-    feed.release(stage[1]);
-    finish(1);
-  }
-  wgmma::wait<0>();
-  feed.release(stage[1]);
-  finish(1);
 }
