@@ -290,21 +290,20 @@ OP = Op(
     differentiable=("x", "weight", "bias"),
     implementations=(
         Implementation(
-            name="triton",
-            requirement=Requirement(devices=("cuda",), dtypes=FLOATS),
-            module="tercet.ops.linear_qat.triton",
-            language="triton",
-            space=_SPACE,
-            gradient_space=_SPACE,
-        ),
-        # to be first once a GPU has checked and timed it
-        Implementation(
             name="gluon",
             requirement=Requirement(devices=("cuda",), dtypes=FLOATS, capability=(9, 0)),
             module="tercet.ops.linear_qat.gluon",
             language="gluon",
             space=_GLUON_SPACE,
             gradient_space=_GLUON_SPACE,
+        ),
+        Implementation(
+            name="triton",
+            requirement=Requirement(devices=("cuda",), dtypes=FLOATS),
+            module="tercet.ops.linear_qat.triton",
+            language="triton",
+            space=_SPACE,
+            gradient_space=_SPACE,
         ),
         Implementation(
             name="torch",
