@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from tercet.errors import BuildError
+from tercet.kernel.device.codes_matrix import transpose
 from tercet.kernel.device.codes_product import CONFIGURATION, can_be_copied, codes_product
 from tercet.kernel.tuned import Direction, configuration
 from tercet.ops.linear_qat import triton
@@ -30,7 +31,7 @@ def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 def gradient(*arguments: Any) -> tuple[Tensor, Tensor]:
     """As op's linear_qat_gradient."""
-    return triton.gradient_by(product, *arguments)
+    return triton.gradient_by(product, triton.coded, transpose, *arguments)
 
 
 def product(

@@ -241,6 +241,7 @@ _SPACE = {
     "STAGES": (3, 4),
     "num_warps": (4, 8),
 }
+_CUDA_SPACE = {"CLUSTER": (0, 1, 2, 3), "BAND": (4, 8, 16)}
 _GLUON_SPACE = {"BN": (128, 256), "BK": (64, 128), "STAGES": (3, 4, 6)}
 
 OP = Op(
@@ -289,6 +290,14 @@ OP = Op(
     ),
     differentiable=("x", "weight", "bias"),
     implementations=(
+        Implementation(
+            name="cuda",
+            requirement=Requirement(devices=("cuda",), dtypes=FLOATS, nvcc=True, capability=(9, 0)),
+            module="tercet.ops.linear_qat.cuda",
+            language="cuda",
+            space=_CUDA_SPACE,
+            gradient_space=_CUDA_SPACE,
+        ),
         Implementation(
             name="gluon",
             requirement=Requirement(devices=("cuda",), dtypes=FLOATS, capability=(9, 0)),

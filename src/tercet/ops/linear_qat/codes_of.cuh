@@ -1,0 +1,101 @@
+// int8 codes of numbers and their common scale, the bits of kernel/device/row_codes.py: absmax / 127,
+// IEEE divisions, to nearest with ties to even, or at random by Philox.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+constexpr int FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2;
+
+// Eight numbers in a row as they lie in memory.
+template <int TYPE>
+struct Vector {
+  uint4 words[TYPE == FLOAT32 ? 2 : 1];
+  static constexpr int BYTES = TYPE == FLOAT32 ? 32 : 16;
+  __device__ void clear() {
+#pragma unroll
+    for (auto& word : words) word = make_uint4(0, 0, 0, 0);
+  }
+  __device__ void load(const void* from) {
+#pragma unroll
+    for (int i = 0; i < BYTES / 16; i++) words[i] = __ldg(static_cast<const uint4*>(from) + i);
+  }
+  __device__ float operator[](int i) const {
+    if constexpr (TYPE == FLOAT32) {
+      const uint4& w = words[i / 4];
+      return __uint_as_float(i % 4 == 0 ? w.x : i % 4 == 1 ? w.y : i % 4 == 2 ? w.z : w.w);
+    } else {
+      const uint4& w = words[0];
+      const uint32_t pair = i / 2 == 0 ? w.x : i / 2 == 1 ? w.y : i / 2 == 2 ? w.z : w.w;
+      if constexpr (TYPE == BFLOAT16)
+        return __uint_as_float(i % 2 ? pair & 0xFFFF0000 : pair << 16);
+      else
+        return __half2float(__ushort_as_half(static_cast<uint16_t>(i % 2 ? pair >> 16 : pair)));
+    }
+  }
+};
+
+// max(top, |x|), NaN where one is
+__device__ inline float larger(float top, float x) {
+  asm("max.NaN.f32 %0, %0, %1;" : "+f"(top) : "f"(fabsf(x)));
+  return top;
+}
+
+// Divides by a scale, to the bit: one division, then two corrections an element, as
+// kernel/device/row_quantizer.py says.
+struct Divisor {
+  float minus, inverse, power;
+  bool plain;  // nothing has to be scaled or left out
+  __device__ explicit Divisor(float scale) {
+    const bool usable = scale > 0.f && scale < __int_as_float(0x7F800000);
+    plain = scale >= 0x1p-64f && scale <= 0x1p64f;
+    power = !usable ? 0.f : scale < 0x1p-64f ? 0x1p64f : scale > 0x1p64f ? 0x1p-64f : 1.f;
+    const float divisor = usable ? __fmul_rn(scale, power) : 1.f;
+    minus = -divisor;
+    inverse = __frcp_rn(divisor);
+  }
+  __device__ float plainly(float x) const {
+    float ratio = __fmul_rn(x, inverse);
+    ratio = __fmaf_rn(__fmaf_rn(ratio, minus, x), inverse, ratio);
+    return __fmaf_rn(__fmaf_rn(ratio, minus, x), inverse, ratio);
+  }
+  // any scale: x is not finite where power is 0
+  __device__ float ratio(float x) const {
+    const float y = plainly(power == 0.f ? 0.f : __fmul_rn(x, power));
+    return fminf(fmaxf(y, -127.f), 127.f);
+  }
+};
+
+// the code in the low byte: adding 1.5 * 2^23 rounds to nearest, ties to even
+__device__ inline uint32_t nearest(float ratio) {
+  return __float_as_uint(__fadd_rn(ratio, 12582912.f));
+}
+
+// likewise, up with the fraction's probability: 23 bits of a random word
+__device__ inline uint32_t at_random(float ratio, uint32_t word) {
+  const float uniform = __fadd_rn(__uint_as_float(word >> 9 | 0x3F800000), -1.f);
+  const float low = floorf(ratio);
+  return nearest(low + (uniform < __fadd_rn(ratio, -low) ? 1.f : 0.f));
+}
+
+__device__ inline uint32_t four_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
+}
+
+// Philox 4x32-10 (Salmon et al. 2011): the words of one block under a seed
+__device__ inline uint4 philox(uint64_t seed, uint64_t block) {
+  uint32_t c0 = static_cast<uint32_t>(block), c1 = block >> 32, c2 = 0, c3 = 0;
+  uint32_t k0 = static_cast<uint32_t>(seed), k1 = seed >> 32;
+#pragma unroll
+  for (int round = 0; round < 10; round++) {
+    const uint64_t first = static_cast<uint64_t>(0xD2511F53) * c0;
+    const uint64_t second = static_cast<uint64_t>(0xCD9E8D57) * c2;
+    c0 = static_cast<uint32_t>(second >> 32) ^ c1 ^ k0;
+    c1 = static_cast<uint32_t>(second);
+    c2 = static_cast<uint32_t>(first >> 32) ^ c3 ^ k1;
+    c3 = static_cast<uint32_t>(first);
+    k0 += 0x9E3779B9;
+    k1 += 0xBB67AE85;
+  }
+  return make_uint4(c0, c1, c2, c3);
+}

@@ -1,0 +1,179 @@
+"""linear_qat in CUDA C++ for Hopper: product_kernel.cuh and what feeds it, gradient_codes.cu.
+
+What the copy engine or 16-byte accesses do not take is computed by triton.py.
+"""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tercet.errors import BuildError
+from tercet.kernel.cuda import build_cuda, stream
+from tercet.kernel.device.codes_matrix import transpose
+from tercet.kernel.device.codes_product import can_be_copied
+from tercet.kernel.launch import multiprocessors
+from tercet.kernel.tuned import Direction, configuration
+from tercet.ops.linear_qat import triton
+from tercet.ops.linear_qat.triton import Coded
+
+SOURCES = ("product.cu", "gradient_codes.cu")
+# CLUSTER: 0 blocks alone, 1 two above each other, 2 two by two, 3 two beside each other
+CONFIGURATION = {"CLUSTER": 1, "BAND": 8}
+
+_FOLDER = Path(__file__).parent
+_NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+_HOPPER = (9, 0)
+_WIDEST = 16384
+_P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+
+
+@cache
+def products() -> ctypes.CDLL:
+    """The library of product.cu. BuildError where it cannot be built."""
+    return declare_products(build_cuda(_FOLDER / SOURCES[0]))
+
+
+@cache
+def codings() -> ctypes.CDLL:
+    """The library of gradient_codes.cu. BuildError where it cannot be built."""
+    return declare_codings(build_cuda(_FOLDER / SOURCES[1]))
+
+
+def declare_products(library: ctypes.CDLL) -> ctypes.CDLL:
+    """product.cu's library, its function's arguments declared."""
+    library.tercet_codes_product.argtypes = (
+        *(_P, _I64, _P, _I64, _P, _P, _I32, _P, _I32, _P, _I32, _I32, _I32, _I32, _I32, _I32, _P),
+    )
+    return library
+
+
+def declare_codings(library: ctypes.CDLL) -> ctypes.CDLL:
+    """gradient_codes.cu's library, its functions' arguments declared."""
+    grad = (_P, _I64, _I32, _I32, _I32)
+    library.tercet_gradient_rows.argtypes = (*grad, _P, _I32, _P, _P, _P, _P, _I32, _I32, _P)
+    library.tercet_gradient_columns.argtypes = (*grad, _P, _P, _I32, _P, _P, _P, _P)
+    library.tercet_turned_codes.argtypes = (_P, _I64, _P, _I32, _I32, _P)
+    return library
+
+
+def build() -> None:
+    """Builds the libraries. BuildError where that fails, and on a GPU other than Hopper's."""
+    found = torch.cuda.get_device_capability() if torch.cuda.is_available() else None
+    if found != _HOPPER:
+        raise BuildError(
+            f"linear_qat's cuda: its wgmma is of compute capability {_HOPPER} alone, this GPU has "
+            f"{found}; triton serves it"
+        )
+    products()
+    codings()
+
+
+def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """As op.linear_qat."""
+    return triton.forward_by(product, *arguments)
+
+
+def gradient(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """As op's linear_qat_gradient."""
+    return triton.gradient_by(product, coded, turned, *arguments)
+
+
+def product(
+    a: Tensor,
+    b: Tensor,
+    row: Tensor,
+    column: Tensor | None,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+    direction: Direction,
+) -> Tensor:
+    """As triton.product."""
+    if not (can_be_copied(a) and can_be_copied(b)):
+        return triton.product(a, b, row, column, bias, dtype, direction)
+    (m, k), n = a.shape, b.shape[0]
+    out = torch.empty((m, n), dtype=dtype, device=a.device)
+    sizes = {"M": m, "N": n, "K": k}
+    chosen = configuration("linear_qat", "cuda", sizes, CONFIGURATION, direction)
+    row = row.reshape(-1).contiguous()
+    column = None if column is None else column.contiguous()
+    bias = None if bias is None else bias.contiguous()
+    _raise(
+        products().tercet_codes_product(
+            a.data_ptr(), a.stride(0), b.data_ptr(), b.stride(0), row.data_ptr(),
+            None if column is None else column.data_ptr(),
+            column is not None and column.numel() == 1,
+            None if bias is None else bias.data_ptr(), 0 if bias is None else _NUMBERS[bias.dtype],
+            out.data_ptr(), _NUMBERS[dtype], m, n, k, chosen["CLUSTER"], chosen["BAND"], stream(),
+        )
+    )  # fmt: skip
+    return out
+
+
+def coded(
+    grads: Tensor, scale: Tensor | None, x_scale: Tensor | None, seed: Tensor | None
+) -> tuple[Coded | None, Coded | None]:
+    """As triton.coded; where both are wanted, the pass for the rows finds the columns' scales too."""
+    (m, n), device = grads.shape, grads.device
+    wide = grads.stride(0) * grads.element_size()
+    fits = (
+        grads.numel() > 0
+        and n % 8 == 0
+        and n <= _WIDEST
+        and (x_scale is None or m % 16 == 0)
+        and wide % 16 == 0
+        and grads.data_ptr() % 16 == 0
+    )
+    scale = None if scale is None else scale.contiguous()
+    if scale is None or not fits or (scale.numel() > 1 and scale.data_ptr() % 16):
+        return triton.coded(grads, scale, x_scale, seed)
+    vectors = next(v for v in (1, 2, 4) if n // 8 <= v * (512 if v == 4 else 1024))
+    threads = -(-n // 8 // vectors)
+    blocks = min(m, multiprocessors(device) * max(1, 1024 // threads))
+    codes = torch.empty((m, n), dtype=torch.int8, device=device)
+    size = torch.empty(m, dtype=torch.float32, device=device)
+    both = x_scale is not None
+    tops = torch.empty((blocks, n) if both else 0, dtype=torch.float32, device=device)
+    given = (grads.data_ptr(), wide, _NUMBERS[grads.dtype], m, n)
+    _raise(
+        codings().tercet_gradient_rows(
+            *given, scale.data_ptr(), scale.numel() == 1, x_scale.data_ptr() if both else None,
+            codes.data_ptr(), size.data_ptr(), tops.data_ptr() if both else None, blocks, vectors,
+            stream(),
+        )
+    )  # fmt: skip
+    if not both:
+        return (codes, size), None
+    turned_codes = torch.empty((n, m), dtype=torch.int8, device=device)
+    turned_size = torch.empty(n, dtype=torch.float32, device=device)
+    _raise(
+        codings().tercet_gradient_columns(
+            *given, x_scale.data_ptr(), tops.data_ptr(), blocks,
+            None if seed is None else seed.data_ptr(), turned_codes.data_ptr(),
+            turned_size.data_ptr(), stream(),
+        )
+    )  # fmt: skip
+    return (codes, size), (turned_codes, turned_size)
+
+
+def turned(codes: Tensor) -> Tensor:
+    """As codes_matrix.transpose."""
+    rows, columns = codes.shape
+    aligned = codes.data_ptr() % 8 == 0 and codes.stride(0) % 8 == 0 and codes.stride(1) == 1
+    if not (codes.numel() and aligned and rows % 16 == 0 and columns % 8 == 0):
+        return transpose(codes)
+    out = torch.empty((columns, rows), dtype=torch.int8, device=codes.device)
+    _raise(
+        codings().tercet_turned_codes(
+            codes.data_ptr(), codes.stride(0), out.data_ptr(), rows, columns, stream()
+        )
+    )
+    return out
+
+
+def _raise(status: int) -> None:
+    if status:
+        raise RuntimeError(f"linear_qat: CUDA error {status} at launch")
