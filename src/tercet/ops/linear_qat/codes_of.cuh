@@ -7,31 +7,17 @@
 
 constexpr int FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2;
 
-// Eight numbers in a row as they lie in memory.
+// The numbers of 16 bytes of memory.
 template <int TYPE>
 struct Vector {
-  uint4 words[TYPE == FLOAT32 ? 2 : 1];
-  static constexpr int BYTES = TYPE == FLOAT32 ? 32 : 16;
-  __device__ void clear() {
-#pragma unroll
-    for (auto& word : words) word = make_uint4(0, 0, 0, 0);
-  }
-  __device__ void load(const void* from) {
-#pragma unroll
-    for (int i = 0; i < BYTES / 16; i++) words[i] = __ldg(static_cast<const uint4*>(from) + i);
-  }
+  static constexpr int WIDTH = TYPE == FLOAT32 ? 4 : 8;
+  uint4 words;
   __device__ float operator[](int i) const {
-    if constexpr (TYPE == FLOAT32) {
-      const uint4& w = words[i / 4];
-      return __uint_as_float(i % 4 == 0 ? w.x : i % 4 == 1 ? w.y : i % 4 == 2 ? w.z : w.w);
-    } else {
-      const uint4& w = words[0];
-      const uint32_t pair = i / 2 == 0 ? w.x : i / 2 == 1 ? w.y : i / 2 == 2 ? w.z : w.w;
-      if constexpr (TYPE == BFLOAT16)
-        return __uint_as_float(i % 2 ? pair & 0xFFFF0000 : pair << 16);
-      else
-        return __half2float(__ushort_as_half(static_cast<uint16_t>(i % 2 ? pair >> 16 : pair)));
-    }
+    const int at = TYPE == FLOAT32 ? i : i / 2;
+    const uint32_t word = at == 0 ? words.x : at == 1 ? words.y : at == 2 ? words.z : words.w;
+    if constexpr (TYPE == FLOAT32) return __uint_as_float(word);
+    if constexpr (TYPE == BFLOAT16) return __uint_as_float(i % 2 ? word & 0xFFFF0000 : word << 16);
+    return __half2float(__ushort_as_half(static_cast<uint16_t>(i % 2 ? word >> 16 : word)));
   }
 };
 
@@ -45,15 +31,17 @@ __device__ inline float larger(float top, float x) {
 // kernel/device/row_quantizer.py says.
 struct Divisor {
   float minus, inverse, power;
-  bool plain;  // nothing has to be scaled or left out
+  __device__ Divisor(float minus, float inverse, float power)
+      : minus(minus), inverse(inverse), power(power) {}
   __device__ explicit Divisor(float scale) {
     const bool usable = scale > 0.f && scale < __int_as_float(0x7F800000);
-    plain = scale >= 0x1p-64f && scale <= 0x1p64f;
     power = !usable ? 0.f : scale < 0x1p-64f ? 0x1p64f : scale > 0x1p64f ? 0x1p-64f : 1.f;
     const float divisor = usable ? __fmul_rn(scale, power) : 1.f;
     minus = -divisor;
     inverse = __frcp_rn(divisor);
   }
+  // nothing has to be scaled or left out
+  __device__ bool plain() const { return power == 1.f; }
   __device__ float plainly(float x) const {
     float ratio = __fmul_rn(x, inverse);
     ratio = __fmaf_rn(__fmaf_rn(ratio, minus, x), inverse, ratio);
@@ -71,11 +59,11 @@ __device__ inline uint32_t nearest(float ratio) {
   return __float_as_uint(__fadd_rn(ratio, 12582912.f));
 }
 
-// likewise, up with the fraction's probability: 23 bits of a random word
-__device__ inline uint32_t at_random(float ratio, uint32_t word) {
-  const float uniform = __fadd_rn(__uint_as_float(word >> 9 | 0x3F800000), -1.f);
-  const float low = floorf(ratio);
-  return nearest(low + (uniform < __fadd_rn(ratio, -low) ? 1.f : 0.f));
+// floor(ratio + u), u = 2^-16 times the lower or upper half of a random word
+__device__ inline uint32_t at_random(float ratio, uint32_t word, int upper) {
+  const uint32_t bits = upper ? word >> 9 & 0x7FFF80 : word << 7 & 0x7FFF80;
+  const float uniform = __fadd_rn(__uint_as_float(bits | 0x3F800000), -1.f);
+  return __float_as_uint(__fadd_rd(__fadd_rn(ratio, uniform), 12582912.f));
 }
 
 __device__ inline uint32_t four_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {

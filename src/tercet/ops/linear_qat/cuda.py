@@ -28,6 +28,8 @@ _FOLDER = Path(__file__).parent
 _NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _HOPPER = (9, 0)
 _WIDEST = 16384
+# row_codes: most on a multiprocessor
+_BLOCKS = 4
 _P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 
 
@@ -53,9 +55,9 @@ def declare_products(library: ctypes.CDLL) -> ctypes.CDLL:
 
 def declare_codings(library: ctypes.CDLL) -> ctypes.CDLL:
     """gradient_codes.cu's library, its functions' arguments declared."""
-    grad = (_P, _I64, _I32, _I32, _I32)
-    library.tercet_gradient_rows.argtypes = (*grad, _P, _I32, _P, _P, _P, _P, _I32, _I32, _P)
-    library.tercet_gradient_columns.argtypes = (*grad, _P, _P, _I32, _P, _P, _P, _P)
+    library.tercet_gradient_codes.argtypes = (
+        *(_P, _I64, _I32, _I32, _I32, _P, _I32, _P, _P, _P, _P, _I32, _P, _P, _P, _P),
+    )
     library.tercet_turned_codes.argtypes = (_P, _I64, _P, _I32, _I32, _P)
     return library
 
@@ -104,9 +106,8 @@ def product(
     _raise(
         products().tercet_codes_product(
             a.data_ptr(), a.stride(0), b.data_ptr(), b.stride(0), row.data_ptr(),
-            None if column is None else column.data_ptr(),
-            column is not None and column.numel() == 1,
-            None if bias is None else bias.data_ptr(), 0 if bias is None else _NUMBERS[bias.dtype],
+            _pointer(column), column is not None and column.numel() == 1, _pointer(bias),
+            0 if bias is None else _NUMBERS[bias.dtype],
             out.data_ptr(), _NUMBERS[dtype], m, n, k, chosen["CLUSTER"], chosen["BAND"], stream(),
         )
     )  # fmt: skip
@@ -116,7 +117,7 @@ def product(
 def coded(
     grads: Tensor, scale: Tensor | None, x_scale: Tensor | None, seed: Tensor | None
 ) -> tuple[Coded | None, Coded | None]:
-    """As triton.coded; where both are wanted, the pass for the rows finds the columns' scales too."""
+    """As triton.coded; of both, the pass for the rows finds the columns' scales too."""
     (m, n), device = grads.shape, grads.device
     wide = grads.stride(0) * grads.element_size()
     fits = (
@@ -130,33 +131,25 @@ def coded(
     scale = None if scale is None else scale.contiguous()
     if scale is None or not fits or (scale.numel() > 1 and scale.data_ptr() % 16):
         return triton.coded(grads, scale, x_scale, seed)
-    vectors = next(v for v in (1, 2, 4) if n // 8 <= v * (512 if v == 4 else 1024))
-    threads = -(-n // 8 // vectors)
-    blocks = min(m, multiprocessors(device) * max(1, 1024 // threads))
     codes = torch.empty((m, n), dtype=torch.int8, device=device)
     size = torch.empty(m, dtype=torch.float32, device=device)
-    both = x_scale is not None
-    tops = torch.empty((blocks, n) if both else 0, dtype=torch.float32, device=device)
-    given = (grads.data_ptr(), wide, _NUMBERS[grads.dtype], m, n)
+    by_column = turned_size = tops = None
+    most_blocks = _BLOCKS * multiprocessors(device)
+    if x_scale is not None:
+        by_column = torch.empty((n, m), dtype=torch.int8, device=device)
+        turned_size = torch.empty(n, dtype=torch.float32, device=device)
+        tops = torch.empty((most_blocks, n), dtype=torch.float32, device=device)
     _raise(
-        codings().tercet_gradient_rows(
-            *given, scale.data_ptr(), scale.numel() == 1, x_scale.data_ptr() if both else None,
-            codes.data_ptr(), size.data_ptr(), tops.data_ptr() if both else None, blocks, vectors,
-            stream(),
+        codings().tercet_gradient_codes(
+            grads.data_ptr(), wide, _NUMBERS[grads.dtype], m, n, scale.data_ptr(),
+            scale.numel() == 1, _pointer(x_scale), codes.data_ptr(), size.data_ptr(),
+            _pointer(tops), most_blocks, _pointer(seed), _pointer(by_column),
+            _pointer(turned_size), stream(),
         )
     )  # fmt: skip
-    if not both:
+    if by_column is None or turned_size is None:
         return (codes, size), None
-    turned_codes = torch.empty((n, m), dtype=torch.int8, device=device)
-    turned_size = torch.empty(n, dtype=torch.float32, device=device)
-    _raise(
-        codings().tercet_gradient_columns(
-            *given, x_scale.data_ptr(), tops.data_ptr(), blocks,
-            None if seed is None else seed.data_ptr(), turned_codes.data_ptr(),
-            turned_size.data_ptr(), stream(),
-        )
-    )  # fmt: skip
-    return (codes, size), (turned_codes, turned_size)
+    return (codes, size), (by_column, turned_size)
 
 
 def turned(codes: Tensor) -> Tensor:
@@ -172,6 +165,10 @@ def turned(codes: Tensor) -> Tensor:
         )
     )
     return out
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
 
 
 def _raise(status: int) -> None:

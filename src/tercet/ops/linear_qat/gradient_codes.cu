@@ -2,46 +2,45 @@
 // gradient_columns.cuh. Types: 0 float32, 1 float16, 2 bfloat16. Each returns a cudaError_t.
 #include "gradient_columns.cuh"
 
+struct Rows {
+  const float* column;
+  int one_column;
+  const float* row;
+  int8_t* codes;
+  float *scales, *tops;
+  int most_blocks;
+};
+
+constexpr int MOST_BYTES = 224 * 1024;  // of dynamic shared memory: a few are static
+
+// blocks: how many there are
 template <int TYPE, int VECTORS>
-int launch_rows(const Grad& grad, const float* column, int one_column, const float* row, int8_t* codes,
-                float* scales, float* tops, int blocks, cudaStream_t stream) {
+int launch_rows(const Grad& grad, const Rows& rows, int* blocks, cudaStream_t stream) {
   const auto kernel = row_codes<TYPE, VECTORS>;
-  const int bytes = grad.n * 4, vectors = grad.n / 8;
-  const int threads = ((vectors + VECTORS - 1) / VECTORS + 31) / 32 * 32;
-  const auto error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  const int units = grad.n / Vector<TYPE>::WIDTH, warps = (units + 32 * VECTORS - 1) / (32 * VECTORS);
+  int stages = row_stream::MAX_STAGES, bytes = 0;
+  for (; stages; stages--) {
+    bytes = grad.n * 4 + row_stream::slot_bytes(VECTORS, warps, stages);
+    if (bytes <= MOST_BYTES) break;
+  }
+  if (!stages || warps > row_stream::MAX_WARPS) return cudaErrorInvalidValue;
+  const auto error = row_stream::grid_of(kernel, grad.m, warps * 32, bytes, blocks);
   if (error) return error;
-  kernel<<<blocks, threads < 64 ? 64 : threads, bytes, stream>>>(grad, column, one_column, row, codes,
-                                                                 scales, tops);
+  if (*blocks > rows.most_blocks) *blocks = rows.most_blocks;
+  kernel<<<*blocks, warps * 32, bytes, stream>>>(grad, rows.column, rows.one_column, rows.row,
+                                                 rows.codes, rows.scales, rows.tops, stages);
   return cudaGetLastError();
 }
 
 template <int TYPE>
-int launch_rows(const Grad& grad, const float* column, int one_column, const float* row, int8_t* codes,
-                float* scales, float* tops, int blocks, int vectors, cudaStream_t stream) {
-#define ROWS(V) \
-  launch_rows<TYPE, V>(grad, column, one_column, row, codes, scales, tops, blocks, stream)
-  if (vectors == 1) return ROWS(1);
-  if (vectors == 2) return ROWS(2);
-  if (vectors == 4) return ROWS(4);
-#undef ROWS
+int launch_rows_of(const Grad& grad, const Rows& rows, int* blocks, cudaStream_t stream) {
+  constexpr int WIDTH = Vector<TYPE>::WIDTH;
+  // as few vectors a lane as 32 warps allow
+  if (grad.n <= 1024 * WIDTH) return launch_rows<TYPE, 1>(grad, rows, blocks, stream);
+  if (grad.n <= 2048 * WIDTH) return launch_rows<TYPE, 2>(grad, rows, blocks, stream);
+  if constexpr (WIDTH == 4)
+    if (grad.n <= 4096 * WIDTH) return launch_rows<TYPE, 4>(grad, rows, blocks, stream);
   return cudaErrorInvalidValue;
-}
-
-// codes [M, N] and scales [M] of grad * column; tops [blocks, N] of grad * row, or null. vectors: of 8
-// columns a thread, 1, 2 (up to 1024 threads) or 4 (up to 512).
-extern "C" int tercet_gradient_rows(const void* data, int64_t pitch, int type, int m, int n,
-                                    const float* column, int one_column, const float* row,
-                                    int8_t* codes, float* scales, float* tops, int blocks, int vectors,
-                                    void* stream) {
-  const Grad grad = {data, pitch, m, n};
-  const auto to = static_cast<cudaStream_t>(stream);
-#define ROWS(TYPE)                                                                                    \
-  return launch_rows<TYPE>(grad, column, one_column, row, codes, scales, tops, blocks, vectors, to)
-  if (type == FLOAT32) ROWS(FLOAT32);
-  if (type == FLOAT16) ROWS(FLOAT16);
-  ROWS(BFLOAT16);
-#undef ROWS
 }
 
 template <int TYPE>
@@ -54,20 +53,30 @@ void launch_columns(const Grad& grad, const float* row, const float* scales, con
     column_codes<TYPE, false><<<grid, TURN_THREADS, 0, stream>>>(grad, row, scales, seed, codes);
 }
 
-// scales [N] from tops [parts, N], then codes [N, M] of the columns of grad * row; M a multiple of 16
-extern "C" int tercet_gradient_columns(const void* data, int64_t pitch, int type, int m, int n,
-                                       const float* row, const float* tops, int parts,
-                                       const int64_t* seed, int8_t* codes, float* scales, void* stream) {
-  const Grad grad = {data, pitch, m, n};
-  const auto to = static_cast<cudaStream_t>(stream);
-  column_scales<<<(n + 31) / 32, 32 * SCALE_WARPS, 0, to>>>(tops, parts, n, scales);
-  if (type == FLOAT32)
-    launch_columns<FLOAT32>(grad, row, scales, seed, codes, to);
-  else if (type == FLOAT16)
-    launch_columns<FLOAT16>(grad, row, scales, seed, codes, to);
-  else
-    launch_columns<BFLOAT16>(grad, row, scales, seed, codes, to);
+template <int TYPE>
+int launch(const Grad& grad, const Rows& rows, const int64_t* seed, int8_t* turned, float* sizes,
+           cudaStream_t stream) {
+  int blocks = 0;
+  const int error = launch_rows_of<TYPE>(grad, rows, &blocks, stream);
+  if (error || !turned) return error;
+  column_scales<<<(grad.n + 31) / 32, 32 * SCALE_WARPS, 0, stream>>>(rows.tops, blocks, grad.n, sizes);
+  launch_columns<TYPE>(grad, rows.row, sizes, seed, turned, stream);
   return cudaGetLastError();
+}
+
+// codes [M, N] and scales [M] of the rows of grad * column (N, or one for all); where `turned` is not
+// null, also codes [N, M] and scales `sizes` [N] of the columns of grad * row, at random with a seed:
+// then M is a multiple of 16, and tops has room for most_blocks * N. N is a multiple of 8 up to 16384.
+extern "C" int tercet_gradient_codes(const void* data, int64_t pitch, int type, int m, int n,
+                                     const float* column, int one_column, const float* row,
+                                     int8_t* codes, float* scales, float* tops, int most_blocks,
+                                     const int64_t* seed, int8_t* turned, float* sizes, void* stream) {
+  const Grad grad = {data, pitch, m, n};
+  const Rows rows = {column, one_column, row, codes, scales, turned ? tops : nullptr, most_blocks};
+  const auto to = static_cast<cudaStream_t>(stream);
+  if (type == FLOAT32) return launch<FLOAT32>(grad, rows, seed, turned, sizes, to);
+  if (type == FLOAT16) return launch<FLOAT16>(grad, rows, seed, turned, sizes, to);
+  return launch<BFLOAT16>(grad, rows, seed, turned, sizes, to);
 }
 
 extern "C" int tercet_turned_codes(const int8_t* in, int64_t pitch, int8_t* out, int rows, int columns,

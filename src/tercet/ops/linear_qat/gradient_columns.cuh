@@ -11,7 +11,7 @@ constexpr int SIDE = 128, TURN_THREADS = 256;
 struct TurnedTile {
   uint4 pieces[SIDE * SIDE / 16];
   __device__ void put(int column, int word, uint32_t four) {
-    const int group = column / 8, moved = word ^ (group % 8 * 4 + group / 8 * 2);
+    const int group = column / 8, moved = word ^ (group % 8 * 4 + group / 8);
     reinterpret_cast<uint32_t*>(pieces)[column * (SIDE / 4) + moved] = four;
   }
   // 128 bytes of each column to out + column * pitch; there are `rows`, a multiple of 16
@@ -22,72 +22,84 @@ struct TurnedTile {
       if (column >= columns || piece * 16 >= rows) continue;
       const uint4 v = pieces[column * 8 + (piece ^ group % 8)];
       *reinterpret_cast<uint4*>(out + column * pitch + piece * 16) =
-          group / 8 ? make_uint4(v.z, v.w, v.x, v.y) : v;
+          group / 8 ? make_uint4(v.y, v.x, v.w, v.z) : v;
     }
   }
 };
 
-// The last rows first, for they were read last, and may still be in the L2 cache.
+// What 8 numbers of grad are divided by.
+struct Divisors {
+  float minus[SIDE], inverse[SIDE], power[SIDE];
+  __device__ void put(int at, const Divisor& divisor) {
+    minus[at] = divisor.minus;
+    inverse[at] = divisor.inverse;
+    power[at] = divisor.power;
+  }
+  __device__ Divisor operator[](int at) const { return {minus[at], inverse[at], power[at]}; }
+};
+
+// The last rows first, for they were read last, and may still be in the L2 cache. Random numbers: 8
+// rows of a column share a block of Philox, column n and row m have half m % 8 of block
+// n ceil(M / 8) + m / 8.
 template <int TYPE, bool RANDOM>
 __global__ void __launch_bounds__(TURN_THREADS, RANDOM || TYPE == FLOAT32 ? 2 : 3)
     column_codes(const Grad grad, const float* row, const float* scales, const int64_t* seed,
                  int8_t* codes) {
+  constexpr int PARTS = 8 / Vector<TYPE>::WIDTH;  // vectors that hold 8 columns
   __shared__ TurnedTile tile;
+  __shared__ Divisors divisors;
   const int n0 = blockIdx.x * SIDE, m0 = (gridDim.y - 1 - blockIdx.y) * SIDE;
   const int columns = min(SIDE, grad.n - n0), rows = min(SIDE, grad.m - m0);
-  const int group = threadIdx.x % 16, n = n0 + group * 8;  // 8 columns of this thread
-  const uint64_t key = RANDOM ? *seed : 0;
-  if (group * 8 < columns) {
-    constexpr int QUADS = SIDE / 4 / (TURN_THREADS / 16);
-    Vector<TYPE> g[QUADS][4];
+  const int group = threadIdx.x % 16, eight = threadIdx.x / 16;  // of columns, of rows
+  const bool mine = group * 8 < columns && eight * 8 < rows;
+  Vector<TYPE> g[8][PARTS];
+  float by[8];
+  if (mine) {
+    const char* const from = static_cast<const char*>(grad.data) +
+                             (m0 + eight * 8) * grad.pitch + (n0 + group * 8) * (16 / Vector<TYPE>::WIDTH);
 #pragma unroll
-    for (int q = 0; q < QUADS; q++)
+    for (int r = 0; r < 8; r++)
 #pragma unroll
-      for (int r = 0; r < 4; r++) {
-        const int m = m0 + (threadIdx.x / 16 + q * (TURN_THREADS / 16)) * 4 + r;
-        if (m < grad.m)
-          g[q][r].load(static_cast<const char*>(grad.data) + m * grad.pitch +
-                       static_cast<int64_t>(n) * (Vector<TYPE>::BYTES / 8));
-        else
-          g[q][r].clear();
-      }
-    const float4 low = __ldg(reinterpret_cast<const float4*>(scales + n));
-    const float4 high = __ldg(reinterpret_cast<const float4*>(scales + n) + 1);
-    const float scale[8] = {low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w};
-    float by[QUADS][4];
+      for (int i = 0; i < PARTS; i++)
+        g[r][i].words = __ldg(reinterpret_cast<const uint4*>(from + r * grad.pitch) + i);
 #pragma unroll
-    for (int q = 0; q < QUADS; q++)
-#pragma unroll
-      for (int r = 0; r < 4; r++) {
-        const int m = m0 + (threadIdx.x / 16 + q * (TURN_THREADS / 16)) * 4 + r;
-        by[q][r] = m < grad.m ? __ldg(row + m) : 0.f;
-      }
+    for (int r = 0; r < 8; r++) by[r] = __ldg(row + m0 + eight * 8 + r);
+  }
+  bool plain = true;
+  if (threadIdx.x < SIDE) {
+    const Divisor divisor(static_cast<int>(threadIdx.x) < columns ? __ldg(scales + n0 + threadIdx.x)
+                                                                  : 1.f);
+    divisors.put(threadIdx.x, divisor);
+    plain = divisor.plain();
+  }
+  plain = __syncthreads_and(plain);
+  if (mine) {
+    const uint64_t key = RANDOM ? *seed : 0;
+    const uint64_t blocks = (grad.m + 7) / 8;
 #pragma unroll
     for (int e = 0; e < 8; e++) {
-      const Divisor divisor(scale[e]);
+      const Divisor divisor = divisors[group * 8 + e];
+      float ratio[8];
 #pragma unroll
-      for (int q = 0; q < QUADS; q++) {
-        const int quad = threadIdx.x / 16 + q * (TURN_THREADS / 16);
-        float ratio[4];
-#pragma unroll
-        for (int r = 0; r < 4; r++) {
-          const float h = __fmul_rn(g[q][r][e], by[q][r]);
-          ratio[r] = divisor.plain ? divisor.plainly(h) : divisor.ratio(h);
-        }
-        uint32_t code[4];
-        if constexpr (RANDOM) {
-          const int64_t blocks = (grad.m + 3) / 4;
-          const uint4 words = philox(key, (n + e) * blocks + m0 / 4 + quad);
-          code[0] = at_random(ratio[0], words.x);
-          code[1] = at_random(ratio[1], words.y);
-          code[2] = at_random(ratio[2], words.z);
-          code[3] = at_random(ratio[3], words.w);
-        } else {
-#pragma unroll
-          for (int r = 0; r < 4; r++) code[r] = nearest(ratio[r]);
-        }
-        tile.put(group * 8 + e, quad, four_bytes(code[0], code[1], code[2], code[3]));
+      for (int r = 0; r < 8; r++) {
+        const float h =
+            __fmul_rn(g[r][e / Vector<TYPE>::WIDTH][e % Vector<TYPE>::WIDTH], by[r]);
+        ratio[r] = plain ? divisor.plainly(h) : divisor.ratio(h);
       }
+      uint32_t code[8];
+      if constexpr (RANDOM) {
+        const uint4 words = philox(key, (n0 + group * 8 + e) * blocks + m0 / 8 + eight);
+#pragma unroll
+        for (int r = 0; r < 8; r++)
+          code[r] = at_random(
+              ratio[r], r / 2 == 0 ? words.x : r / 2 == 1 ? words.y : r / 2 == 2 ? words.z : words.w,
+              r % 2);
+      } else {
+#pragma unroll
+        for (int r = 0; r < 8; r++) code[r] = nearest(ratio[r]);
+      }
+      tile.put(group * 8 + e, eight * 2, four_bytes(code[0], code[1], code[2], code[3]));
+      tile.put(group * 8 + e, eight * 2 + 1, four_bytes(code[4], code[5], code[6], code[7]));
     }
   }
   __syncthreads();
@@ -100,22 +112,16 @@ __global__ void __launch_bounds__(TURN_THREADS)
   __shared__ TurnedTile tile;
   const int c0 = blockIdx.x * SIDE, r0 = blockIdx.y * SIDE;
   const int columns = min(SIDE, in_columns - c0), rows = min(SIDE, in_rows - r0);
-  const int group = threadIdx.x % 16;
-  constexpr int QUADS = SIDE / 4 / (TURN_THREADS / 16);
-  if (group * 8 < columns) {
-    uint2 four[QUADS][4];
+  const int group = threadIdx.x % 16, eight = threadIdx.x / 16;
+  if (group * 8 < columns && eight * 8 < rows) {
+    const int8_t* const from = in + (r0 + eight * 8) * pitch + c0 + group * 8;
+    uint2 four[2][4];
 #pragma unroll
-    for (int q = 0; q < QUADS; q++)
+    for (int r = 0; r < 8; r++)
+      four[r / 4][r % 4] = __ldg(reinterpret_cast<const uint2*>(from + r * pitch));
 #pragma unroll
-      for (int r = 0; r < 4; r++) {
-        const int at = (threadIdx.x / 16 + q * (TURN_THREADS / 16)) * 4 + r;
-        four[q][r] = make_uint2(0, 0);
-        if (at < rows)
-          four[q][r] = __ldg(reinterpret_cast<const uint2*>(in + (r0 + at) * pitch + c0 + group * 8));
-      }
-#pragma unroll
-    for (int q = 0; q < QUADS; q++) {
-      const int quad = threadIdx.x / 16 + q * (TURN_THREADS / 16);
+    for (int q = 0; q < 2; q++) {
+      const int quad = eight * 2 + q;
 #pragma unroll
       for (int half = 0; half < 2; half++) {
         uint32_t r[4];

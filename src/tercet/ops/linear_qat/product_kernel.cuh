@@ -24,8 +24,11 @@
 constexpr int THREADS = 384, GROUP_THREADS = 128;
 constexpr int STAGES = 4, AHEAD = 2;
 constexpr int A_BYTES = TILE_M * DEPTH, B_BYTES = TILE_N * DEPTH, STAGE_BYTES = A_BYTES + B_BYTES;
-// the ring and the warps' memory at multiples of 1 KiB, then barriers
-constexpr int SHARED_BYTES = 1024 + STAGES * STAGE_BYTES + WARPS * WARP_BYTES + 2 * STAGES * 8;
+// the ring and the warps' memory at multiples of 1 KiB, then factors and barriers
+constexpr int ALIGNED = 128;  // as dynamic shared memory is declared
+constexpr int SHARED_BYTES =
+    1024 - ALIGNED + STAGES * STAGE_BYTES + WARPS * WARP_BYTES + 2 * FACTOR_BYTES + 2 * STAGES * 8;
+static_assert(SHARED_BYTES <= 227 * 1024, "a block has so much");
 
 struct Tiles {
   int above, across;  // of clusters
@@ -88,7 +91,7 @@ __device__ void produce(Ring ring, const Tiles& tiles, const CUtensorMap* a_map,
 template <int CM, int CN>
 __device__ void consume(Ring ring, const Tiles& tiles, const Result& result,
                         const CUtensorMap* out_map, int cluster, int clusters, int rank, int warp,
-                        uint8_t* turn) {
+                        uint32_t turn, uint32_t shared) {
   const int lane = threadIdx.x % 32, group = warp / 4;
   const int across = rank % CN, above = rank / CN;
   // lane i tells the i-th of the blocks that send here: those of these rows, then of these columns
@@ -108,6 +111,12 @@ __device__ void consume(Ring ring, const Tiles& tiles, const Result& result,
       asm volatile("bar.sync 1, %0;" ::"n"(2 * GROUP_THREADS) : "memory");
       ahead = 0;
     }
+    const Place place(tiles, tile);
+    const int m = (place.m * CM + above) * TILE_M + warp * 16;
+    const int n = (place.n * CN + across) * TILE_N;
+    Factors factors;
+    factors.shared = shared;
+    factors.load(result, m, n);
     int sums[128];
 #pragma unroll
     for (int i = 0; i < 128; i++) sums[i] = 0;
@@ -131,10 +140,8 @@ __device__ void consume(Ring ring, const Tiles& tiles, const Result& result,
     wgmma::wait<0>();
     wgmma::pin(sums);
     release(before);
-    const Place place(tiles, tile);
-    const int m = (place.m * CM + above) * TILE_M + warp * 16;
-    const int n = (place.n * CN + across) * TILE_N;
-    write(sums, result, out_map, m, n, turn);
+    factors.share(group);
+    write(sums, factors, result, out_map, m, n, turn);
   }
   // a block that ends takes its shared memory along
   if (lane == 0) tma::wait_for_stores<0>();
@@ -145,12 +152,13 @@ __global__ void __launch_bounds__(THREADS, 1)
     product(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
             const __grid_constant__ CUtensorMap out_map, const Tiles tiles, const Result result) {
   constexpr int BLOCKS = CM * CN;
-  extern __shared__ uint8_t memory[];
+  extern __shared__ __align__(ALIGNED) uint8_t memory[];
   uint8_t* const aligned = memory + (1024 - mbarrier::address_of(memory) % 1024) % 1024;
   uint8_t* const turns = aligned + STAGES * STAGE_BYTES;
   Ring ring;
   ring.data = mbarrier::address_of(aligned);
-  ring.full = mbarrier::address_of(turns + WARPS * WARP_BYTES);
+  const uint32_t factors = mbarrier::address_of(turns + WARPS * WARP_BYTES);
+  ring.full = factors + 2 * FACTOR_BYTES;
   ring.empty = ring.full + STAGES * 8;
   const int cluster = blockIdx.x / BLOCKS, rank = blockIdx.x % BLOCKS;
   const int clusters = gridDim.x / BLOCKS;
@@ -178,8 +186,10 @@ __global__ void __launch_bounds__(THREADS, 1)
       produce<CM, CN>(ring, tiles, &a_map, &b_map, cluster, clusters, rank);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    consume<CM, CN>(ring, tiles, result, &out_map, cluster, clusters, rank, warp - 4,
-                    turns + (warp - 4) * WARP_BYTES);
+    const int own = warp - 4;
+    consume<CM, CN>(ring, tiles, result, &out_map, cluster, clusters, rank, own,
+                    mbarrier::address_of(turns + own * WARP_BYTES),
+                    factors + own / 4 * FACTOR_BYTES);
   }
   // others may still send to this block's shared memory
   if constexpr (BLOCKS > 1)

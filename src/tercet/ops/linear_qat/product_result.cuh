@@ -38,31 +38,68 @@ __device__ uint32_t two(float low, float high) {
   return both;
 }
 
-// The numbers of out at 8 columns of a warp's 16 rows: [half][i] is row 8 half + lane / 4, column
-// 2 (lane % 4) + i.
-struct Eight {
-  float of[2][2];
-  __device__ Eight(const int* sums, const Result& result, const float (&row)[2], int n) {
-    const int at = n + threadIdx.x % 4 * 2;
+// What a tile's sums are multiplied with. Loaded before there are sums, for the memory's latency would
+// be waited for at each step of the writing; the columns' meet in shared memory, where each of the two
+// groups of warps has FACTOR_BYTES of its own.
+constexpr int FACTOR_BYTES = TILE_N * 4;
+struct Factors {
+  float row[2];     // of rows lane / 4 and 8 + lane / 4
+  float column[2];  // of columns thread and 128 + thread of the group
+  uint32_t shared;
+
+  __device__ void load(const Result& result, int m, int n) {
+    const int thread = threadIdx.x % 128;
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-      const bool inside = at + i < result.n;
-      float column = 1.f, bias = 0.f;
-      if (result.column)
-        column = inside ? __ldg(result.column + (result.one_column ? 0 : at + i)) : 0.f;
-      if (result.bias && inside) bias = number(result.bias, at + i, result.bias_type);
+      const int at_m = m + i * 8 + threadIdx.x % 32 / 4, at_n = n + i * 128 + thread;
+      row[i] = at_m < result.m ? __ldg(result.row + at_m) : 0.f;
+      column[i] = 1.f;
+      if (result.column && at_n < result.n)
+        column[i] = __ldg(result.column + (result.one_column ? 0 : at_n));
+    }
+  }
+  // all warps of the group
+  __device__ void share(int group) const {
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+      asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared + threadIdx.x % 128 * 4 + i * 512),
+                   "f"(column[i])
+                   : "memory");
+    asm volatile("bar.sync %0, 128;" ::"r"(2 + group) : "memory");
+  }
+};
+
+__device__ inline float2 two_of(uint32_t shared) {
+  float2 v;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(shared));
+  return v;
+}
+
+// The numbers of out at 8 columns of a warp's 16 rows, from column c of the tile on: [half][i] is row
+// 8 half + lane / 4, column 2 (lane % 4) + i.
+struct Eight {
+  float of[2][2];
+  __device__ Eight(const int (&sums)[128], const Factors& factors, const Result& result, int n,
+                   int c) {
+    const int at = threadIdx.x % 4 * 2 + c;
+    const float2 column = two_of(factors.shared + at * 4);
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const bool biased = result.bias && n + at + i < result.n;
+      const float bias = biased ? number(result.bias, n + at + i, result.bias_type) : 0.f;
 #pragma unroll
       for (int half = 0; half < 2; half++)
-        of[half][i] = __fmaf_rn(__fmul_rn(static_cast<float>(sums[half * 2 + i]), column),
-                                row[half], bias);
+        of[half][i] =
+            __fmaf_rn(__fmul_rn(static_cast<float>(sums[c / 2 + half * 2 + i]), i ? column.y : column.x),
+                      factors.row[half], bias);
     }
   }
 };
 
 // 16-bit numbers: 64 columns a turn
 template <int TYPE>
-__device__ void write_turns(const int (&sums)[128], const Result& result, const float (&row)[2],
-                            const CUtensorMap* map, int m, int n, uint32_t turn) {
+__device__ void write_turns(const int (&sums)[128], const Factors& factors,
+                            const Result& result, const CUtensorMap* map, int m, int n, uint32_t turn) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int from = 0; from < TILE_N; from += 64) {
@@ -71,8 +108,7 @@ __device__ void write_turns(const int (&sums)[128], const Result& result, const 
     __syncwarp();
 #pragma unroll
     for (int c = from; c < from + 64; c += 16) {
-      const Eight left(sums + c / 2, result, row, n + c), right(sums + c / 2 + 4, result, row,
-                                                                n + c + 8);
+      const Eight left(sums, factors, result, n, c), right(sums, factors, result, n, c + 8);
       // lanes 8 i .. 8 i + 7 name the rows of matrix i: rows 0 and 8 on, then the next 8 columns
       const int line = lane % 16, piece = ((c - from) / 8 + lane / 16) ^ (line % 8);
       asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
@@ -90,9 +126,8 @@ __device__ void write_turns(const int (&sums)[128], const Result& result, const 
 }
 
 // floats: 32 columns a turn
-__device__ inline void write_floats(const int (&sums)[128], const Result& result,
-                                    const float (&row)[2], const CUtensorMap* map, int m, int n,
-                                    uint32_t turn) {
+__device__ inline void write_floats(const int (&sums)[128], const Factors& factors,
+                                    const Result& result, const CUtensorMap* map, int m, int n, uint32_t turn) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int from = 0; from < TILE_N; from += 32) {
@@ -101,7 +136,7 @@ __device__ inline void write_floats(const int (&sums)[128], const Result& result
     __syncwarp();
 #pragma unroll
     for (int c = from; c < from + 32; c += 8) {
-      const Eight eight(sums + c / 2, result, row, n + c);
+      const Eight eight(sums, factors, result, n, c);
 #pragma unroll
       for (int half = 0; half < 2; half++) {
         const int piece = ((c - from) / 4 + lane % 4 / 2) ^ (lane / 4);
@@ -118,12 +153,12 @@ __device__ inline void write_floats(const int (&sums)[128], const Result& result
 }
 
 // rows that do not begin at multiples of 16 bytes: number by number
-__device__ inline void write_singly(const int (&sums)[128], const Result& result,
-                                    const float (&row)[2], int m, int n) {
+__device__ inline void write_singly(const int (&sums)[128], const Factors& factors,
+                                    const Result& result, int m, int n) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int c = 0; c < TILE_N; c += 8) {
-    const Eight eight(sums + c / 2, result, row, n + c);
+    const Eight eight(sums, factors, result, n, c);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       const int at_m = m + i / 2 * 8 + lane / 4, at_n = n + c + lane % 4 * 2 + i % 2;
@@ -141,21 +176,14 @@ __device__ inline void write_singly(const int (&sums)[128], const Result& result
 
 // One warp's rows m .. m + 15 of the columns from n on. `turn` is memory of the warp's own, in which
 // pieces of 16 bytes lie as the copy engine's swizzle wants them.
-__device__ inline void write(const int (&sums)[128], const Result& result, const CUtensorMap* map,
-                             int m, int n, uint8_t* turn) {
-  float row[2];
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-    const int at = m + half * 8 + threadIdx.x % 32 / 4;
-    row[half] = at < result.m ? __ldg(result.row + at) : 0.f;
-  }
-  const uint32_t memory = mbarrier::address_of(turn);
+__device__ inline void write(const int (&sums)[128], const Factors& factors, const Result& result,
+                             const CUtensorMap* map, int m, int n, uint32_t turn) {
   if (!result.mapped)
-    write_singly(sums, result, row, m, n);
+    write_singly(sums, factors, result, m, n);
   else if (result.type == FLOAT32)
-    write_floats(sums, result, row, map, m, n, memory);
+    write_floats(sums, factors, result, map, m, n, turn);
   else if (result.type == FLOAT16)
-    write_turns<FLOAT16>(sums, result, row, map, m, n, memory);
+    write_turns<FLOAT16>(sums, factors, result, map, m, n, turn);
   else
-    write_turns<BFLOAT16>(sums, result, row, map, m, n, memory);
+    write_turns<BFLOAT16>(sums, factors, result, map, m, n, turn);
 }
