@@ -4,8 +4,9 @@ python benchmarks/training/linear_step.py [--out FILE] [--tokens M] [--rows N] [
 
 Every mode starts from a bf16 master weight and ends with gradients of x and of it, and includes all
 that it quantizes, the weight too. Modes are checked first: y and both gradients beside float32's on
-the values that the mode stands for. Then all run interleaved, several steps at once (so that no
-mode waits for the host), and the median counts. torchao's modes are timed where it is installed.
+the values that the mode stands for. Then all run in turns, many steps at a time, so that no mode
+waits for the host and each meets the power limit that is its own; the median counts. torchao's
+modes are timed where it is installed.
 """
 
 import argparse
@@ -14,18 +15,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from time import perf_counter
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
 from tercet.harness.attempt import Failure, attempt
+from tercet.harness.device_state import DeviceState, device_state, state_metrics
 from tercet.ops.fake_quantize import fake_quantize
 from tercet.ops.linear_qat import linear_qat, transposed
 from tercet.records import Environment, Outcome, Record, append
 
 SCHEME = "ternary-channel-float32"
-STEPS, ROUNDS = 6, 7
+STEPS, ROUNDS = 40, 5
+WARM_SECONDS = 0.15
 Layer = Callable[[Tensor], Tensor]
 # |found - wanted| / |wanted| of y, of the gradient of x and of that of the weight: what 8-bit codes
 # of normal numbers cost (1.2 % a rounding), with room for bf16
@@ -47,6 +52,13 @@ class Mode:
     ternary: bool = True
     compiled: bool = False
     limit: float = CLOSE
+
+
+class Burst(NamedTuple):
+    """Microseconds a step, and the GPU near the end of it."""
+
+    step_us: float
+    state: DeviceState | None
 
 
 def unquantized(weight: Tensor) -> Layer:
@@ -173,20 +185,33 @@ def off_by(found: Sequence[Tensor], exact: Sequence[Tensor]) -> float:
     )
 
 
-def timed(steps: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[float]]:
-    """Microseconds a step, interleaved."""
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(rounds):
-        for name, step in steps.items():
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+def timed(steps: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, list[Burst]]:
+    """Bursts of each mode, in turns, every other round backwards.
+
+    Each runs for WARM_SECONDS first: what is timed is a GPU that has been busy with this very work,
+    at the clock that its power allows, as in training.
+    """
+    bursts: dict[str, list[Burst]] = {name: [] for name in steps}
+    for at in range(rounds):
+        for name in list(steps)[:: -1 if at % 2 else 1]:
+            bursts[name].append(_burst(steps[name]))
+    return bursts
+
+
+def _burst(step: Callable[[], object]) -> Burst:
+    begun = perf_counter()
+    while perf_counter() - begun < WARM_SECONDS:
+        for _ in range(8):
             step()
-            start.record()
-            for _ in range(STEPS):
-                step()
-            end.record()
-            end.synchronize()
-            times[name].append(start.elapsed_time(end) * 1e3 / STEPS)
-    return times
+        torch.cuda.synchronize()
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(STEPS):
+        step()
+    end.record()
+    state = device_state("cuda")
+    end.synchronize()
+    return Burst(start.elapsed_time(end) * 1e3 / STEPS, state)
 
 
 def run(options: argparse.Namespace) -> list[Record]:
@@ -225,16 +250,18 @@ def run(options: argparse.Namespace) -> list[Record]:
         else:
             errors[name] = made[1]
             steps[name] = lambda layer=made[0]: gradients(layer, x, weight, grad)
-    times = timed(steps, options.rounds)
-    base = median(times["bf16"]) if "bf16" in times else None
-    for name, taken in times.items():
-        time = median(taken)
-        ratio = {} if base is None else {"ratio_to_bf16": time / base}
+    bursts = timed(steps, options.rounds)
+    middle = {name: median(burst.step_us for burst in own) for name, own in bursts.items()}
+    base = middle.get("bf16")
+    for name, own in bursts.items():
+        taken = [burst.step_us for burst in own]
+        ratio = {} if base is None else {"ratio_to_bf16": middle[name] / base}
         records.append(
             Record(kind="training step", subject="linear_qat", environment=environment,
                    settings={**settings, "mode": name},
-                   metrics={"time_us": time, "time_us_low": min(taken), "time_us_high": max(taken),
-                            "relative_error": errors[name], **ratio})
+                   metrics={"time_us": middle[name], "time_us_low": min(taken),
+                            "time_us_high": max(taken), "relative_error": errors[name], **ratio,
+                            **state_metrics(own[0].state, own[-1].state)})
         )  # fmt: skip
     return records
 

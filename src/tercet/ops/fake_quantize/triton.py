@@ -353,7 +353,7 @@ def gradient(
 
 
 def _options(direction: str, n: int, k: int, width: int, held: bool) -> dict[str, int]:
-    """HELD and TILE, columns and elements that a program has at once; 16 elements a thread."""
+    """HELD and TILE, columns and elements that a program has at once; 32 elements a thread."""
     if interpreting():
         return {"HELD": 256, "TILE": 1 << 14, "num_warps": 4}
     wanted = triton.next_power_of_2(width)
@@ -361,7 +361,7 @@ def _options(direction: str, n: int, k: int, width: int, held: bool) -> dict[str
     default = {
         "HELD": _HELD,
         "TILE": max(tile, 2048),
-        "num_warps": min(max(tile // 512, 4), 32),
+        "num_warps": min(max(tile // 1024, 4), 32),
     }
     return dict(configuration("fake_quantize", "triton", {"N": n, "K": k}, default, direction))
 

@@ -55,15 +55,35 @@ struct Divisor {
 };
 
 // the code in the low byte: adding 1.5 * 2^23 rounds to nearest, ties to even
+constexpr float TO_INTEGER = 12582912.f;
 __device__ inline uint32_t nearest(float ratio) {
-  return __float_as_uint(__fadd_rn(ratio, 12582912.f));
+  return __float_as_uint(__fadd_rn(ratio, TO_INTEGER));
+}
+
+// Codes to nearest of COUNT numbers. A product with the reciprocal rounds as the quotient does unless
+// that is within 2^-16 of a tie, which the remainder shows: then, once in 25,000 numbers, all are
+// divided to the bit.
+template <int COUNT>
+__device__ void nearest_codes(uint32_t (&code)[COUNT], const float (&x)[COUNT], const Divisor& by,
+                              bool plain) {
+  float farthest = 0.f;
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) {
+    const float shifted = __fmaf_rn(x[i], by.inverse, TO_INTEGER);
+    const float rest = __fmaf_rn(__fadd_rn(shifted, -TO_INTEGER), by.minus, x[i]);
+    farthest = fmaxf(farthest, fabsf(rest));
+    code[i] = __float_as_uint(shifted);
+  }
+  if (plain && farthest < -0.49998f * by.minus) return;
+#pragma unroll
+  for (int i = 0; i < COUNT; i++) code[i] = nearest(by.ratio(x[i]));
 }
 
 // floor(ratio + u), u = 2^-16 times the lower or upper half of a random word
 __device__ inline uint32_t at_random(float ratio, uint32_t word, int upper) {
   const uint32_t bits = upper ? word >> 9 & 0x7FFF80 : word << 7 & 0x7FFF80;
   const float uniform = __fadd_rn(__uint_as_float(bits | 0x3F800000), -1.f);
-  return __float_as_uint(__fadd_rd(__fadd_rn(ratio, uniform), 12582912.f));
+  return __float_as_uint(__fadd_rd(__fadd_rn(ratio, uniform), TO_INTEGER));
 }
 
 __device__ inline uint32_t four_bytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {

@@ -20,10 +20,10 @@ int launch_rows(const Grad& grad, const Rows& rows, int* blocks, cudaStream_t st
   const int units = grad.n / Vector<TYPE>::WIDTH, warps = (units + 32 * VECTORS - 1) / (32 * VECTORS);
   int stages = row_stream::MAX_STAGES, bytes = 0;
   for (; stages; stages--) {
-    bytes = grad.n * 4 + row_stream::slot_bytes(VECTORS, warps, stages);
+    bytes = row_stream::slot_bytes(VECTORS, warps, stages);
     if (bytes <= MOST_BYTES) break;
   }
-  if (!stages || warps > row_stream::MAX_WARPS) return cudaErrorInvalidValue;
+  if (!stages || warps > MOST_WARPS) return cudaErrorInvalidValue;
   const auto error = row_stream::grid_of(kernel, grad.m, warps * 32, bytes, blocks);
   if (error) return error;
   if (*blocks > rows.most_blocks) *blocks = rows.most_blocks;
@@ -35,18 +35,19 @@ int launch_rows(const Grad& grad, const Rows& rows, int* blocks, cudaStream_t st
 template <int TYPE>
 int launch_rows_of(const Grad& grad, const Rows& rows, int* blocks, cudaStream_t stream) {
   constexpr int WIDTH = Vector<TYPE>::WIDTH;
-  // as few vectors a lane as 32 warps allow
-  if (grad.n <= 1024 * WIDTH) return launch_rows<TYPE, 1>(grad, rows, blocks, stream);
-  if (grad.n <= 2048 * WIDTH) return launch_rows<TYPE, 2>(grad, rows, blocks, stream);
+  // two blocks on a multiprocessor are better than one, four vectors a lane better than eight
+  if (grad.n <= 512 * WIDTH) return launch_rows<TYPE, 1>(grad, rows, blocks, stream);
+  if (grad.n <= 1024 * WIDTH) return launch_rows<TYPE, 2>(grad, rows, blocks, stream);
+  if (grad.n <= 2048 * WIDTH) return launch_rows<TYPE, 4>(grad, rows, blocks, stream);
   if constexpr (WIDTH == 4)
-    if (grad.n <= 4096 * WIDTH) return launch_rows<TYPE, 4>(grad, rows, blocks, stream);
+    if (grad.n <= 4096 * WIDTH) return launch_rows<TYPE, 8>(grad, rows, blocks, stream);
   return cudaErrorInvalidValue;
 }
 
 template <int TYPE>
 void launch_columns(const Grad& grad, const float* row, const float* scales, const int64_t* seed,
                     int8_t* codes, cudaStream_t stream) {
-  const dim3 grid((grad.n + SIDE - 1) / SIDE, (grad.m + SIDE - 1) / SIDE);
+  const dim3 grid((grad.n + SIDE - 1) / SIDE * ((grad.m + SIDE - 1) / SIDE));
   if (seed)
     column_codes<TYPE, true><<<grid, TURN_THREADS, 0, stream>>>(grad, row, scales, seed, codes);
   else
@@ -81,7 +82,7 @@ extern "C" int tercet_gradient_codes(const void* data, int64_t pitch, int type, 
 
 extern "C" int tercet_turned_codes(const int8_t* in, int64_t pitch, int8_t* out, int rows, int columns,
                                    void* stream) {
-  const dim3 grid((columns + SIDE - 1) / SIDE, (rows + SIDE - 1) / SIDE);
+  const dim3 grid((columns + SIDE - 1) / SIDE * ((rows + SIDE - 1) / SIDE));
   turn_codes<<<grid, TURN_THREADS, 0, static_cast<cudaStream_t>(stream)>>>(in, pitch, out, rows,
                                                                           columns);
   return cudaGetLastError();

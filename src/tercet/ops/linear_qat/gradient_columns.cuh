@@ -5,6 +5,20 @@
 
 constexpr int SIDE = 128, TURN_THREADS = 256;
 
+// Which tile a block turns over. Blocks that run at the same time have tiles in bands of 8 rows of
+// tiles: what they write next to each other in memory is 1 KiB, and what they read more.
+struct TilePlace {
+  int row, column;  // first
+  __device__ TilePlace(int rows, int columns) {
+    constexpr int BAND = 8;
+    const int above = (rows + SIDE - 1) / SIDE, across = (columns + SIDE - 1) / SIDE;
+    const int band = blockIdx.x / (BAND * across), within = blockIdx.x % (BAND * across);
+    const int height = min(BAND, above - band * BAND);
+    row = (band * BAND + within % height) * SIDE;
+    column = within / height * SIDE;
+  }
+};
+
 // A tile [128 columns][32 words of 4 rows]. Threads write the words of 8 columns each, and read 16
 // bytes of one: words lie where the column's number above 8 moves them, and neither meets a bank
 // twice.
@@ -42,13 +56,14 @@ struct Divisors {
 // rows of a column share a block of Philox, column n and row m have half m % 8 of block
 // n ceil(M / 8) + m / 8.
 template <int TYPE, bool RANDOM>
-__global__ void __launch_bounds__(TURN_THREADS, RANDOM || TYPE == FLOAT32 ? 2 : 3)
+__global__ void __launch_bounds__(TURN_THREADS, TYPE == FLOAT32 ? 2 : 3)
     column_codes(const Grad grad, const float* row, const float* scales, const int64_t* seed,
                  int8_t* codes) {
   constexpr int PARTS = 8 / Vector<TYPE>::WIDTH;  // vectors that hold 8 columns
   __shared__ TurnedTile tile;
   __shared__ Divisors divisors;
-  const int n0 = blockIdx.x * SIDE, m0 = (gridDim.y - 1 - blockIdx.y) * SIDE;
+  const TilePlace place(grad.m, grad.n);
+  const int n0 = place.column, m0 = (grad.m - 1) / SIDE * SIDE - place.row;
   const int columns = min(SIDE, grad.n - n0), rows = min(SIDE, grad.m - m0);
   const int group = threadIdx.x % 16, eight = threadIdx.x / 16;  // of columns, of rows
   const bool mine = group * 8 < columns && eight * 8 < rows;
@@ -79,24 +94,20 @@ __global__ void __launch_bounds__(TURN_THREADS, RANDOM || TYPE == FLOAT32 ? 2 : 
 #pragma unroll
     for (int e = 0; e < 8; e++) {
       const Divisor divisor = divisors[group * 8 + e];
-      float ratio[8];
+      float h[8];
 #pragma unroll
-      for (int r = 0; r < 8; r++) {
-        const float h =
-            __fmul_rn(g[r][e / Vector<TYPE>::WIDTH][e % Vector<TYPE>::WIDTH], by[r]);
-        ratio[r] = plain ? divisor.plainly(h) : divisor.ratio(h);
-      }
+      for (int r = 0; r < 8; r++)
+        h[r] = __fmul_rn(g[r][e / Vector<TYPE>::WIDTH][e % Vector<TYPE>::WIDTH], by[r]);
       uint32_t code[8];
       if constexpr (RANDOM) {
         const uint4 words = philox(key, (n0 + group * 8 + e) * blocks + m0 / 8 + eight);
 #pragma unroll
         for (int r = 0; r < 8; r++)
           code[r] = at_random(
-              ratio[r], r / 2 == 0 ? words.x : r / 2 == 1 ? words.y : r / 2 == 2 ? words.z : words.w,
-              r % 2);
+              plain ? divisor.plainly(h[r]) : divisor.ratio(h[r]),
+              r / 2 == 0 ? words.x : r / 2 == 1 ? words.y : r / 2 == 2 ? words.z : words.w, r % 2);
       } else {
-#pragma unroll
-        for (int r = 0; r < 8; r++) code[r] = nearest(ratio[r]);
+        nearest_codes(code, h, divisor, plain);
       }
       tile.put(group * 8 + e, eight * 2, four_bytes(code[0], code[1], code[2], code[3]));
       tile.put(group * 8 + e, eight * 2 + 1, four_bytes(code[4], code[5], code[6], code[7]));
@@ -110,7 +121,8 @@ __global__ void __launch_bounds__(TURN_THREADS, RANDOM || TYPE == FLOAT32 ? 2 : 
 __global__ void __launch_bounds__(TURN_THREADS)
     turn_codes(const int8_t* in, int64_t pitch, int8_t* out, int in_rows, int in_columns) {
   __shared__ TurnedTile tile;
-  const int c0 = blockIdx.x * SIDE, r0 = blockIdx.y * SIDE;
+  const TilePlace place(in_rows, in_columns);
+  const int c0 = place.column, r0 = place.row;
   const int columns = min(SIDE, in_columns - c0), rows = min(SIDE, in_rows - r0);
   const int group = threadIdx.x % 16, eight = threadIdx.x / 16;
   if (group * 8 < columns && eight * 8 < rows) {

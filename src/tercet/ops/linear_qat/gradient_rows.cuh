@@ -4,6 +4,8 @@
 #include "codes_of.cuh"
 #include "row_stream.cuh"
 
+constexpr int MOST_WARPS = 16;  // columns' numbers lie in registers: 128 a thread
+
 struct Grad {
   const void* data;
   int64_t pitch;  // bytes from row to row, a multiple of 16
@@ -13,32 +15,30 @@ struct Grad {
 // VECTORS of 16 bytes a lane. `tops` [blocks, N] takes the largest of each column in this block's
 // rows; null where nobody asks.
 template <int TYPE, int VECTORS>
-__global__ void __launch_bounds__(1024, 1)
+__global__ void __launch_bounds__(32 * MOST_WARPS, 1)
     row_codes(const Grad grad, const float* column, int one_column, const float* row, int8_t* codes,
               float* scales, float* tops, int stages) {
   using One = Vector<TYPE>;
   constexpr int WIDTH = One::WIDTH;
   __shared__ int maxima[2][row_stream::MAX_WARPS];
   __shared__ uint64_t barriers[row_stream::MAX_WARPS * row_stream::MAX_STAGES];
-  extern __shared__ float4 memory[];  // what h is scaled with, then the slots of the rows
+  extern __shared__ uint4 slots[];
   const int thread = threadIdx.x, threads = blockDim.x, lane = thread % 32;
-  const int units = grad.n / WIDTH;
-  // of each unit's numbers the first four, then of each the next four
-  float4* const columns = memory;
-  for (int v = thread; v < grad.n / 4; v += threads) {
-    const float one = one_column ? __ldg(column) : 0.f;
-    columns[v % (WIDTH / 4) * units + v / (WIDTH / 4)] =
-        one_column ? make_float4(one, one, one, one)
-                   : __ldg(reinterpret_cast<const float4*>(column) + v);
-  }
   for (int i = thread; i < 2 * row_stream::MAX_WARPS; i += threads)
     maxima[i / row_stream::MAX_WARPS][i % row_stream::MAX_WARPS] = 0;
-  row_stream::WarpShare<VECTORS> share(grad.data, grad.pitch, grad.m, units, stages,
-                                       memory + grad.n / 4, barriers);
-  __syncthreads();
-  float top[VECTORS][WIDTH];
+  row_stream::WarpShare<VECTORS> share(grad.data, grad.pitch, grad.m, grad.n / WIDTH, stages, slots,
+                                       barriers);
+  // of the lane's columns: what they are scaled with, and the largest so far
+  float by[VECTORS][WIDTH], top[VECTORS][WIDTH];
 #pragma unroll
-  for (int i = 0; i < VECTORS * WIDTH; i++) top[i / WIDTH][i % WIDTH] = 0.f;
+  for (int i = 0; i < VECTORS; i++)
+#pragma unroll
+    for (int e = 0; e < WIDTH; e++) {
+      const int n = share.unit(i) * WIDTH + e;
+      by[i][e] = share.inside(i) ? __ldg(column + (one_column ? 0 : n)) : 0.f;
+      top[i][e] = 0.f;
+    }
+  __syncthreads();
   float row_next = tops && static_cast<int>(blockIdx.x) < grad.m ? __ldg(row + blockIdx.x) : 0.f;
   int turn = 0;
   for (int m = blockIdx.x; m < grad.m; m += gridDim.x, turn ^= 1) {
@@ -52,51 +52,35 @@ __global__ void __launch_bounds__(1024, 1)
     share.taken();
     const float row_now = row_next;
     if (tops && m + static_cast<int>(gridDim.x) < grad.m) row_next = __ldg(row + m + gridDim.x);
-    const auto scaled = [&](int i, float(&h)[WIDTH]) {
-      const int v = share.unit(i);
-#pragma unroll
-      for (int part = 0; part < WIDTH / 4; part++) {
-        const float4 by = columns[part * units + v];
-        h[part * 4] = __fmul_rn(now[i][part * 4], by.x);
-        h[part * 4 + 1] = __fmul_rn(now[i][part * 4 + 1], by.y);
-        h[part * 4 + 2] = __fmul_rn(now[i][part * 4 + 2], by.z);
-        h[part * 4 + 3] = __fmul_rn(now[i][part * 4 + 3], by.w);
-      }
-    };
     float most = 0.f;
 #pragma unroll
-    for (int i = 0; i < VECTORS; i++) {
-      if (!share.inside(i)) continue;
-      float h[WIDTH];
-      scaled(i, h);
+    for (int i = 0; i < VECTORS; i++)
 #pragma unroll
-      for (int e = 0; e < WIDTH; e++) most = larger(most, h[e]);
-      if (tops)
+      for (int e = 0; e < WIDTH; e++) most = larger(most, __fmul_rn(now[i][e], by[i][e]));
+    const int of_warp = __reduce_max_sync(~0u, __float_as_int(most));
+    if (lane == 0) maxima[turn][thread / 32] = of_warp;
+    // between a warp's maximum and all warps': what needs neither
+    if (tops)
+#pragma unroll
+      for (int i = 0; i < VECTORS; i++)
 #pragma unroll
         for (int e = 0; e < WIDTH; e++)
           top[i][e] = larger(top[i][e], __fmul_rn(now[i][e], row_now));
-    }
-    const int of_warp = __reduce_max_sync(~0u, __float_as_int(most));
-    if (lane == 0) maxima[turn][thread / 32] = of_warp;
     __syncthreads();
     const float absmax = __int_as_float(__reduce_max_sync(~0u, maxima[turn][lane]));
     const float scale = __fdiv_rn(absmax, 127.f);
     if (thread == 0) scales[m] = scale;
     const Divisor divisor(scale);
+    const bool plain = divisor.plain();
     int8_t* const out = codes + static_cast<int64_t>(m) * grad.n;
 #pragma unroll
     for (int i = 0; i < VECTORS; i++) {
       if (!share.inside(i)) continue;
       float h[WIDTH];
-      scaled(i, h);
+#pragma unroll
+      for (int e = 0; e < WIDTH; e++) h[e] = __fmul_rn(now[i][e], by[i][e]);
       uint32_t code[WIDTH];
-      if (divisor.plain()) {
-#pragma unroll
-        for (int e = 0; e < WIDTH; e++) code[e] = nearest(divisor.plainly(h[e]));
-      } else {
-#pragma unroll
-        for (int e = 0; e < WIDTH; e++) code[e] = nearest(divisor.ratio(h[e]));
-      }
+      nearest_codes(code, h, divisor, plain);
       uint32_t* const to = reinterpret_cast<uint32_t*>(out) + share.unit(i) * (WIDTH / 4);
       const uint32_t first = four_bytes(code[0], code[1], code[2], code[3]);
       if constexpr (WIDTH == 4)
