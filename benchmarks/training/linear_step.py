@@ -34,7 +34,7 @@ WARM_SECONDS = 0.15
 Layer = Callable[[Tensor], Tensor]
 # |found - wanted| / |wanted| of y, of the gradient of x and of that of the weight: what 8-bit codes
 # of normal numbers cost (1.2 % a rounding), with room for bf16
-CLOSE = 0.03
+CLOSE, QUANTIZED = 0.03, 0.005
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,12 +45,13 @@ class Mode:
         make: a master weight [N, K] to a function of x.
         ternary: whether the weight stands for its ternary self, or for itself.
         compiled: whether torch.compile runs on it.
-        limit: the most that it may be off by.
+        least, limit: what it may be off by: a quantized mode that is nearer was not quantized.
     """
 
     make: Callable[[Tensor], Layer]
     ternary: bool = True
     compiled: bool = False
+    least: float = QUANTIZED
     limit: float = CLOSE
 
 
@@ -104,7 +105,7 @@ def _as_module(weight: Tensor) -> torch.nn.Linear:
     return module
 
 
-def torchao_weight(kind: str) -> Callable[[Tensor], Layer]:
+def torchao_weight(kind: str, **options: bool) -> Callable[[Tensor], Layer]:
     """A prototype of torchao's quantized_training, put into a module by quantize_."""
 
     def make(weight: Tensor) -> Layer:
@@ -112,7 +113,7 @@ def torchao_weight(kind: str) -> Callable[[Tensor], Layer]:
         from torchao.quantization import quantize_
 
         module = torch.nn.Sequential(_as_module(weight))
-        quantize_(module, getattr(quantized_training, kind)())
+        quantize_(module, getattr(quantized_training, kind)(**options))
         return module
 
     return make
@@ -131,7 +132,7 @@ def torchao_float8(recipe: str) -> Callable[[Tensor], Layer]:
 
 
 MODES: Mapping[str, Mode] = {
-    "bf16": Mode(make=unquantized, ternary=False),
+    "bf16": Mode(make=unquantized, ternary=False, least=0.0),
     "eager fake-quant": Mode(make=fake),
     "compiled fake-quant": Mode(make=fake, compiled=True),
     "tercet, bf16 weight gradient": Mode(make=tercet("float", False)),
@@ -142,11 +143,14 @@ MODES: Mapping[str, Mode] = {
         make=torchao_weight("bitnet_training"), compiled=True, limit=0.1
     ),
     "torchao int8_mixed_precision_training": Mode(
-        make=torchao_weight("int8_mixed_precision_training"), ternary=False, compiled=True
+        # as a tensor subclass, its default, it ran in bf16 under torch.compile: the bits showed it
+        make=torchao_weight("int8_mixed_precision_training", module_swap=True),
+        ternary=False,
+        compiled=True,
     ),
     **{
         f"torchao float8 {recipe}": Mode(
-            make=torchao_float8(recipe), ternary=False, compiled=True, limit=0.06
+            make=torchao_float8(recipe), ternary=False, compiled=True, limit=0.1
         )
         for recipe in ("tensorwise", "rowwise", "rowwise_with_gw_hp")
     },
@@ -245,8 +249,9 @@ def run(options: argparse.Namespace) -> list[Record]:
         made = attempt(make)
         if isinstance(made, Failure):
             refuse(name, Outcome.FAILED, made.reason)
-        elif not made[1] <= mode.limit:
-            refuse(name, Outcome.WRONG, f"off by {made[1]:.3g}, at most {mode.limit}")
+        elif not mode.least <= made[1] <= mode.limit:
+            bounds = f"{mode.least} to {mode.limit}"
+            refuse(name, Outcome.WRONG, f"off by {made[1]:.3g}: expected is {bounds}")
         else:
             errors[name] = made[1]
             steps[name] = lambda layer=made[0]: gradients(layer, x, weight, grad)

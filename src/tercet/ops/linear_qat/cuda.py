@@ -16,6 +16,7 @@ from tercet.kernel.cuda import build_cuda, stream
 from tercet.kernel.device.codes_matrix import transpose
 from tercet.kernel.device.codes_product import can_be_copied
 from tercet.kernel.launch import multiprocessors
+from tercet.kernel.native import NUMBERS
 from tercet.kernel.tuned import Direction, configuration
 from tercet.ops.linear_qat import triton
 from tercet.ops.linear_qat.triton import Coded
@@ -25,7 +26,6 @@ SOURCES = ("product.cu", "gradient_codes.cu")
 CONFIGURATION = {"CLUSTER": 1, "BAND": 8}
 
 _FOLDER = Path(__file__).parent
-_NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _HOPPER = (9, 0)
 _WIDEST = 16384
 # row_codes: most on a multiprocessor
@@ -107,8 +107,8 @@ def product(
         products().tercet_codes_product(
             a.data_ptr(), a.stride(0), b.data_ptr(), b.stride(0), row.data_ptr(),
             _pointer(column), column is not None and column.numel() == 1, _pointer(bias),
-            0 if bias is None else _NUMBERS[bias.dtype],
-            out.data_ptr(), _NUMBERS[dtype], m, n, k, chosen["CLUSTER"], chosen["BAND"], stream(),
+            0 if bias is None else NUMBERS[bias.dtype],
+            out.data_ptr(), NUMBERS[dtype], m, n, k, chosen["CLUSTER"], chosen["BAND"], stream(),
         )
     )  # fmt: skip
     return out
@@ -141,7 +141,7 @@ def coded(
         tops = torch.empty((most_blocks, n), dtype=torch.float32, device=device)
     _raise(
         codings().tercet_gradient_codes(
-            grads.data_ptr(), wide, _NUMBERS[grads.dtype], m, n, scale.data_ptr(),
+            grads.data_ptr(), wide, NUMBERS[grads.dtype], m, n, scale.data_ptr(),
             scale.numel() == 1, _pointer(x_scale), codes.data_ptr(), size.data_ptr(),
             _pointer(tops), most_blocks, _pointer(seed), _pointer(by_column),
             _pointer(turned_size), stream(),
