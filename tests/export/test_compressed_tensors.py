@@ -327,7 +327,7 @@ def test_a_wrong_value_is_seen_by_verification(
 @pytest.mark.parametrize(
     ("section", "fragment"),
     [
-        ({"quant_method": "gptq"}, "unknown quantization method 'gptq'"),
+        ({"quant_method": "hqq"}, "unknown quantization method 'hqq'"),
         (None, "nothing is quantized"),
     ],
 )
