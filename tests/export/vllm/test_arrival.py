@@ -1,5 +1,7 @@
 """What a layer of vLLM's makes of the tensors of a packed checkpoint."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -109,6 +111,22 @@ def test_scales_and_rotations_of_the_input_are_applied_to_the_shard() -> None:
     turned = hadamard_transform(inputs().double() * scale.double(), 32)
     expected = turned @ weight.dequantize(torch.float64).T
     torch.testing.assert_close(total.double(), expected, rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("more", [{}, {"hadamard": 32, "activation": "int8_token"}])
+def test_it_is_one_graph_for_the_compiler(more: dict[str, Any]) -> None:
+    """vLLM compiles whole models and takes no break in their graph."""
+    weights = [packed("ternary", 32, 1), packed("nonary", 16, 2)]
+    modules = [
+        (f"layer.{i}", PackedModule(format=w.scheme.name, shape=w.shape, **more))
+        for i, w in enumerate(weights)
+    ]
+    arrival = Arrival(modules, [whole(w.shape) for w in weights])
+    for index, weight in enumerate(weights):
+        send(arrival, index, weight)
+    product = arrival.product(CPU, 48)
+    compiled = torch.compile(product, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(inputs(), torch.ones(48)), product(inputs(), torch.ones(48)))
 
 
 def test_a_rotation_across_ranks_is_refused() -> None:

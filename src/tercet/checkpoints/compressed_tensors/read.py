@@ -38,6 +38,11 @@ from tercet.errors import CheckpointError, UnsupportedError
 from tercet.formats import ELEMENTS, Granularity, Scaling, Scheme, storage
 from tercet.formats.scheme import DENSEST_STORAGE
 
+_DYNAMIC = {
+    "int8_token": Activations(type="int"),
+    "fp8_token": Activations(type="float"),
+}
+"""8 bits, symmetric, one scale a token, found at run time."""
 _PARTS = ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point")
 
 
@@ -170,13 +175,13 @@ def _activation(group: Group, module: str) -> Any:
     given = group.input_activations
     if given is None:
         return None
-    known = Activations(num_bits=8, type="int", symmetric=True, strategy="token", dynamic=True)
-    if given != known:
-        raise UnsupportedError(
-            f"{module}: its inputs are quantized as {given.model_dump()}; Tercet knows dynamic "
-            f"int8 with one scale a token"
-        )
-    return "int8_token"
+    for name, dynamic in _DYNAMIC.items():
+        if given == dynamic:
+            return name
+    raise UnsupportedError(
+        f"{module}: its inputs are quantized as {given.model_dump()}; Tercet knows dynamic int8 "
+        f"and fp8 with one scale a token"
+    )
 
 
 def _refuse_extras(section: Section) -> None:

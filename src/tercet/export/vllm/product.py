@@ -78,7 +78,8 @@ class FusedProduct(nn.Module):
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """x [.., K] to y [.., rows] in x's dtype."""
-        outputs, first = list[Tensor](), 0
+        outputs: list[Tensor] = []
+        first = 0
         for part in self.parts:
             rows = cast(PackedWeight, part).shape[0]
             outputs.append(part(x, bias[first : first + rows] if bias is not None else None))
