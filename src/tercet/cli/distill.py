@@ -1,5 +1,6 @@
 """tercet distill TEACHER --to FORMAT --data ... --out DIR."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -29,6 +30,9 @@ def distill_command(
         list[str] | None,
         typer.Option("--set", help=f"KEY=VALUE, any of {option.names(_MODELS)}."),
     ] = None,
+    targets: Annotated[
+        Path | None, typer.Option(help="With top_k: where cached targets lie, to be used again.")
+    ] = None,
     device: option.Device = None,
     tensorboard: option.Tensorboard = False,
     overwrite: option.Overwrite = False,
@@ -47,6 +51,7 @@ def distill_command(
             data=data,
             settings=settings_of(TrainingSettings, given),
             losses=settings_of(DistillSettings, given),
+            targets=targets,
             device=device,
             tensorboard=tensorboard,
             overwrite=overwrite,

@@ -14,7 +14,9 @@ from tercet.recipes.training import Trained
 
 Data = Annotated[
     list[str],
-    typer.Option("--data", help="Text, .jsonl, safetensors with input_ids, hf:NAME; repeatable."),
+    typer.Option(
+        "--data", help="Text, .jsonl, .safetensors of input_ids, hf:NAME, teacher:TOKENS."
+    ),
 ]
 Out = Annotated[Path, typer.Option("--out", help="Directory to write.")]
 To = Annotated[

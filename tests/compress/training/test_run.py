@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from tercet.checkpoints.packed import open_packed
+from tercet.compress.distill.settings import DistillSettings
 from tercet.compress.training.journal import read_journal
 from tercet.compress.training.settings import TrainingSettings
 from tercet.errors import CheckpointError, PlanError, UnsupportedError
@@ -177,3 +178,33 @@ def test_journal_has_what_a_run_is_watched_by(model: Path, ids: Path, tmp_path: 
         assert line["tokens_per_s"] > 0
         assert line["memory_bytes"] > 2**20
         assert line["mfu"] is None, "the peak of a CPU is not known"
+
+
+def test_cached_targets_train_nearly_as_the_teacher_does(
+    model: Path, ids: Path, tmp_path: Path
+) -> None:
+    """With all but a few of the tokens in them; a second run reads those of the first."""
+    same: dict[str, Any] = {"data": [ids], "device": "cpu", "settings": settings(steps=4)}
+    losses, targets = DistillSettings(top_k=60), tmp_path / "targets"
+    distill(model, "nonary", tmp_path / "live", **same)
+    for name in ("first", "second"):
+        distill(model, "nonary", tmp_path / name, losses=losses, targets=targets, **same)
+    live, first, second = (curve(tmp_path / name) for name in ("live", "first", "second"))
+    assert first == second
+    for one, other in zip(live, first, strict=True):
+        assert abs(other["loss"] / one["loss"] - 1) < 0.03
+    losses = DistillSettings(top_k=60, hidden=1.0)
+    with pytest.raises(PlanError, match="need the teacher beside the student"):
+        distill(model, "nonary", tmp_path / "third", losses=losses, **same)
+
+
+def test_data_free(model: Path, tmp_path: Path) -> None:
+    """The teacher writes what the student is trained on."""
+    distill(
+        model, "nonary", tmp_path / "out", data=["teacher:300"], device="cpu",
+        settings=settings(steps=3), losses=DistillSettings(generated_length=20, hidden=0.1),
+    )  # fmt: skip
+    lines = curve(tmp_path / "out")
+    assert len(lines) == 3
+    assert all(line["loss"] > line["divergence"] > 0 for line in lines)
+    open_packed(tmp_path / "out").verify()

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from tercet.compress.qat.linear import QatLinear
 from tercet.compress.qat.swap import Quantized
+from tercet.compress.skeleton import repeated_layers
 from tercet.errors import PlanError, UnsupportedError
 
 
@@ -63,6 +64,10 @@ class Student:
     def parameters(self) -> list[nn.Parameter]:
         """What is trained; tied weights once."""
         return [p for p in self.model.parameters() if p.requires_grad]
+
+    def layers(self) -> list[nn.Module]:
+        """The repeated layers."""
+        return list(repeated_layers(self.model)[1])
 
     @property
     def device(self) -> torch.device:

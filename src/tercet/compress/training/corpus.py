@@ -1,17 +1,20 @@
 """Corpus: what `--data` names, as pieces of token ids, a document's end after each document.
 
-FILE.txt, FILE.txt.gz        one document
-FILE.jsonl, FILE.jsonl.gz    a document a line, its key "text"
-FILE.safetensors             input_ids, tokenized already
-hf:NAME[:CONFIG[:SPLIT]]     a data set of Hugging Face `datasets`, streamed, its column "text"
-DIRECTORY                    all of its files of these kinds, by name
+    FILE.txt, FILE.txt.gz        one document
+    FILE.jsonl, FILE.jsonl.gz    a document a line, its key "text"
+    FILE.safetensors             input_ids, tokenized already
+    hf:NAME[:CONFIG[:SPLIT]]     a data set of Hugging Face `datasets`, streamed, its column "text"
+    DIRECTORY                    all of its files of these kinds, by name
+    teacher:TOKENS               texts that the teacher itself writes, so many tokens of them
+
+Several are read one after the other, until there are as many tokens as the run needs.
 """
 
 import gzip
 import importlib.util
 import json
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -25,7 +28,7 @@ from torch import Tensor
 
 from tercet.errors import PlanError, UnsupportedError
 
-HUB = "hf:"
+HUB, TEACHER = "hf:", "teacher:"
 _SUFFIXES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".safetensors")
 _BATCH = 256
 
@@ -37,15 +40,25 @@ class Corpus:
         data: what to read, in order.
         tokenizer: a tokenizer.json.
         end: the token after each document; None for none.
+        write: texts of so many tokens by the teacher; None where there is no teacher.
 
     Raises:
         PlanError: nothing is there to read, or not of a known kind.
         UnsupportedError: a data set of the hub, without the library for it.
     """
 
-    def __init__(self, data: Iterable[str], tokenizer: Path, end: int | None) -> None:
+    def __init__(
+        self,
+        data: Iterable[str],
+        tokenizer: Path,
+        end: int | None,
+        write: Callable[[int], Iterator[Tensor]] | None = None,
+    ) -> None:
         self._parts = [part for reference in data for part in _parts(reference)]
-        self._tokenizer, self._end = tokenizer, end
+        self._tokenizer, self._end, self._write = tokenizer, end, write
+        for part in self._parts:
+            if part.startswith(TEACHER):
+                self._check_teacher(part)
         if not self._parts:
             raise PlanError(f"no data to train on: give {', '.join(_SUFFIXES)} or {HUB}NAME")
 
@@ -60,6 +73,10 @@ class Corpus:
                 left -= piece.numel()
 
     def _piece(self, part: str) -> Iterator[Tensor]:
+        if part.startswith(TEACHER):
+            assert self._write is not None
+            yield from self._write(int(part.removeprefix(TEACHER)))
+            return
         if part.endswith(".safetensors"):
             yield _ids(Path(part)).reshape(-1)
             return
@@ -69,6 +86,13 @@ class Corpus:
             ends = [] if self._end is None else [self._end]
             for encoded in encoder.encode_batch(batch, add_special_tokens=False):
                 yield torch.tensor(encoded.ids + ends, dtype=torch.int64)
+
+    def _check_teacher(self, part: str) -> None:
+        if self._write is None or not part.removeprefix(TEACHER).isdecimal():
+            raise PlanError(
+                f"{part}: texts by the teacher are {TEACHER}TOKENS, as in {TEACHER}1000000, and "
+                f"need one: `tercet distill` has a teacher, `tercet train` has none"
+            )
 
     def _encoder(self) -> Tokenizer:
         if not self._tokenizer.exists():
@@ -90,6 +114,8 @@ def _parts(reference: str) -> list[str]:
                 f"{reference}: Hugging Face datasets is not installed: "
                 f"pip install 'tercet[datasets]'"
             )
+        return [reference]
+    if reference.startswith(TEACHER):
         return [reference]
     path = Path(reference)
     if path.is_dir():

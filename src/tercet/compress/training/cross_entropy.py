@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from tercet.compress.qat.student import Student
+from tercet.compress.training.loop import Losses
 from tercet.compress.training.phases import Phases
 from tercet.ops.linear_cross_entropy import linear_cross_entropy
 
@@ -12,9 +13,19 @@ def next_token_loss(hidden: Tensor, head: Tensor, ids: Tensor) -> Tensor:
     return linear_cross_entropy(hidden[:, :-1], head, ids[:, 1:])
 
 
-def cross_entropy(student: Student, ids: Tensor, first: int, phases: Phases) -> dict[str, Tensor]:
-    """The objective of training without a teacher."""
-    del first
-    with phases("forward"):
-        hidden = student.hidden(ids)
-        return {"loss": next_token_loss(hidden, student.head(), ids)}
+class CrossEntropy:
+    """The objective of training without a teacher.
+
+    Args:
+        student: what is trained.
+    """
+
+    def __init__(self, student: Student) -> None:
+        self.student = student
+
+    def __call__(self, ids: Tensor, places: list[int], phases: Phases) -> Losses:
+        """The loss over ids [B, T]."""
+        del places
+        with phases("forward"):
+            hidden = self.student.hidden(ids)
+            return {"loss": next_token_loss(hidden, self.student.head(), ids)}

@@ -23,9 +23,9 @@ from tercet.compress.training.state import load_state, save_state
 from tercet.records import peak_resident_bytes
 
 Losses = dict[str, Tensor]
-Objective = Callable[[Student, Tensor, int, Phases], Losses]
-"""(student, ids [B, T], number of the first sequence, phases) to scalars by name; their "loss" is
-what is differentiated."""
+Objective = Callable[[Tensor, list[int], Phases], Losses]
+"""(ids [B, T], which of the data's sequences they are, phases) to scalars by name; the one called
+"loss" is what is differentiated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +114,9 @@ class Loop:
         for micro in range(settings.accumulate):
             first = (self.step * settings.accumulate + micro) * settings.sequences
             with self.phases("data"):
-                ids = self.sequences.batch(first, settings.sequences).to(self.device)
-            losses = self._forward(ids, first)
+                places = self.sequences.places(first, settings.sequences)
+                ids = self.sequences.read(places).to(self.device)
+            losses = self._forward(ids, places)
             with self.phases("backward"):
                 (losses["loss"] / settings.accumulate).backward()
             for name, value in losses.items():
@@ -132,10 +133,10 @@ class Loop:
         self._refresh()
         return total, norm
 
-    def _forward(self, ids: Tensor, first: int) -> Losses:
+    def _forward(self, ids: Tensor, places: list[int]) -> Losses:
         bfloat = self.settings.dtype is torch.bfloat16
         with torch.autocast(self.device.type, torch.bfloat16, enabled=bfloat):
-            return self.objective(self.student, ids, first, self.phases)
+            return self.objective(ids, places, self.phases)
 
     def _refresh(self) -> None:
         with self.phases("codes"):
