@@ -54,12 +54,22 @@ class InputTransform:
             return self.scale is other.scale
         return torch.equal(self.scale, other.scale)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [.., K] to its transform, of the same shape and dtype."""
+    @property
+    def product(self) -> str:
+        """The activation of `linear_packed` that does what `activation` says, on exact codes."""
+        return "none" if self.activation is None else "int8"
+
+    def turned(self, x: Tensor) -> Tensor:
+        """x [.., K] after all steps but the last: what a product that quantizes by itself takes."""
         if self.scale is not None:
             x = x * self.scale.to(x.dtype)
         if self.hadamard is not None:
             x = hadamard_transform(x, self.hadamard)
+        return x
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [.., K] to its transform, of the same shape and dtype."""
+        x = self.turned(x)
         return fake_quantize_int8(x) if self.activation == "int8_token" else x
 
 
