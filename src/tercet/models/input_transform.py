@@ -15,7 +15,8 @@ from torch import Tensor
 
 from tercet.errors import UnsupportedError
 
-ACTIVATIONS = ("int8_token", "fp8_token")
+_PRODUCTS = {"int8_token": "int8", "fp8_token": "fp8_e4m3"}
+ACTIVATIONS = tuple(_PRODUCTS)
 _INNER = 64
 
 
@@ -55,12 +56,22 @@ class InputTransform:
             return self.scale is other.scale
         return torch.equal(self.scale, other.scale)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        """x [.., K] to its transform, of the same shape and dtype."""
+    @property
+    def product(self) -> str:
+        """The activation of `linear_packed` that does what `activation` says, on exact codes."""
+        return "none" if self.activation is None else _PRODUCTS[self.activation]
+
+    def turned(self, x: Tensor) -> Tensor:
+        """x [.., K] after all steps but the last: what a product that quantizes by itself takes."""
         if self.scale is not None:
             x = x * self.scale.to(x.dtype)
         if self.hadamard is not None:
             x = hadamard_transform(x, self.hadamard)
+        return x
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x [.., K] to its transform, of the same shape and dtype."""
+        x = self.turned(x)
         if self.activation is None:
             return x
         return fake_quantize_int8(x) if self.activation == "int8_token" else fake_quantize_fp8(x)
