@@ -22,7 +22,7 @@ from tercet.kernel.select import choose
 from tercet.ops.linear_packed import torch_path
 from tercet.ops.linear_packed.arguments import check, describe, prepared, traits
 from tercet.ops.linear_packed.cases import CASES, inputs, shapes
-from tercet.ops.linear_packed.decode_plan import GROUPS, MOST_TOKENS
+from tercet.ops.linear_packed.decode_plan import GROUPS, MOST_COLUMNS, MOST_TOKENS
 from tercet.ops.linear_packed.reference import magnitude, reference
 
 _FRAGMENTS = "tercet.ops.linear_packed.arguments:as_fragments"
@@ -242,7 +242,7 @@ OP = Op(
                 dtypes=(torch.int8, torch.bfloat16, torch.float16),
                 nvcc=True,
                 capability=(9, 0),
-                ranges={"M": (0, MOST_TOKENS)},
+                ranges={"M": (0, MOST_TOKENS), "K": (0, MOST_COLUMNS)},
                 options={
                     "layout": ("fragments",),
                     "element": ("ternary", "nonary", "int3", "int4", "int8"),
