@@ -284,8 +284,7 @@ def forward(
     groups = triton.cdiv(k, width)
     segments = n * groups
     find = not rule.learned
-    each = 16 if find and rule.tensor else 32
-    options = _options("forward", n, k, width, find and not rule.tensor, each)
+    options = _options("forward", n, k, width, find and not rule.tensor)
     held = find and not rule.tensor and width <= options["HELD"]
     grid, block = _blocks(segments, width, options, held)
     outputs = {
@@ -338,7 +337,7 @@ def gradient(
     width = min(rule.group(k), k)
     groups = triton.cdiv(k, width)
     segments = n * groups
-    grid, block = _blocks(segments, width, _options("backward", n, k, width, False, 32), False)
+    grid, block = _blocks(segments, width, _options("backward", n, k, width, False), False)
     parts = torch.empty(segments, dtype=torch.float32, device=device) if rule.tensor else grad_step
     _gradient[grid](
         grads, rows, step.contiguous(), coded, grad_weight, parts,
@@ -353,8 +352,8 @@ def gradient(
     return grad_weight, grad_step
 
 
-def _options(direction: str, n: int, k: int, width: int, held: bool, each: int) -> dict[str, int]:
-    """HELD and TILE, columns and elements that a program has at once; `each` thread has so many."""
+def _options(direction: str, n: int, k: int, width: int, held: bool) -> dict[str, int]:
+    """HELD and TILE, columns and elements that a program has at once; 32 elements a thread."""
     if interpreting():
         return {"HELD": 256, "TILE": 1 << 14, "num_warps": 4}
     wanted = triton.next_power_of_2(width)
@@ -362,7 +361,7 @@ def _options(direction: str, n: int, k: int, width: int, held: bool, each: int) 
     default = {
         "HELD": _HELD,
         "TILE": max(tile, 2048),
-        "num_warps": min(max(tile // (32 * each), 4), 32),
+        "num_warps": min(max(tile // 1024, 4), 32),
     }
     return dict(configuration("fake_quantize", "triton", {"N": n, "K": k}, default, direction))
 
