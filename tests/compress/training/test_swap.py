@@ -197,3 +197,22 @@ def test_any_plan_is_a_training_plan() -> None:
     assert trained.rules[-1].format == "int4-g128"
     with pytest.raises(PlanError, match=r"cannot be trained.*fp8_e4m3"):
         training_plan("fp8_e4m3-channel")
+
+
+def test_random_rounding_of_the_weight_gradient_is_seeded_by_the_step() -> None:
+    layer = torch.nn.Sequential(torch.nn.Linear(32, 16, bias=False))
+    options = {"activation": "int8_token", "weight_gradient": "int8", "method": "absmean"}
+    quantized = swap(layer, plan("ternary-channel", **options))
+
+    def gradient(step: int) -> Tensor:
+        layer.zero_grad()
+        refresh(quantized, step=step)
+        (layer(normal(64, 32)) * normal(64, 16, seed=1)).sum().backward()
+        assert layer[0].weight.grad is not None
+        return layer[0].weight.grad.clone()
+
+    assert torch.equal(gradient(3), gradient(3))
+    assert not torch.equal(gradient(3), gradient(4))
+    exact = normal(64, 16, seed=1).T @ normal(64, 32)
+    mean = torch.stack([gradient(step) for step in range(40)]).mean(0)
+    assert (mean - exact).norm() < 0.01 * exact.norm()

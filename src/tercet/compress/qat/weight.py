@@ -43,6 +43,7 @@ class QuantizedWeight(nn.Module):
     scale: Tensor
     values: Tensor | None
     codes_t: Tensor | None
+    seed: Tensor | None
 
     def __init__(
         self,
@@ -61,6 +62,9 @@ class QuantizedWeight(nn.Module):
         self.step = None if step is None else nn.Parameter(step.to(weight.device))
         for part in ("codes", "scale", "values", "codes_t"):
             self.register_buffer(part, None, persistent=False)
+        random = options.activation is not None and options.weight_gradient == "int8"
+        seed = torch.zeros((), dtype=torch.int64, device=weight.device) if random else None
+        self.register_buffer("seed", seed, persistent=False)
         self._served: PreparedWeight | None = None
 
     def _set_share(self, share: float) -> None:
@@ -69,8 +73,13 @@ class QuantizedWeight(nn.Module):
         self.products_of_codes = self.whole and self.options.activation is not None
 
     @torch.no_grad()
-    def refresh(self, share: float = 1.0) -> Tensor:
-        """Codes, scales and values of the weight as it is; how many codes changed, int64 []."""
+    def refresh(self, share: float = 1.0, seed: int = 0) -> Tensor:
+        """Codes, scales and values of the weight as it is; how many codes changed, int64 [].
+
+        Args:
+            share: of the ramp.
+            seed: of what is rounded at random until the next refresh.
+        """
         old = self._buffers["codes"]
         self._set_share(share)
         if self.step is not None:
@@ -91,6 +100,8 @@ class QuantizedWeight(nn.Module):
         if self.values is not None and self.weight.requires_grad:
             self.values.requires_grad_()
             self.values.register_post_accumulate_grad_hook(self._pass_on)
+        if self.seed is not None:
+            self.seed.fill_(seed)
         self.codes_t = None if floats else transposed(made.codes)
         self._served = None
         if old is None:
