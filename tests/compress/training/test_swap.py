@@ -21,7 +21,11 @@ from tercet.errors import PlanError
 from tercet.formats import parse_scheme
 from tercet.ops.fake_quantize import fake_quantize
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*slow path")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*slow path"),
+    # torch.compile itself asks for it
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
+]
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -135,7 +139,9 @@ def test_compile_and_checkpointing_change_nothing(form: str, model: Path) -> Non
     eager = gradients(lambda _: None)
     again = gradients(lambda s: s.checkpoint_activations())
     torch.compiler.reset()
-    compiled = gradients(lambda s: s.model.base_model.compile(backend="aot_eager", fullgraph=True))
+    compiled = gradients(
+        lambda s: [m.compile(backend="aot_eager", fullgraph=True) for m in s.layers()]
+    )
     assert len(eager) == len(again) == len(compiled) > 8
     for one, two, three in zip(eager, again, compiled, strict=True):
         assert torch.equal(one, two)

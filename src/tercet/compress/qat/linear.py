@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from tercet.compress.qat.options import Options
+from tercet.compress.qat.sharded import GatheredCodes
 from tercet.compress.qat.weight import QuantizedWeight
 from tercet.formats import Scheme
 from tercet.models.input_transform import fake_quantize_int8
@@ -40,10 +41,13 @@ class QatLinear(QuantizedWeight):
         if self.products_of_codes:
             # on its own: torch.compile then quantizes once for all layers that share an input
             x_codes, x_scale, _ = quantize_activation(x.detach())
+            codes, scale = self.codes, self.scale
+            if isinstance(self.weight, GatheredCodes):
+                codes, scale = self.weight.codes, self.weight.scale
             return linear_qat(
                 x,
-                self.codes,
-                self.scale,
+                codes,
+                scale,
                 self.weight,
                 codes_t=self.codes_t,
                 bias=self.bias,

@@ -26,7 +26,7 @@ class TrainingSettings(BaseModel):
         seed: of the order of sequences, and of what is random in a step.
         precision: of products: "float32", or "bfloat16" with weights still held in float32.
         checkpoint_activations: layers are computed again in the backward pass.
-        compile: the model runs under torch.compile.
+        compile: layers run under torch.compile.
         save_every: steps between states on disk, from which a killed run goes on.
         log_every: steps between lines of the journal.
     """
