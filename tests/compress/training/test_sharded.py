@@ -1,37 +1,46 @@
 """FSDP2 over two processes: the loss curve of one, and codes instead of weights on the wire."""
 
 import json
-import os
-import subprocess
-import sys
+import multiprocessing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from transformers import LlamaForCausalLM
 
 from tercet.compress.plan import Plan
-from tercet.compress.qat.sharded import shard_parameter, wire_of
+from tercet.compress.qat.parallel import clip_gradients, reduce_outside, shard
+from tercet.compress.qat.sharded import ShardedWeight, shard_parameter, wire_of
+from tercet.compress.qat.student import Student
+from tercet.compress.qat.swap import finish_gradients, refresh, swap
+from tercet.compress.training.cross_entropy import next_token_loss
 from tercet.errors import PlanError
 from tercet.formats import parse_scheme
 
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*slow path"),
+    # Python 3.12 on forking; the children use one thread each
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),
+]
 STEPS = 10
+LIMIT = 0.3
 
 
-def plan(method: str) -> Plan:
-    options = {"method": method, "activation": "int8_token"}
+def opened(model: Path) -> Student:
     rules = [
         {
-            "match": "*.layers.*",
-            "format": "ternary-channel",
-            "algorithm": "qat",
-            "options": options,
+            "match": "*.layers.*", "format": "ternary-channel", "algorithm": "qat",
+            "options": {"activation": "int8_token"},
         },
         {"match": "*embed_tokens", "format": "int8-channel", "algorithm": "qat"},
-    ]
-    rules = [{**rule, "algorithm": "qat"} for rule in rules]
-    return Plan.model_validate({"name": "layers", "rules": rules})
+    ]  # fmt: skip
+    network: Any = LlamaForCausalLM.from_pretrained(model).train()
+    plan = Plan.model_validate({"name": "layers", "rules": rules})
+    return Student(network, swap(network, plan), torch.float32)
 
 
 def batch(step: int) -> Tensor:
@@ -40,39 +49,84 @@ def batch(step: int) -> Tensor:
     return (starts + 7 * torch.arange(16)) % 64
 
 
-def run(model: Path, out: Path, ranks: int) -> list[dict[str, Any]]:
-    worker = Path(__file__).with_name("sharded_worker.py")
-    paths = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(worker), str(model), str(out), str(rank), str(ranks), "learned"],
-            env={**os.environ, **paths},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
-        for rank in range(ranks)
-    ]
-    for process in processes:
-        said, _ = process.communicate(timeout=120)
-        assert process.returncode == 0, said.decode()[-3000:]
-    return [json.loads(Path(f"{out}.{rank}.json").read_text()) for rank in range(ranks)]
+def train(student: Student, mesh: DeviceMesh | None, rank: int, ranks: int) -> list[float]:
+    """Two microbatches a step; losses averaged over ranks."""
+    optimizer = torch.optim.AdamW(student.parameters(), lr=3e-3)
+    losses: list[float] = []
+    for step in range(STEPS):
+        refresh(student.quantized, step=step)
+        total = torch.zeros(())
+        for ids in batch(step).chunk(ranks)[rank].chunk(2):
+            loss = next_token_loss(student.hidden(ids), student.head(), ids) / 2
+            loss.backward()
+            total += loss.detach()
+        if mesh is None:
+            finish_gradients(student.quantized)
+            torch.nn.utils.clip_grad_norm_(student.parameters(), LIMIT)
+        else:
+            reduce_outside(student, mesh)
+            finish_gradients(student.quantized)
+            clip_gradients(student, mesh, LIMIT)
+            dist.all_reduce(total)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(float(total) / ranks)
+    return losses
+
+
+def work(model: Path, out: Path, rank: int, ranks: int) -> None:
+    """One process: its report to out/RANK.json."""
+    torch.set_num_threads(1)
+    store = f"file://{out}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
+    student, sizes = opened(model), list[int]()
+    mesh = init_device_mesh("cpu", (ranks,))
+    shard(student, mesh)
+    gather = ShardedWeight.fsdp_pre_all_gather
+
+    def counted(self: ShardedWeight, mesh: Any) -> Any:
+        inputs, metadata = gather(self, mesh)
+        sizes.append(sum(t.numel() * t.element_size() for t in inputs))
+        return inputs, metadata
+
+    ShardedWeight.fsdp_pre_all_gather = counted
+    losses = train(student, mesh, rank, ranks)
+    layer = [module for name, module in student.quantized.items() if "layers" in name]
+    report = {
+        "losses": losses,
+        "sent_bytes": sum(sizes[: len(layer)]),
+        "weights": sum(module.codes.numel() for module in layer),
+        "rows": sum(module.codes.shape[0] for module in layer),
+    }
+    (out / f"{rank}.json").write_text(json.dumps(report))
+    dist.destroy_process_group()
 
 
 def test_two_processes_learn_as_one_does(model: Path, tmp_path: Path) -> None:
-    (one,) = run(model, tmp_path / "one", 1)
-    two, other = run(model, tmp_path / "two", 2)
+    context = multiprocessing.get_context("fork")
+    processes = [
+        context.Process(target=work, args=(model, tmp_path, rank, 2), daemon=True)
+        for rank in range(2)
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(100)
+        assert process.exitcode == 0
+    two, other = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    student = opened(model)
+    one = train(student, None, 0, 1)
     assert two["losses"] == other["losses"]
-    assert one["losses"][-1] < 0.9 * one["losses"][0]
-    for a, b in zip(one["losses"], two["losses"], strict=True):
+    assert one[-1] < 0.9 * one[0]
+    for a, b in zip(one, two["losses"], strict=True):
         assert abs(a / b - 1) < 1e-3
     # each process sends its half of the weights, at 2 bits, and a float32 scale a row
-    assert two["weights"] == one["weights"] // 2
+    weights = sum(m.codes.numel() for n, m in student.quantized.items() if "layers" in n)
+    assert two["weights"] == weights // 2
     assert two["sent_bytes"] == two["weights"] // 4 + 4 * two["rows"]
 
 
 def test_refuses_what_cannot_be_cut(model: Path) -> None:
-    from transformers import LlamaForCausalLM
-
     weight = LlamaForCausalLM.from_pretrained(model).model.layers[0].mlp.up_proj.weight
     with pytest.raises(PlanError, match="64 rows over 3 devices"):
         shard_parameter(weight, parse_scheme("ternary-channel"), 3)
