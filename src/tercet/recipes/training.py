@@ -254,7 +254,7 @@ class _Run:
         if settings.checkpoint_activations:
             student.checkpoint_activations()
         if settings.compile:
-            model.base_model.compile()
+            student.compile()
         return student, speed
 
 
