@@ -41,7 +41,7 @@ struct TurnedTile {
   }
 };
 
-// What 8 numbers of grad are divided by.
+// What the columns of a tile are divided by.
 struct Divisors {
   float minus[SIDE], inverse[SIDE], power[SIDE];
   __device__ void put(int at, const Divisor& divisor) {
