@@ -42,7 +42,7 @@ def greedy() -> None:
         dtype=given.dtype,
         enforce_eager=not given.compiled,
         tensor_parallel_size=given.tensor_parallel,
-        max_model_len=256,
+        max_model_len=128,
         max_num_seqs=1,
     )
     wanted = SamplingParams(temperature=0, max_tokens=given.count, ignore_eos=True)

@@ -250,9 +250,9 @@ class _Run:
         for parameter in model.parameters():
             parameter.requires_grad_(True)
         quantized = swap(model, self.plan, settings.dtype)
-        if settings.checkpoint_activations:
-            model.gradient_checkpointing_enable({"use_reentrant": False})
         student = Student(model, quantized, settings.dtype)
+        if settings.checkpoint_activations:
+            student.checkpoint_activations()
         if settings.compile:
             model.base_model.compile()
         return student, speed

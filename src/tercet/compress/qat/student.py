@@ -65,6 +65,13 @@ class Student:
         """What is trained; tied weights once."""
         return [p for p in self.model.parameters() if p.requires_grad]
 
+    def checkpoint_activations(self) -> None:
+        """Layers are computed again in the backward pass, and keep their inputs only."""
+        anything = cast(Any, self.model)
+        # renamed in transformers 5.2x, the old name warns
+        enable = getattr(anything, "activation_checkpointing_enable", None)
+        (enable or anything.gradient_checkpointing_enable)({"use_reentrant": False})
+
     def layers(self) -> list[nn.Module]:
         """The repeated layers."""
         return list(repeated_layers(self.model)[1])

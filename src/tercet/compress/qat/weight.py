@@ -1,7 +1,5 @@
 """QuantizedWeight: a weight that trains, and its codes, made once for each optimizer step."""
 
-from typing import Any, cast
-
 import torch
 from torch import Tensor, nn
 
@@ -90,16 +88,28 @@ class QuantizedWeight(nn.Module):
         self.values = made.fake
         if self.values is not None and not self.whole:
             self.values.lerp_(self.weight.to(self.dtype), 1 - share)
+        if self.values is not None and self.weight.requires_grad:
+            self.values.requires_grad_()
+            self.values.register_post_accumulate_grad_hook(self._pass_on)
         self.codes_t = None if floats else transposed(made.codes)
         self._served = None
         if old is None:
             return torch.zeros((), dtype=torch.int64, device=self.codes.device)
         return (old != self.codes).sum()
 
+    def _pass_on(self, values: Tensor) -> None:
+        """The straight-through estimator: the values' gradient is added to the weight's."""
+        grad, values.grad = values.grad, None
+        assert grad is not None
+        if self.weight.grad is None:
+            self.weight.grad = grad.to(self.weight.dtype)
+        else:
+            self.weight.grad += grad
+
     def carried(self) -> Tensor:
-        """The values [N, K], whose gradient goes to the weight as it is."""
+        """The values [N, K], a leaf whose gradient goes to the weight in each backward pass."""
         assert self.values is not None
-        return cast(Tensor, _Carry.apply(self.weight, self.values))
+        return self.values
 
     @torch.no_grad()
     def finish_gradient(self) -> None:
@@ -133,16 +143,3 @@ class QuantizedWeight(nn.Module):
         """Shape and format, for print(model)."""
         rows, columns = self.weight.shape
         return f"{columns} -> {rows}, {self.scheme.name}, {self.options}"
-
-
-class _Carry(torch.autograd.Function):
-    """values forward, the gradient to weight backward: the straight-through estimator."""
-
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, values: Tensor) -> Tensor:
-        ctx.dtype = weight.dtype
-        return values.view_as(values)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
-        return grads[0].to(ctx.dtype), None
