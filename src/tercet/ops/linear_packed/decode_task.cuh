@@ -5,7 +5,7 @@
 
 // where things lie in shared memory, in bytes
 struct Places {
-  static constexpr int ROWS_SCALE = 0, SCALES = 64;
+  static constexpr int ROWS_LARGEST = 0, SCALES = 64;
   static constexpr int SLOT_PITCH = 20;  // words from one row of x to the next: no bank conflicts
   int x, row_stride, slots, x_sums;
   int scales;  // of groups, with zero points, for each warp
@@ -27,6 +27,7 @@ struct Task {
   int group_steps_log2;     // a group is 32 * 2^this columns
   int scale_type, x_type, bias_type, residual_type, y_type;
   int warp_units;           // units of a row-block that a warp takes, a multiple of a piece
+  int warps_all;            // warps of a cluster along K that have units
   int rows_each, rows_more; // row-blocks of a cluster; of the first rows_more clusters one more
   int rows_most;            // and so of any
   unsigned rows_inverse;    // 2^23 over that, rounded up

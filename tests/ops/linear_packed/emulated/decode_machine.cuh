@@ -249,6 +249,13 @@ inline void mma_int8(int (&c)[4], const uint32_t* a, const uint32_t* b) {
     return sum;
   });
 }
+inline void mma_unsigned(int (&c)[4], const uint32_t* a, const uint32_t* b) {
+  emulated::mma(c, a, b, [](uint32_t w, uint32_t x) {
+    int sum = 0;
+    for (int i = 0; i < 4; i++) sum += static_cast<int>(w >> (8 * i) & 0xff) * emulated::sign_extended(x, i);
+    return sum;
+  });
+}
 inline void mma_bfloat16(float (&c)[4], const uint32_t* a, const uint32_t* b) {
   emulated::mma(c, a, b, [](uint32_t w, uint32_t x) {
     return emulated::as_float(w << 16) * emulated::as_float(x << 16) +
