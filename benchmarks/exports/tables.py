@@ -8,9 +8,11 @@ Of each model, format and target the newest record counts. Each table stands bet
 
 import argparse
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
+from tercet.export.target import find_target, target_names
 from tercet.records import Outcome, Record, load
 
 ROOT = Path(__file__).parent.parent.parent
@@ -86,14 +88,15 @@ def greedy() -> list[Row]:
 
 
 def vllm() -> list[Row]:
-    """Greedy tokens in vLLM's CPU build, the newest record of each model, format and dtype."""
-    rows = [["model", "format", "client", "dtype", "greedy tokens equal", "Tercet", "vLLM"]]
+    """Greedy tokens in vLLM's CPU build, the newest record of each model, format and way."""
+    rows = [
+        [
+            "model", "format", "held as", "plugin", "dtype", "mode", "client",
+            "greedy tokens equal", "reference", "vLLM",
+        ]
+    ]  # fmt: skip
     records = [r for path in sorted(Path(__file__).parent.glob("*.jsonl")) for r in load(path)]
-    found = {
-        tuple(str(r.settings[name]) for name in ("model", "format", "client", "dtype")): r
-        for r in sorted(records, key=lambda r: r.time)
-        if r.kind == "export-vllm"
-    }
+    found = {_way(r): r for r in sorted(records, key=lambda r: r.time) if r.kind == "export-vllm"}
     for names, record in sorted(found.items()):
         metrics, reason = record.metrics, _plain(str(record.reason))
         same, count = metrics.get("greedy_equal_tokens"), metrics.get("greedy_tokens")
@@ -102,11 +105,45 @@ def vllm() -> list[Row]:
     return rows
 
 
+def _way(record: Record) -> tuple[str, ...]:
+    """Model, format and how vLLM loaded it, as the table has them."""
+    settings = record.settings
+    return (
+        str(settings["model"]),
+        str(settings["format"]),
+        str(settings.get("held", record.subject)),
+        "yes" if settings.get("plugin") else "no",
+        str(settings["dtype"]),
+        str(settings.get("mode", "eager")),
+        str(settings["client"]),
+    )
+
+
+GUIDES = {"onnx": "export-onnx", "openvino": "export-openvino", "gguf": "export-gguf"} | {
+    "compressed-tensors": "export-compressed-tensors",
+    "bitnet": "export-bitnet",
+}
+
+
+def clients() -> list[Row]:
+    """What runs each target, and the versions that its extra allows."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    rows = [["target", "client", "versions", "install"]]
+    for name in target_names():
+        target = find_target(name)
+        shown = f"[`{name}`](../guides/{GUIDES[name]}.md)" if name in GUIDES else f"`{name}`"
+        versions = ", ".join(project["optional-dependencies"][target.extra])
+        install = f"`pip install 'tercet[{target.extra}]'`"
+        rows.append([shown, target.client, f"`{versions}`", install])
+    return rows
+
+
 def _plain(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
 
 
 TABLES: dict[str, Callable[[], list[Row]]] = {
+    "clients": clients,
     "verified": verified,
     "refused": refused,
     "greedy": greedy,

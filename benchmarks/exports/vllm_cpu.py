@@ -1,10 +1,13 @@
-"""Compares greedy tokens of compressed-tensors exports in vLLM's CPU build with Tercet's.
+"""Compares greedy tokens in vLLM's CPU build with those of transformers on the packed checkpoint.
 
-python benchmarks/exports/vllm_cpu.py RECORDS PYTHON DIR... [--dtype float16]
+python benchmarks/exports/vllm_cpu.py RECORDS PYTHON DIR...
+    [--as packed] [--dtype float32] [--compiled] [--tensor-parallel N] [--serve]
 
-PYTHON belongs to an environment with vllm-cpu, without torchvision, torchaudio and torchcodec:
-3.5 GB, which is why it is not a part of every test run. vLLM's CPU kernel takes 4-bit weights in
-float16 or bfloat16.
+PYTHON belongs to an environment with Tercet and vllm-cpu, without torchvision, torchaudio and
+torchcodec: 3.5 GB, which is why it is not a part of every test run. `--as packed` loads the
+checkpoint itself with Tercet's plugin, `--as compressed-tensors` its export, in which a linear
+layer is multiplied by the first kernel that can: vLLM's own takes 4 bits in float16 or bfloat16.
+`--serve` asks `vllm serve` over HTTP in place of the library.
 """
 
 import argparse
@@ -12,60 +15,126 @@ import json
 import os
 import subprocess
 import tempfile
+import urllib.error
+import urllib.request
 from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
 
 import tercet
+from tercet.export import transformers_client
 from tercet.recipes.export_report import dominant_format, model_name
 from tercet.recipes.export_run import PROMPT, export
 from tercet.records import Environment, Outcome, Record, append
-from tercet.runtime import GenerationSettings, stream
 
 COUNT = 16
+SCRIPT = str(Path(__file__).with_name("vllm_greedy.py"))
+PORT = 8317
+_START_LIMIT_S = 420.0
 
 
-def measure(directory: Path, python: str, dtype: str, folder: Path) -> Record:
+def measure(directory: Path, given: argparse.Namespace, folder: Path) -> Record:
     """The record of one checkpoint: FAILED where vLLM does, WRONG where the first token differs."""
     checkpoint, session = tercet.open_packed(directory), tercet.load(directory)
     prompt = session.tokenizer.encode(PROMPT)
-    ours = list(stream(session.model, prompt, GenerationSettings(max_new_tokens=COUNT)))
-    report = export(directory, "compressed-tensors", folder / directory.name)
-    script = str(Path(__file__).with_name("vllm_greedy.py"))
-    done = subprocess.run(
-        [python, script, report.out, dtype, str(COUNT), *map(str, prompt)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"},
-    )
-    rows = [line for line in done.stdout.splitlines() if line.startswith("[") and "," in line]
-    theirs = json.loads(rows[-1]) if done.returncode == 0 else []
-    same = _same_tokens(ours, theirs)
+    reference = transformers_client.greedy(directory, prompt, COUNT)
+    held = directory
+    if given.held != "packed":
+        held = Path(export(directory, given.held, folder / directory.name).out)
+    theirs, log = (_served if given.serve else _generated)(held, prompt, given)
+    same = _same_tokens(reference, theirs)
+    code = "import importlib.metadata as m; print(m.version('vllm-cpu'))"
     version = subprocess.run(
-        [python, "-c", "import importlib.metadata as m; print(m.version('vllm-cpu'))"],
-        capture_output=True,
-        text=True,
-        check=True,
+        [given.python, "-c", code], capture_output=True, text=True, check=True
     ).stdout.strip()
     return Record(
         kind="export-vllm",
-        subject="compressed-tensors",
+        subject="vllm",
         settings={
             "model": model_name(checkpoint),
             "format": dominant_format(checkpoint),
+            "held": given.held,
+            "plugin": True,
+            "mode": _mode(given),
             "client": f"vllm-cpu {version}",
-            "dtype": dtype,
-            "our_text": session.tokenizer.decode(ours),
+            "dtype": given.dtype,
+            "our_text": session.tokenizer.decode(reference),
             "text": session.tokenizer.decode(theirs),
         },
         metrics={"greedy_equal_tokens": same, "greedy_tokens": COUNT} if same else {},
-        outcome=_outcome(done.returncode, same),
-        reason=None if same else _reason(done.stdout + done.stderr),
+        outcome=_outcome(theirs, same),
+        reason=None if same else _reason(log),
         environment=Environment.here(),
     )
 
 
-def _outcome(status: int, same: int) -> Outcome:
-    if status:
+def _mode(given: argparse.Namespace) -> str:
+    parts = ["compiled" if given.compiled else "eager"]
+    parts += ["served over HTTP"] if given.serve else []
+    parts += [f"{given.tensor_parallel} ranks"] if given.tensor_parallel > 1 else []
+    return ", ".join(parts)
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+
+
+def _generated(held: Path, prompt: list[int], given: argparse.Namespace) -> tuple[list[int], str]:
+    """Tokens by the library, and what it printed."""
+    options = ["--compiled"] if given.compiled else []
+    options += ["--tensor-parallel", str(given.tensor_parallel)]
+    tokens = [str(token) for token in prompt]
+    command = [given.python, SCRIPT, str(held), given.dtype, str(COUNT), *tokens, *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
+    rows = [line for line in done.stdout.splitlines() if line.startswith("[") and "," in line]
+    found = json.loads(rows[-1]) if done.returncode == 0 else []
+    return found, done.stdout + done.stderr
+
+
+def _served(held: Path, prompt: list[int], given: argparse.Namespace) -> tuple[list[int], str]:
+    """Tokens by `vllm serve`, asked as any client of OpenAI's completions asks."""
+    options = ["--dtype", given.dtype, "--port", str(PORT), "--max-model-len", "256"]
+    options += ["--tensor-parallel-size", str(given.tensor_parallel), "--max-num-seqs", "1"]
+    options += [] if given.compiled else ["--enforce-eager"]
+    wanted = {"model": str(held), "prompt": prompt, "max_tokens": COUNT, "temperature": 0}
+    wanted |= {"ignore_eos": True, "return_token_ids": True}
+    with tempfile.TemporaryFile("w+") as log:
+        command = [given.python, SCRIPT, "--serve", str(held), *options]
+        server = subprocess.Popen(command, stdout=log, stderr=log, env=_environment())
+        try:
+            ready = _wait_for(server)
+            found = _ask("v1/completions", wanted)["choices"][0]["token_ids"] if ready else []
+        finally:
+            server.terminate()
+            server.wait(60)
+        log.seek(0)
+        return found, log.read()
+
+
+def _wait_for(server: "subprocess.Popen[bytes]") -> bool:
+    """Whether the server answers before it ends, within seven minutes."""
+    start = monotonic()
+    while server.poll() is None and monotonic() - start < _START_LIMIT_S:
+        try:
+            _ask("v1/models")
+        except (urllib.error.URLError, ConnectionError):
+            sleep(2)
+        else:
+            return True
+    return False
+
+
+def _ask(path: str, content: dict[str, Any] | None = None) -> Any:
+    data = None if content is None else json.dumps(content).encode()
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{PORT}/{path}", data, {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=120) as answer:
+        return json.load(answer)
+
+
+def _outcome(theirs: list[int], same: int) -> Outcome:
+    if not theirs:
         return Outcome.FAILED
     return Outcome.OK if same else Outcome.WRONG
 
@@ -88,11 +157,15 @@ def main() -> None:
     parser.add_argument("records", type=Path)
     parser.add_argument("python")
     parser.add_argument("directories", type=Path, nargs="+")
-    parser.add_argument("--dtype", default="float16")
+    parser.add_argument("--as", dest="held", default="packed")
+    parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--compiled", action="store_true")
+    parser.add_argument("--serve", action="store_true")
+    parser.add_argument("--tensor-parallel", type=int, default=1)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         for directory in given.directories:
-            found = measure(directory, given.python, given.dtype, Path(name))
+            found = measure(directory, given, Path(name))
             print(directory.name, found.outcome, found.metrics, found.reason)
             append(given.records, [found])
 

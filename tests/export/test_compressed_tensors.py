@@ -117,18 +117,26 @@ def test_qwen2_with_biases_and_an_own_head(make_case: Callable[..., Any], tmp_pa
     assert kinds["model.embed_tokens"] == "float32"
 
 
-def test_int8_inputs(make_case: Callable[..., Any], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("scheme", "activation", "kind"),
+    [
+        ("int8-channel", "int8_token", "int-quantized int8 channel"),
+        ("fp8_e4m3-channel", "fp8_token", "float-quantized fp8 channel, fp8 inputs"),
+    ],
+)
+def test_eight_bit_inputs(
+    scheme: str, activation: str, kind: str, make_case: Callable[..., Any], tmp_path: Path
+) -> None:
     """W8A8: the client rounds inputs as well, and the bound knows."""
-    packed = make_case("llama", True, EMBEDDING, layers("int8-channel")).packed
-    config = json.loads((packed / "config.json").read_text())
-    for name, entry in config["quantization_config"]["modules"].items():
-        if "layers" in name:
-            entry["activation"] = "int8_token"
-    (packed / "config.json").write_text(json.dumps(config))
+    rule = {**layers(scheme), "options": {"activation": activation}}
+    packed = make_case("llama", True, EMBEDDING, rule).packed
     report = export(packed, "compressed-tensors", tmp_path / "out", verify=True, tokens=TOKENS)
-    assert report.main_module.kind == "int-quantized int8 channel"
+    assert report.main_module.kind == kind
     assert report.client is not None
     assert report.client.activation_error > 1e-4
+    if activation == "fp8_token":
+        # both round alike (with int8 the library divides by 127.5 and we by 127)
+        assert report.client.error < 1e-2 * report.client.activation_error
     assert report.passed
     import_checkpoint(tmp_path / "out", tmp_path / "back")
     identical(packed, tmp_path / "back")
@@ -327,7 +335,7 @@ def test_a_wrong_value_is_seen_by_verification(
 @pytest.mark.parametrize(
     ("section", "fragment"),
     [
-        ({"quant_method": "gptq"}, "unknown quantization method 'gptq'"),
+        ({"quant_method": "hqq"}, "unknown quantization method 'hqq'"),
         (None, "nothing is quantized"),
     ],
 )

@@ -2,7 +2,7 @@
 
 import torch
 
-from tercet.kernel.device.philox import philox, uniform
+from tercet.kernel.device.philox import coarse_uniform, philox, uniform
 
 # kat_vectors of Random123, philox4x32 10: counter, key, answer
 KNOWN = (
@@ -44,3 +44,18 @@ def test_first_word_of_the_first_block() -> None:
     assert u[0, :4].tolist() == [(int(w, 16) >> 9) * 2**-23 for w in KNOWN[0][2].split()]
     one = philox(words("0 0"), words("1 0 0 0"))
     assert u[0, 5].item() == (int(one[1]) >> 9) * 2**-23
+
+
+def test_coarse_numbers_are_the_halves_of_words() -> None:
+    """Eight of a block, the lower half first; a row of 13 columns has two blocks of its own."""
+    u = coarse_uniform(torch.tensor(9), 2, 13)
+    assert u.shape == (2, 13)
+    for row, column in ((0, 0), (0, 7), (0, 12), (1, 1), (1, 8)):
+        block = philox(words("9 0"), words(f"{row * 2 + column // 8:x} 0 0 0"))
+        word = int(block[column % 8 // 2])
+        half = word >> 16 if column % 2 else word & 0xFFFF
+        assert u[row, column].item() == half / 65536
+    many = coarse_uniform(torch.tensor(5), 300, 401)
+    assert abs(many.mean().item() - 0.5) < 0.003
+    assert many.min() >= 0
+    assert many.max() < 1

@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -6,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tercet.errors import UnsupportedError
-from tercet.models import InputTransform, fake_quantize_int8, hadamard_transform
+from tercet.models import (
+    InputTransform,
+    fake_quantize_fp8,
+    fake_quantize_int8,
+    hadamard_transform,
+)
 
 
 def dense_hadamard(size: int) -> torch.Tensor:
@@ -54,11 +60,21 @@ def test_fake_quantization_golden() -> None:
     torch.testing.assert_close(fake_quantize_int8(x), expected)
 
 
-def test_fake_quantization_passes_gradients_straight_through() -> None:
+def test_fp8_fake_quantization_golden() -> None:
+    # steps of 1, 0 and 2: of e4m3's numbers, 17 lies between 16 and 18 and goes to the even one
+    x = torch.tensor([[448.0, -17.0, 0.3, 0.0], [0.0, 0.0, 0.0, 0.0], [-896.0, 38.0, 3.4, 0.0]])
+    expected = torch.tensor([[448.0, -16, 0.3125, 0], [0, 0, 0, 0], [-896, 40, 3.5, 0]])
+    assert torch.equal(fake_quantize_fp8(x), expected)
+
+
+@pytest.mark.parametrize("fake_quantize", [fake_quantize_int8, fake_quantize_fp8])
+def test_fake_quantization_passes_gradients_straight_through(
+    fake_quantize: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
     x = torch.randn(3, 5, requires_grad=True)
     weight = torch.randn(3, 5)
-    found = fake_quantize_int8(x)
-    assert torch.equal(found, fake_quantize_int8(x.detach()))
+    found = fake_quantize(x)
+    assert torch.equal(found, fake_quantize(x.detach()))
     (found * weight).sum().backward()
     assert x.grad is not None
     assert torch.equal(x.grad, weight)

@@ -36,6 +36,40 @@ def test_each_instruction_set_matches_the_reference(isa: str, case: Case) -> Non
     assert ((found.double() - expected).abs() <= limit).all()
 
 
+@pytest.mark.parametrize("isa", cpu.isas())
+@pytest.mark.parametrize("m", [1, 5, 13])
+@pytest.mark.parametrize(
+    "scheme", ["ternary-channel", "nonary-tensor", "int4-channel-float32", "int8-channel"]
+)
+def test_products_of_codes_are_exact(isa: str, m: int, scheme: str) -> None:
+    """float(exact sum) * scale * x_scale: with 8-bit weights of one sign sums pass 2^24."""
+    weight = random_weight(scheme, 35, 5001, seed=1)
+    held = prepare(weight)
+    codes, x_scale, _ = quantize(normal(m, 5001).abs(), "int8")
+    found = cpu.for_isa(isa)(
+        codes, held.codes, held.scale, held.zero, None, None, x_scale, None, held.scheme,
+        *held.shape, "int8", torch.float32,
+    )  # fmt: skip
+    levels = weight.scheme.element.decode(weight.unpack(), torch.float64)
+    total = (codes.double() @ levels.T).float()
+    assert torch.equal(found, total * weight.scale.float().reshape(-1) * x_scale[:, None])
+
+
+@pytest.mark.parametrize("scheme", ["int4-g64-asym", "int3-g32", "int2-g64-hqq"])
+def test_one_token_has_the_bits_of_many(scheme: str) -> None:
+    """Of codes; groups and zero points too."""
+    weight, x = prepare(random_weight(scheme, 70, 300, seed=1)), normal(7, 300)
+    bias, added = normal(70, seed=2), normal(7, 70, seed=3)
+    many = linear_packed(x, weight, bias, residual=added, activation="int8")
+    for row in range(7):
+        one = linear_packed(x[row], weight, bias, residual=added[row], activation="int8")
+        assert torch.equal(one, many[row])
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
 def test_golden_values() -> None:
     weight = random_weight("ternary-channel", 3, 4, seed=5)
     dense = weight.dequantize()

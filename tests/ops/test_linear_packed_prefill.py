@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from tercet.ops.linear_packed import cuda_wgmma
+from tercet.ops.linear_packed import cuda_wgmma, cuda_wgmma_float
 from tercet.ops.linear_packed.cuda_wgmma_plan import TILES, Plan, best_plan, plans
 from tercet.ops.linear_packed.op import OP
 
@@ -32,12 +33,12 @@ def dealt(plan: Plan, depth: int) -> Counter[tuple[int, int]]:
     return seen
 
 
-@pytest.mark.parametrize("bits", [2, 4])
+@pytest.mark.parametrize("x", ["int8", "bfloat16"])
 @pytest.mark.parametrize("size", SIZES)
-def test_every_stage_of_every_tile_is_computed_once(size: tuple[int, int, int], bits: int) -> None:
+def test_every_stage_of_every_tile_is_computed_once(size: tuple[int, int, int], x: str) -> None:
     m, n, k = size
     depth = -(-k // 128)
-    for plan in plans(m, n, k, bits, 0, PROCESSORS):
+    for plan in plans(m, n, k, 2, 0, PROCESSORS, x):
         tile = TILES[plan.shape]
         tiles = -(-m // tile.tokens) * -(-n // (tile.rows * tile.cluster))
         assert plan.tiles == tiles
@@ -103,7 +104,7 @@ def test_parts_of_cut_tiles_have_places_of_their_own(size: tuple[int, int, int])
         ({}, {"scheme": "int4-asym"}, "takes zero False"),
         ({}, {"scheme": "nonary-g32-bfloat16"}, "takes group 0 or 64 or 128"),
         ({}, {}, None),
-        ({}, {"scheme": "int8-channel"}, "takes element ternary or nonary or int2 or int3 or int4"),
+        ({}, {"scheme": "int8-channel"}, None),
         ({}, {"scheme": "int4-g64"}, None),
     ],
 )
@@ -116,6 +117,28 @@ def test_what_it_cannot_take_is_refused_in_words(
     assert reason is None if words is None else reason is not None and words in reason
 
 
-def test_it_names_its_own_sources() -> None:
+@pytest.mark.parametrize(
+    ("scheme", "x", "words"),
+    [
+        ("ternary", torch.bfloat16, None),
+        ("nonary", torch.float16, None),
+        ("int4-g64", torch.bfloat16, None),
+        ("int2-g64-hqq", torch.bfloat16, "takes element ternary"),
+        ("int8-channel", torch.bfloat16, "takes element ternary"),
+    ],
+)
+def test_what_16_bit_activations_are_taken_with(
+    scheme: str, x: torch.dtype, words: str | None
+) -> None:
+    traits = OP.traits({"scheme": scheme, "activation": "none", "layout": "fragments"})
+    requirement = OP.implementation("cuda_wgmma_float").requirement
+    assert x in requirement.dtypes
+    assert torch.float32 not in requirement.dtypes
+    reason = requirement.unfit({"M": 64, "N": 64, "K": 64}, traits)
+    assert reason is None if words is None else reason is not None and words in reason
+
+
+def test_between_them_they_name_every_source_once() -> None:
     folder = Path(cuda_wgmma.__file__).parent
-    assert {path.name for path in folder.glob("prefill_*.cu")} == set(cuda_wgmma.SOURCES)
+    named = (*cuda_wgmma.SOURCES, *cuda_wgmma_float.SOURCES)
+    assert sorted(path.name for path in folder.glob("prefill_*.cu")) == sorted(named)

@@ -36,7 +36,7 @@ class PackedModule(BaseModel):
 
     format: str
     shape: tuple[int, int]
-    activation: Literal["int8_token"] | None = None
+    activation: Literal["int8_token", "fp8_token"] | None = None
     hadamard: int | None = None
     input_scale: bool = False
 

@@ -1,4 +1,4 @@
-"""tercet export DIR --to TARGET --out PATH [--verify], and --list."""
+"""tercet export DIR --to TARGET --out PATH [--type TYPE] [--verify], and --list."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +17,10 @@ def export_command(
     directory: Annotated[Path, typer.Argument(help="A packed checkpoint.")],
     to: Annotated[str | None, typer.Option("--to", help="The target; see --list.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="File or directory to write.")] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option("--type", help="One type for all layers, of a target with several: TQ2_0."),
+    ] = None,
     verify: Annotated[
         bool, typer.Option(help="Read it back and run it in the target's client.")
     ] = False,
@@ -37,7 +41,7 @@ def export_command(
         raise PlanError("give --to TARGET and --out PATH, or --list to see the targets")
     if records is not None and not verify:
         raise PlanError("--records needs --verify: an export that was not verified is no record")
-    report = export(directory, to, out, verify, count=tokens, progress=say)
+    report = export(directory, to, out, verify, kind=kind, count=tokens, progress=say)
     if records is not None:
         append(records, [record(report)])
     if as_json:

@@ -6,7 +6,19 @@ from typing import Annotated
 
 import typer
 
-from tercet.cli import compress, evaluate, export, fetch, import_, inspect, mcp, plan, run
+from tercet.cli import (
+    compress,
+    distill,
+    evaluate,
+    export,
+    fetch,
+    import_,
+    inspect,
+    mcp,
+    plan,
+    run,
+    train,
+)
 from tercet.cli.kernel.app import app as kernel_app
 from tercet.errors import TercetError
 from tercet.version import VERSION
@@ -19,6 +31,8 @@ app = typer.Typer(
 )
 app.command(name="fetch")(fetch.fetch_command)
 app.command(name="compress")(compress.compress_command)
+app.command(name="distill")(distill.distill_command)
+app.command(name="train")(train.train_command)
 app.command(name="eval")(evaluate.evaluate_command)
 app.command(name="run")(run.run_command)
 app.command(name="inspect")(inspect.inspect_command)
@@ -56,5 +70,5 @@ def main() -> None:
         typer.echo(f"error: {message}", err=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        typer.echo("interrupted; finished layers are kept: go on with --resume", err=True)
+        typer.echo("interrupted; what is on disk is kept: go on with --resume", err=True)
         sys.exit(130)

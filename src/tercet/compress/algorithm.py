@@ -44,7 +44,7 @@ class Quantized:
         packed: the weight in the transformed basis.
         input_scale: [K] multiplies the input, or None.
         hadamard: size of the Hadamard blocks that the input is multiplied by, or None.
-        activation: "int8_token" where the input is quantized at run time, or None.
+        activation: "int8_token" or "fp8_token" where the input is quantized at run time, or None.
     """
 
     packed: PackedTensor

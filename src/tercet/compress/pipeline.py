@@ -109,7 +109,7 @@ class _Run:
         self.skeleton = Skeleton(source)
         self.rules: dict[str, Rule] = {}
         self.unmatched: list[str] = []
-        for name in packable(self.skeleton):
+        for name in packable(self.skeleton.model):
             rule = plan.rule(name)
             if rule is None:
                 self.unmatched.append(name)
@@ -128,7 +128,7 @@ class _Run:
         own = {name.rpartition(".")[0] for name in outside}
         self.behind = [
             name
-            for name in packable(self.skeleton)
+            for name in packable(self.skeleton.model)
             if name in own and isinstance(self.skeleton.module(name), nn.Linear)
         ]
         behind_parameters = {
@@ -294,12 +294,12 @@ class _Run:
         self.writer.write(unit, tensors, entries, modules)
 
 
-def packable(skeleton: Skeleton) -> list[str]:
+def packable(model: nn.Module) -> list[str]:
     """Every linear and embedding with a weight of its own (a tied head has none)."""
-    own: dict[int, str] = {id(p): name for name, p in skeleton.model.named_parameters()}
+    own: dict[int, str] = {id(p): name for name, p in model.named_parameters()}
     return [
         name
-        for name, module in cast("Iterable[tuple[str, nn.Module]]", skeleton.model.named_modules())
+        for name, module in cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
         if isinstance(module, (nn.Linear, nn.Embedding))
         and own.get(id(module.weight)) == f"{name}.weight"
     ]

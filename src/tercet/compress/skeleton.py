@@ -27,7 +27,7 @@ class Skeleton:
     def __init__(self, source: ModelSource) -> None:
         self.source = source
         self.model = _empty_model(source.config)
-        self.layers_name, self.layers = _repeated_layers(self.model)
+        self.layers_name, self.layers = repeated_layers(self.model)
         self._check_names()
 
     def _check_names(self) -> None:
@@ -135,13 +135,14 @@ def _empty_model(config: dict[str, Any]) -> nn.Module:
     return cast(nn.Module, model)
 
 
-def _repeated_layers(model: nn.Module) -> tuple[str, nn.ModuleList]:
+def repeated_layers(model: nn.Module) -> tuple[str, nn.ModuleList]:
+    """Name and list of a model's repeated layers; UnsupportedError where there are none."""
     lists = [
         (name, module)
         for name, module in cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
         if isinstance(module, nn.ModuleList)
         and len({type(child) for child in module}) == 1
-        and any(isinstance(part, nn.Linear) for part in module.modules())
+        and any(parameter.ndim >= 2 for parameter in module.parameters())
     ]
     if not lists:
         raise UnsupportedError(

@@ -56,7 +56,8 @@ class Place:
         size = self.weights["group_size"]
         sharing = f"g{size}" if size is not None else self.weights["strategy"]
         asym = "" if self.weights["symmetric"] else " asym"
-        return f"{self.form.value} {number} {sharing}{asym}"
+        inputs = ", fp8 inputs" if self.activations and self.activations["type"] == "float" else ""
+        return f"{self.form.value} {number} {sharing}{asym}{inputs}"
 
 
 class CompressedTensors:
@@ -164,16 +165,23 @@ def _reason(checkpoint: PackedCheckpoint, module: str, entry: PackedModule) -> s
 
 def _width_reason(entry: PackedModule) -> str | None:
     """Floats and W8A8 come with one scale a channel or tensor, as the engines' kernels have it."""
-    scheme = entry.scheme
-    whole = scheme.scaling.granularity is not Granularity.GROUP
-    if scheme.element.name == "fp8_e4m3" and (not whole or entry.activation):
+    element, activation = entry.scheme.element.name, entry.activation
+    whole = entry.scheme.scaling.granularity is not Granularity.GROUP
+    if element == "fp8_e4m3" and (not whole or activation == "int8_token"):
         return (
-            f"{entry.format}, activations {entry.activation}: fp8 weights are held with channel or "
-            f"tensor scales and inputs in floating point: use fp8_e4m3-channel"
+            f"{entry.format}, activations {activation}: fp8 weights are held with channel or "
+            f"tensor scales, and inputs in floating point or fp8: use fp8_e4m3-channel"
         )
-    if entry.activation and (scheme.element.name != "int8" or not whole or scheme.scaling.zero):
+    if activation == "fp8_token" and element != "fp8_e4m3":
         return (
-            f"{entry.format} with activations {entry.activation}: int8 inputs are multiplied by "
+            f"{entry.format} with activations {activation}: fp8 inputs are multiplied by fp8 "
+            f"weights: use fp8_e4m3-channel"
+        )
+    if activation == "int8_token" and (
+        element != "int8" or not whole or entry.scheme.scaling.zero is not None
+    ):
+        return (
+            f"{entry.format} with activations {activation}: int8 inputs are multiplied by "
             f"symmetric int8 weights with channel or tensor scales: use int8-channel"
         )
     return None
@@ -255,7 +263,8 @@ def _place(checkpoint: PackedCheckpoint, module: str) -> Place:
         "group_size": scaling.group_size,
         "dynamic": False,
     }
-    tokens = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "token", "dynamic": True}
+    kind = "float" if entry.activation == "fp8_token" else "int"
+    tokens = {"num_bits": 8, "type": kind, "symmetric": True, "strategy": "token", "dynamic": True}
     return Place(
         form=form, bits=bits, weights=weights, activations=tokens if entry.activation else None
     )

@@ -12,11 +12,10 @@ from tercet.export.target import transform_reason
 from tercet.formats import Granularity, PackedTensor
 from tercet.formats.storage.bitstream import Bitstream
 
-BITS = {"ternary": 2, "int2": 2, "nonary": 4, "int4": 4, "int8": 8}
+BITS = {"ternary": 2, "int2": 2, "int3": 4, "nonary": 4, "int4": 4, "int8": 8}
 _STORAGES = {width: Bitstream(width, 8 // width) for width in (2, 4, 8)}
 _SCALE_DTYPES = ("float16", "bfloat16", "float32")
 _INSTEAD = {
-    "int3": "nonary has the same levels and more, in the 4 bits that int3 would take there",
     "fp8_e4m3": "use int8",
     "fp8_e5m2": "use int8",
     "fp4_e2m1": "use int4 or nonary",

@@ -100,6 +100,32 @@ class Target(Protocol):
         ...
 
 
+@runtime_checkable
+class Selectable(Protocol):
+    """A target that holds the same weights in several types."""
+
+    def variant(self, kind: str) -> Target:
+        """The target that holds all layers in that type; UnsupportedError for an unknown one."""
+        ...
+
+
+def in_kind(target: Target, kind: str | None) -> Target:
+    """The target, holding all layers in one of its types; as it is where none is asked for.
+
+    Raises:
+        UnsupportedError: it has no such type, or none to choose from.
+    """
+    if kind is None:
+        return target
+    if not isinstance(target, Selectable):
+        others = [name for name in target_names() if isinstance(find_target(name), Selectable)]
+        raise UnsupportedError(
+            f"target {target.name!r} has one type for each format, so {kind!r} cannot be asked of "
+            f"it: leave it out; there are several in {', '.join(others)}"
+        )
+    return target.variant(kind)
+
+
 def target_names() -> list[str]:
     """Every target there is, by name; imports them."""
     names = [module.name for module in iter_modules(import_module(__package__ or "").__path__)]

@@ -28,6 +28,7 @@ from tercet.harness.ceilings import Ceilings, ceilings, copy_bandwidth
 from tercet.harness.clock import clock_untouched
 from tercet.harness.finding import Finding
 from tercet.harness.given import device_or_best
+from tercet.harness.memory import give_back
 from tercet.harness.threads import ThreadWatch
 from tercet.harness.variant import Cache, Launch, Variant
 from tercet.harness.workload import check_workload
@@ -142,6 +143,7 @@ def bench(
             else:
                 records += _refused(op, workload, name, wanted, (Outcome.FAILED, loaded.reason))
         for direction in wanted:
+            give_back(where)
             timed = attempt(partial(bench_direction, session, workload, direction, variants))
             if isinstance(timed, Failure):
                 for variant in variants:

@@ -1,5 +1,6 @@
 """Memory: what a call takes, what is free, and how large the caches are."""
 
+import gc
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -50,8 +51,12 @@ def tensor_bytes(values: Iterable[Any]) -> int:
 
 
 def give_back(device: str) -> None:
-    """Memory that the allocator keeps but nobody uses becomes free: a reference may need it."""
+    """Memory that nobody uses becomes free: a reference, or the next timing, may need it.
+
+    That is what the allocator keeps, and what only a cycle of references keeps alive.
+    """
     if device != "cpu":
+        gc.collect()
         torch.cuda.empty_cache()
 
 

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from tercet import environment
 from tercet.errors import UnsupportedError
+from tercet.formats import parse_scheme
 from tercet.kernel.compile import INCLUDE
 from tercet.kernel.compile import build as build_library
 from tercet.kernel.native import NUMBERS, native_layout
 
 Product = Callable[[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, str, int, int], Tensor]
+CodesProduct = Callable[..., Tensor]
 
 _SOURCE = INCLUDE / "packed_product.cpp"
 _P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
@@ -31,7 +33,7 @@ def library() -> ctypes.CDLL:
     built.tercet_best_isa.restype = _I32
     built.tercet_packed_product.argtypes = (
         *(_P, _P, _P, _I32, _P, _I32, _P, _I32, _P, _P),
-        *(_I32, _I64, _I32, _I32),
+        *(_I32, _I64, _I32, _I32, _P),
     )
     built.tercet_packed_product.restype = None
     return built
@@ -90,7 +92,70 @@ def product_for(isa: str | None) -> Product:
             count,
             threads(),
             code,
+            None,
         )
         return y
 
     return product
+
+
+@cache
+def codes_product_for(isa: str | None) -> CodesProduct:
+    """The product of int8 codes for one instruction set, for elements whose levels are integers.
+
+    y = fma(sum over groups of scale * (exact sum - zero * sum of codes), x_scale, bias), rounded to
+    out_dtype: with one scale a row, the bits of `linear_qat` and of the GPU's kernels.
+
+    It takes x codes [..., K] int8, x_scale [...] float32, codes, scale and zero of a PreparedWeight
+    in rows16, bias [N] or None, scheme, N, K and out_dtype, and returns [..., N].
+    """
+    if isa is not None and isa not in isas():
+        raise UnsupportedError(f"this CPU has no {isa}: it runs {', '.join(isas())}")
+    code = environment.CPU_ISAS.index(isa or isas()[-1])
+    native = library().tercet_packed_product
+
+    def product(
+        x: Tensor,
+        x_scale: Tensor,
+        codes: Tensor,
+        scale: Tensor,
+        zero: Tensor | None,
+        bias: Tensor | None,
+        scheme: str,
+        rows: int,
+        columns: int,
+        out_dtype: torch.dtype,
+    ) -> Tensor:
+        y = torch.empty((*x.shape[:-1], rows), dtype=out_dtype)
+        count = y.numel() // rows if rows else 0
+        if not count:
+            return y
+        x, x_scale = x.contiguous(), x_scale.contiguous()
+        if bias is not None:
+            bias = bias.contiguous()
+        native(
+            native_layout(scheme, rows, columns)[0],
+            codes.data_ptr(),
+            scale.data_ptr(),
+            NUMBERS[scale.dtype],
+            zero.data_ptr() if zero is not None else None,
+            NUMBERS[zero.dtype] if zero is not None else 0,
+            bias.data_ptr() if bias is not None else None,
+            NUMBERS[bias.dtype] if bias is not None else 0,
+            x.data_ptr(),
+            y.data_ptr(),
+            NUMBERS[out_dtype],
+            count,
+            torch.get_num_threads(),
+            code,
+            x_scale.data_ptr(),
+        )
+        return y
+
+    return product
+
+
+@cache
+def has_integer_levels(scheme: str) -> bool:
+    """Whether products of codes with weights of this scheme are exact sums of integers."""
+    return parse_scheme(scheme).element.integer

@@ -1,6 +1,7 @@
 """PreparedWeight: a packed weight in its compute layout, made once at load."""
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Literal
 
 import torch
@@ -205,9 +206,21 @@ def concatenate(weights: list[PreparedWeight]) -> PreparedWeight:
 def decode_blocks(weight: PreparedWeight, blocks: Tensor | slice) -> Tensor:
     """float32 W of the chosen blocks of 16 rows, [16 B, K]; rows past N are zeros."""
     layout, codes = weight.layout, weight.codes[blocks]
-    named = weight.layout_name == "fragments"
-    table = fragments.levels(layout) if named else layout.levels()
-    levels = table.to(codes.device)[_unpack(codes, layout)]
+    table = _levels(weight.scheme, weight.layout_name, codes.device)
+    levels = table[_unpack(codes, layout)]
     if weight.zero is not None:
         levels = levels - unpack_scale(weight.zero[blocks], layout)
     return levels * unpack_scale(weight.scale[blocks], layout)
+
+
+@cache
+def _levels(scheme: str, name: LayoutName, device: torch.device) -> Tensor:
+    """float32 [256]: the level of each stored code of a layout, on the device.
+
+    Made once, since a CUDA graph cannot capture a copy from the host, and outside inference mode,
+    since its tensors may not enter autograd later.
+    """
+    layout = layout_of(scheme, 1, 1)
+    with torch.inference_mode(mode=False):
+        table = fragments.levels(layout) if name == "fragments" else layout.levels()
+        return table.to(device)

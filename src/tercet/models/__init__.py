@@ -8,7 +8,12 @@ from tercet.models.architectures import (
 )
 from tercet.models.decoder import Decoder
 from tercet.models.decoder_config import DecoderConfig, read_config
-from tercet.models.input_transform import InputTransform, fake_quantize_int8, hadamard_transform
+from tercet.models.input_transform import (
+    InputTransform,
+    fake_quantize_fp8,
+    fake_quantize_int8,
+    hadamard_transform,
+)
 from tercet.models.kv_cache import KeyValueCache
 from tercet.models.packed_modules import (
     PackedEmbedding,
@@ -29,6 +34,7 @@ __all__ = [
     "PackedLinear",
     "WeightSource",
     "architecture_names",
+    "fake_quantize_fp8",
     "fake_quantize_int8",
     "find_architecture",
     "hadamard_transform",

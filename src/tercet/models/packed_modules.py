@@ -34,9 +34,11 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [.., K] to y [.., N] in x's dtype."""
-        if self.transform is not None:
-            x = self.transform(x)
-        return linear_packed(x, self.weight, self.bias)
+        transform = self.transform
+        if transform is None:
+            return linear_packed(x, self.weight, self.bias)
+        x = transform.turned(x)
+        return linear_packed(x, self.weight, self.bias, activation=transform.product)
 
     def extra_repr(self) -> str:
         """Shape and transform, for print(model)."""

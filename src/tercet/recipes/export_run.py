@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from tercet.checkpoints.packed import PackedCheckpoint, open_packed
 from tercet.errors import AccuracyError, CheckpointError
-from tercet.export.target import Holding, Target, find_target
+from tercet.export.target import Holding, Target, find_target, in_kind
 from tercet.models import supported_architecture
 from tercet.recipes.export_report import (
     ClientReport,
@@ -35,6 +35,7 @@ def export(
     out: str | Path,
     verify: bool = False,
     *,
+    kind: str | None = None,
     tokens: list[int] | None = None,
     count: int = 16,
     progress: Callable[[str], None] | None = None,
@@ -46,6 +47,7 @@ def export(
         target: a name of `target_names`.
         out: the file or directory to write; it must not exist.
         verify: read it back with the target's library, run it in its client, compare with ours.
+        kind: the target's type that all layers take ("TQ2_0" of gguf); None for each the densest.
         tokens: the prompt of the comparison; None for a sentence in the model's tokenizer.
         count: tokens to generate in the comparison.
         progress: is told in one line what happens.
@@ -54,7 +56,8 @@ def export(
         UnsupportedError: what the target cannot hold, or its client is not installed.
         CheckpointError: the checkpoint is damaged, or `out` is in the way.
     """
-    checkpoint, to, out = open_packed(directory), find_target(target), Path(out)
+    checkpoint, out = open_packed(directory), Path(out)
+    to = in_kind(find_target(target), kind)
     if not checkpoint.modules:
         raise CheckpointError(f"{directory}: no module is packed, so there is nothing to export")
     say = progress or _silent

@@ -3,14 +3,19 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from tercet.checkpoints.compressed_tensors import METHOD, read_compressed_tensors
+from tercet.checkpoints import awq, bitnet, compressed_tensors, gptq
 from tercet.checkpoints.gguf_import import import_gguf
 from tercet.checkpoints.safetensors_directory import read_json
 from tercet.errors import CheckpointError, UnsupportedError, unknown_name
 
 _Reader = Callable[..., None]
 
-READERS: dict[str, _Reader] = {METHOD: read_compressed_tensors}
+READERS: dict[str, _Reader] = {
+    awq.METHOD: awq.read_awq,
+    bitnet.METHOD: bitnet.read_bitnet,
+    compressed_tensors.METHOD: compressed_tensors.read_compressed_tensors,
+    gptq.METHOD: gptq.read_gptq,
+}
 """By `quant_method`: a function of the directory, `out` and `overwrite`."""
 
 

@@ -72,6 +72,8 @@ KINDS = {
             EMBEDDING: "nonary-g48",
             "*.0.*": "nonary-g128-bfloat16",
             "*.1.self_attn.*": "ternary-tensor-float32",
+            "*.1.mlp.down_proj": "int3-g32",
+            "*.1.mlp.*": "int3-g16-asym",
         },
     ),
     "qwen3": Kind(
@@ -144,7 +146,6 @@ def tokens() -> list[int]:
 
 
 REFUSALS: dict[str, tuple[dict[str, Any], str]] = {
-    "three bits": ({"scheme": "int3-g64"}, "int3: .*nonary"),
     "float8": ({"scheme": "fp8_e4m3"}, "fp8_e4m3: .*use int8"),
     "float4": ({"scheme": "mxfp4"}, "fp4_e2m1: .*use int4 or nonary"),
     "sparse": ({"scheme": "ternary-g64-sparse_2_4"}, "sparse storage .*compress to ternary"),

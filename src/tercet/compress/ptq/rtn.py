@@ -70,18 +70,22 @@ class Options(BaseModel):
 
     Attributes:
         fit: where scales come from.
+        activation: how the input is quantized at run time, by one scale a token; None leaves it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     fit: Literal["mse", "absmax", "absmean"] = "mse"
+    activation: Literal["int8_token", "fp8_token"] | None = None
 
 
 def _quantize_group(
     weights: dict[str, Tensor], _: Statistics | None, scheme: Scheme, options: Options
 ) -> dict[str, Quantized]:
     return {
-        name: Quantized(packed=quantize(weight, scheme, options.fit, name=name))
+        name: Quantized(
+            packed=quantize(weight, scheme, options.fit, name=name), activation=options.activation
+        )
         for name, weight in weights.items()
     }
 

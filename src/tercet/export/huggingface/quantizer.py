@@ -121,7 +121,8 @@ class PackedLinearForTransformers(PackedBuffers):
         transform = InputTransform(
             scale=scale, hadamard=self.entry.hadamard, activation=self.entry.activation
         )
-        return linear_packed(transform(x), self.weight_for(x.device), self.bias)
+        x, weight = transform.turned(x), self.weight_for(x.device)
+        return linear_packed(x, weight, self.bias, activation=transform.product)
 
 
 class PackedEmbeddingForTransformers(PackedBuffers):

@@ -21,6 +21,17 @@ TERCET_INLINE F mul(F a, F b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_
 TERCET_INLINE F fma(F a, F b, F c) {
   return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
 }
+TERCET_INLINE F fused(F a, F b, F c) { return fma(a, b, c); }
+TERCET_INLINE I to_int(F a) { return {_mm256_cvtps_epi32(a.low), _mm256_cvtps_epi32(a.high)}; }
+TERCET_INLINE F to_float(I a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
+TERCET_INLINE I add_int(I a, I b) {
+  return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
+}
+TERCET_INLINE I zero_int() { return {_mm256_setzero_si256(), _mm256_setzero_si256()}; }
+TERCET_INLINE void store_int(int32_t* to, I a) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), a.low);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 8), a.high);
+}
 TERCET_INLINE I load_codes(const uint32_t* from) {
   return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)),
           _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 8))};

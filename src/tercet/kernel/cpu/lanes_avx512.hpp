@@ -14,6 +14,12 @@ TERCET_INLINE F splat(float a) { return {_mm512_set1_ps(a)}; }
 TERCET_INLINE F add(F a, F b) { return {_mm512_add_ps(a.v, b.v)}; }
 TERCET_INLINE F mul(F a, F b) { return {_mm512_mul_ps(a.v, b.v)}; }
 TERCET_INLINE F fma(F a, F b, F c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+TERCET_INLINE F fused(F a, F b, F c) { return fma(a, b, c); }
+TERCET_INLINE I to_int(F a) { return _mm512_cvtps_epi32(a.v); }
+TERCET_INLINE F to_float(I a) { return {_mm512_cvtepi32_ps(a)}; }
+TERCET_INLINE I add_int(I a, I b) { return _mm512_add_epi32(a, b); }
+TERCET_INLINE I zero_int() { return _mm512_setzero_si512(); }
+TERCET_INLINE void store_int(int32_t* to, I a) { _mm512_storeu_si512(to, a); }
 TERCET_INLINE I load_codes(const uint32_t* from) { return _mm512_loadu_si512(from); }
 TERCET_INLINE Table load_table(const float* levels) { return _mm512_loadu_ps(levels); }
 

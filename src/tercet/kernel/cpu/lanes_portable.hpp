@@ -23,6 +23,23 @@ TERCET_INLINE F splat(float a) { TERCET_LANES(a); }
 TERCET_INLINE F add(F a, F b) { TERCET_LANES(a.v[j] + b.v[j]); }
 TERCET_INLINE F mul(F a, F b) { TERCET_LANES(a.v[j] * b.v[j]); }
 TERCET_INLINE F fma(F a, F b, F c) { TERCET_LANES(a.v[j] * b.v[j] + c.v[j]); }
+// one rounding, which a * b + c in plain C++ does not promise
+TERCET_INLINE F fused(F a, F b, F c) { TERCET_LANES(std::fma(a.v[j], b.v[j], c.v[j])); }
+TERCET_INLINE F to_float(const I& a) { TERCET_LANES(static_cast<float>(static_cast<int32_t>(a.v[j]))); }
+TERCET_INLINE I to_int(F a) {
+  I out;
+  for (int j = 0; j < 16; ++j) out.v[j] = static_cast<uint32_t>(static_cast<int32_t>(a.v[j]));
+  return out;
+}
+TERCET_INLINE I add_int(const I& a, const I& b) {
+  I out;
+  for (int j = 0; j < 16; ++j) out.v[j] = a.v[j] + b.v[j];
+  return out;
+}
+TERCET_INLINE I zero_int() { return I{}; }
+TERCET_INLINE void store_int(int32_t* to, const I& a) {
+  for (int j = 0; j < 16; ++j) to[j] = static_cast<int32_t>(a.v[j]);
+}
 TERCET_INLINE I load_codes(const uint32_t* from) {
   I out;
   for (int j = 0; j < 16; ++j) out.v[j] = from[j];

@@ -4,10 +4,15 @@
 // are decoded once per panel of kDepth columns into the first-level cache and multiplied from there
 // by a register-tiled float product. Each output row is summed by one thread in a fixed order, so
 // the result does not depend on the number of threads.
+//
+// Where x is int8 codes with a scale a row, and levels are integers, sums are exact:
+//   y = fma(sum over groups of scale * (exact sum - zero * sum of codes), x_scale, bias),
+// rounded to y's type last; the same bits for one row of x as for many, and as on a GPU.
 #include "rows16.hpp"
 #include "threads.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #if defined(__x86_64__)
@@ -38,6 +43,9 @@ struct Kernels {
   void (*vector)(const Weight&, const Vector&, int64_t block, int64_t count, float* out);
   void (*panel)(const Weight&, int64_t block, int64_t first, int64_t last, float* panel);
   void (*tile)(int rows, const float* panel, const float* x, int64_t depth, float* y);
+  void (*add_group)(const Weight&, int64_t block, int64_t blocks, int64_t group, float x_sum,
+                    int32_t* sum, float* total);
+  void (*scale_values)(float* values, int64_t count, float x_scale, const float* bias);
 };
 
 namespace portable {
@@ -77,20 +85,22 @@ namespace avx2 {
 
 enum Isa : int32_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2 };
 
+template <bool exact>
 Kernels kernels_of(int32_t isa, const Layout& layout) {
 #if defined(__x86_64__)
-  if (isa == kAvx512) return avx512::kernels_for(layout);
-  if (isa == kAvx2) return avx2::kernels_for(layout);
+  if (isa == kAvx512) return avx512::kernels_for<exact>(layout);
+  if (isa == kAvx2) return avx2::kernels_for<exact>(layout);
 #endif
-  return portable::kernels_for(layout);
+  return portable::kernels_for<exact>(layout);
 }
 
 struct Call {
   Weight w;
   const void* x;
   const void* bias;
+  const float* x_scale;  // of each row of x, whose codes are int8; null where x is numbers
   void* y;
-  int32_t number, bias_number;
+  int32_t number, bias_number, y_number;
   int64_t rows;
   Kernels kernels;
 
@@ -112,9 +122,19 @@ struct Call {
     }
   }
 
-  void write(int64_t row, int64_t output, float value) const {
-    if (bias) value += read_number(bias, bias_number, output);
-    write_number(y, number, row * w.layout->rows + output, value);
+  // values[count] of outputs `first` on, one row: the first `outputs` of them are written to y
+  void write(int64_t row, int64_t first, int64_t outputs, float* values, int64_t count) const {
+    const int64_t at = row * w.layout->rows + first;
+    if (x_scale) {
+      alignas(64) float offsets[kBlocksAtOnce * 16] = {};
+      if (bias)
+        for (int64_t i = 0; i < outputs; ++i)
+          offsets[i] = read_number(bias, bias_number, first + i);
+      kernels.scale_values(values, count, x_scale[row], offsets);
+    } else if (bias) {
+      for (int64_t i = 0; i < outputs; ++i) values[i] += read_number(bias, bias_number, first + i);
+    }
+    for (int64_t i = 0; i < outputs; ++i) write_number(y, y_number, at + i, values[i]);
   }
 };
 
@@ -140,7 +160,7 @@ struct VectorJob {
     alignas(64) float out[kBlocksAtOnce * 16];
     job.call.kernels.vector(w, job.x, block, count, out);
     const int64_t rows = std::min(count * 16, w.layout->rows - block * 16);
-    for (int64_t r = 0; r < rows; ++r) job.call.write(job.row, block * 16 + r, out[r]);
+    job.call.write(job.row, block * 16, rows, out, count * 16);
   }
 };
 
@@ -165,13 +185,23 @@ struct TileJob {
   float* x;                 // tiles [columns][tile rows], one after the other
   std::vector<int> heights;  // rows of each tile
   std::vector<int64_t> starts;
+  std::vector<float> sums;  // of x's codes [rows][groups], where W has zero points and sums are exact
 
   static void pack(void* context, long item) {
-    const TileJob& job = *static_cast<const TileJob*>(context);
+    TileJob& job = *static_cast<TileJob*>(context);
     const int height = job.heights[item];
     float* to = job.x + job.starts[item] * job.call.w.padded_columns();
     for (int r = 0; r < height; ++r)
       job.call.unpack_row(job.first_row + job.starts[item] + r, to + r, height);
+    if (!job.sums.empty()) job.add_up(item, to);
+  }
+
+  void add_up(long item, const float* tile) {
+    const Weight& w = call.w;
+    const int64_t padded = w.layout->runs_per_group * w.per_run(), height = heights[item];
+    for (int64_t k = 0; k < w.padded_columns(); ++k)
+      for (int64_t r = 0; r < height; ++r)
+        sums[(starts[item] + r) * w.layout->groups + k / padded] += tile[k * height + r];
   }
 
   static void run(void* context, long item) {
@@ -180,31 +210,50 @@ struct TileJob {
     const Weight& w = job.call.w;
     const Kernels& kernels = job.call.kernels;
     const int64_t blocks = kernels.tile_blocks, block = item * blocks, width = blocks * 16;
-    scratch.assign(kDepth * width + job.rows * width, 0.0f);
+    const bool exact = job.call.x_scale;
+    // exact: integer sums of one group, which are scaled into the totals at its end
+    scratch.assign(kDepth * width + (exact ? 2 : 1) * job.rows * width, 0.0f);
     float *panel = scratch.data(), *sums = panel + kDepth * width;
-    const int64_t columns = w.padded_columns(), depth_runs = kDepth / w.per_run();
-    for (int64_t first = 0; first < w.runs(); first += depth_runs) {
-      const int64_t last = std::min(first + depth_runs, w.runs());
-      const int64_t depth = (last - first) * w.per_run();
-      for (int64_t b = 0; b < std::min(blocks, w.blocks() - block); ++b)
+    float* totals = exact ? sums + job.rows * width : sums;
+    const int64_t there = std::min(blocks, w.blocks() - block);
+    const int64_t depth_runs = kDepth / w.per_run(), group_runs = w.layout->runs_per_group;
+    for (int64_t first = 0, last; first < w.runs(); first = last) {
+      const int64_t group = first / group_runs, group_end = (group + 1) * group_runs;
+      last = std::min(first + depth_runs, exact ? group_end : w.runs());
+      for (int64_t b = 0; b < there; ++b)
         kernels.panel(w, block + b, first, last, panel + 16 * b);
-      for (size_t tile = 0; tile < job.heights.size(); ++tile) {
-        const int height = job.heights[tile];
-        const float* x = job.x + job.starts[tile] * columns + first * w.per_run() * height;
-        kernels.tile(height, panel, x, depth, sums + job.starts[tile] * width);
-      }
+      job.multiply_panel(panel, first, last, sums);
+      if (!exact || last != group_end) continue;
+      for (int64_t r = 0; r < job.rows; ++r)
+        kernels.add_group(w, block, there, group, job.x_sum(r, group),
+                          reinterpret_cast<int32_t*>(sums + r * width), totals + r * width);
     }
     const int64_t outputs = std::min(width, w.layout->rows - block * 16);
     for (int64_t r = 0; r < job.rows; ++r)
-      for (int64_t o = 0; o < outputs; ++o)
-        job.call.write(job.first_row + r, block * 16 + o, sums[r * width + o]);
+      job.call.write(job.first_row + r, block * 16, outputs, totals + r * width, width);
+  }
+
+  // sums[row][width] += panel^T x over the runs [first, last)
+  void multiply_panel(const float* panel, int64_t first, int64_t last, float* sums) const {
+    const int64_t columns = call.w.padded_columns(), per_run = call.w.per_run();
+    const int64_t width = call.kernels.tile_blocks * 16;
+    for (size_t tile = 0; tile < heights.size(); ++tile) {
+      const int height = heights[tile];
+      const float* from = x + starts[tile] * columns + first * per_run * height;
+      call.kernels.tile(height, panel, from, (last - first) * per_run, sums + starts[tile] * width);
+    }
+  }
+
+  float x_sum(int64_t row, int64_t group) const {
+    return sums.empty() ? 0.0f : sums[row * call.w.layout->groups + group];
   }
 };
 
 void multiply_rows(const Call& call, int64_t first_row, int64_t rows, int threads) {
   static thread_local std::vector<float> scratch;
   scratch.resize(rows * call.w.padded_columns());
-  TileJob job{call, first_row, rows, scratch.data(), {}, {}};
+  TileJob job{call, first_row, rows, scratch.data(), {}, {}, {}};
+  if (call.x_scale && call.w.zero) job.sums.assign(rows * call.w.layout->groups, 0.0f);
   for (int64_t row = 0; row < rows;) {
     int height = 1;
     for (const int candidate : {12, 8, 4, 2})
@@ -235,12 +284,15 @@ int32_t tercet_best_isa() {
   return kPortable;
 }
 
+// x_scale [rows]: x is int8 codes, and the levels of W are integers. null: x is of y's type.
 void tercet_packed_product(const Layout* layout, const uint32_t* codes, const void* scale,
                           int32_t scale_number, const void* zero, int32_t zero_number,
                           const void* bias, int32_t bias_number, const void* x, void* y,
-                          int32_t number, int64_t rows, int32_t threads, int32_t isa) {
+                          int32_t y_number, int64_t rows, int32_t threads, int32_t isa,
+                          const float* x_scale) {
   const Call call{{layout, codes, scale, zero, scale_number, zero_number},
-                  x, bias, y, number, bias_number, rows, kernels_of(isa, *layout)};
+                  x, bias, x_scale, y, x_scale ? kInt8 : y_number, bias_number, y_number, rows,
+                  x_scale ? kernels_of<true>(isa, *layout) : kernels_of<false>(isa, *layout)};
   if (rows * layout->rows * layout->columns < kWorthThreads) threads = 1;
   if (rows == 1) return multiply_row(call, 0, threads);
   for (int64_t row = 0; row < rows; row += kMostRows)

@@ -53,8 +53,9 @@ inline void make_pairs(const Layout& layout, const float* x, int64_t columns, fl
     store(pairs + 8 * k, fma(even, splat(x[k]), mul(odd, splat(x[k + 1]))));
 }
 
-// out[16 * blocks] = W x for `blocks` blocks of rows
-template <int bits, bool is_signed, int blocks>
+// out[16 * blocks] = W x for `blocks` blocks of rows. Exact: x and levels are integers; the sums of
+// kChunkRuns runs are below 2^24, so exact in float32, and are added as int32 over a group.
+template <int bits, bool is_signed, int blocks, bool exact>
 void multiply_vector(const Weight& w, const Vector& x, int64_t block, float* out) {
   constexpr int per_run = 32 / bits;
   // the same for any number of blocks: a row's sum must not depend on the rows beside it
@@ -71,6 +72,8 @@ void multiply_vector(const Weight& w, const Vector& x, int64_t block, float* out
     F scale[blocks];
     for (int b = 0; b < blocks; ++b)
       scale[b] = load_number(w.scale, w.scale_number, at + b * scale_stride);
+    I whole[blocks];
+    for (int b = 0; b < blocks; ++b) whole[b] = zero_int();
     const int64_t end = run + layout.runs_per_group;
     while (run < end) {
       const int64_t stop = end - run < kChunkRuns ? end : run + kChunkRuns;
@@ -87,10 +90,22 @@ void multiply_vector(const Weight& w, const Vector& x, int64_t block, float* out
             add_products<0, per_run, chains>(decoder, word[b], x.values + run * per_run, part[b]);
         }
       }
-      for (int b = 0; b < blocks; ++b)
-        total[b] = fma(scale[b], add(part[b][0], part[b][1]), total[b]);
+      for (int b = 0; b < blocks; ++b) {
+        const F sum = add(part[b][0], part[b][1]);
+        if constexpr (exact) whole[b] = add_int(whole[b], to_int(sum));
+        else total[b] = fma(scale[b], sum, total[b]);
+      }
     }
-    if (w.zero) {
+    if constexpr (exact) {
+      for (int b = 0; b < blocks; ++b) {
+        F sum = to_float(whole[b]);
+        if (w.zero) {
+          const F zero = load_number(w.zero, w.zero_number, at + b * scale_stride);
+          sum = fma(zero, splat(-x.sums[group]), sum);
+        }
+        total[b] = fma(scale[b], sum, total[b]);
+      }
+    } else if (w.zero) {
       const F minus_sum = splat(-x.sums[group]);
       for (int b = 0; b < blocks; ++b) {
         const F zero = load_number(w.zero, w.zero_number, at + b * scale_stride);
@@ -109,8 +124,8 @@ TERCET_INLINE void store_levels(const Levels& decoder, const I& codes, F scale, 
   }
 }
 
-// panel[k][kTileBlocks][16] = W for one block of rows and the runs [first, last)
-template <int bits, bool is_signed>
+// panel[k][kTileBlocks][16] = W (exact: its levels) for one block of rows and the runs [first, last)
+template <int bits, bool is_signed, bool exact>
 void decode_panel(const Weight& w, int64_t block, int64_t first, int64_t last, float* panel) {
   constexpr int per_run = 32 / bits, stride = kTileBlocks * 16;
   const Layout& layout = *w.layout;
@@ -119,9 +134,9 @@ void decode_panel(const Weight& w, int64_t block, int64_t first, int64_t last, f
   for (int64_t run = first; run < last;) {
     const int64_t group = run / layout.runs_per_group;
     const int64_t at = (block * layout.groups + group) * 16;
-    const F scale = load_number(w.scale, w.scale_number, at);
+    const F scale = exact ? splat(1.0f) : load_number(w.scale, w.scale_number, at);
     F offset = splat(0.0f);
-    if (w.zero) offset = mul(mul(scale, load_number(w.zero, w.zero_number, at)), splat(-1.0f));
+    if (w.zero && !exact) offset = mul(mul(scale, load_number(w.zero, w.zero_number, at)), splat(-1.0f));
     const int64_t end = (group + 1) * layout.runs_per_group;
     for (const int64_t stop = end < last ? end : last; run < stop; ++run) {
       store_levels<0, per_run, stride>(decoder, load_codes(codes + run * 16), scale, offset, panel);
@@ -130,8 +145,9 @@ void decode_panel(const Weight& w, int64_t block, int64_t first, int64_t last, f
   }
 }
 
-// y[row][blocks * 16] += panel^T x for one register tile of `rows` rows; x is [depth][rows]
-template <int rows>
+// y[row][blocks * 16] += panel^T x for one register tile of `rows` rows; x is [depth][rows]. Exact: y
+// is int32, and the sum of kDepth products below 2^24.
+template <int rows, bool exact>
 void multiply_tile(const float* panel, const float* x, int64_t depth, float* y) {
   F sum[rows][kTileBlocks];
   for (int r = 0; r < rows; ++r)
@@ -148,40 +164,62 @@ void multiply_tile(const float* panel, const float* x, int64_t depth, float* y) 
   for (int r = 0; r < rows; ++r)
     for (int b = 0; b < kTileBlocks; ++b) {
       float* to = y + (r * kTileBlocks + b) * 16;
-      store(to, add(load(to), sum[r][b]));
+      if constexpr (exact) {
+        int32_t* total = reinterpret_cast<int32_t*>(to);
+        const I before = load_codes(reinterpret_cast<const uint32_t*>(total));
+        store_int(total, add_int(before, to_int(sum[r][b])));
+      } else {
+        store(to, add(load(to), sum[r][b]));
+      }
     }
 }
 
-inline void multiply_tile_of(int rows, const float* panel, const float* x, int64_t depth, float* y) {
+template <bool exact>
+void multiply_tile_of(int rows, const float* panel, const float* x, int64_t depth, float* y) {
   switch (rows) {
-    case 12: if constexpr (kTileRows >= 12) return multiply_tile<12>(panel, x, depth, y); break;
-    case 8: if constexpr (kTileRows >= 8) return multiply_tile<8>(panel, x, depth, y); break;
-    case 4: return multiply_tile<4>(panel, x, depth, y);
-    case 2: return multiply_tile<2>(panel, x, depth, y);
-    default: return multiply_tile<1>(panel, x, depth, y);
+    case 12: if constexpr (kTileRows >= 12) return multiply_tile<12, exact>(panel, x, depth, y); break;
+    case 8: if constexpr (kTileRows >= 8) return multiply_tile<8, exact>(panel, x, depth, y); break;
+    case 4: return multiply_tile<4, exact>(panel, x, depth, y);
+    case 2: return multiply_tile<2, exact>(panel, x, depth, y);
+    default: return multiply_tile<1, exact>(panel, x, depth, y);
   }
+}
+
+// total[blocks * 16] += scale (sum - zero * x_sum), sum int32 of one group; then sum is 0
+inline void add_group(const Weight& w, int64_t block, int64_t blocks, int64_t group, float x_sum,
+                      int32_t* sum, float* total) {
+  for (int64_t b = 0; b < blocks; ++b) {
+    const int64_t at = ((block + b) * w.layout->groups + group) * 16;
+    F value = to_float(load_codes(reinterpret_cast<const uint32_t*>(sum + 16 * b)));
+    if (w.zero) value = fma(load_number(w.zero, w.zero_number, at), splat(-x_sum), value);
+    store(total + 16 * b, fma(load_number(w.scale, w.scale_number, at), value, load(total + 16 * b)));
+    store_int(sum + 16 * b, zero_int());
+  }
+}
+
+// values[count] = values * x_scale + bias, rounded once; count is a multiple of 16
+inline void scale_values(float* values, int64_t count, float x_scale, const float* bias) {
+  for (int64_t i = 0; i < count; i += 16)
+    store(values + i, fused(load(values + i), splat(x_scale), load(bias + i)));
 }
 
 // The vector product of 1..4 blocks
-template <int bits, bool is_signed>
+template <int bits, bool is_signed, bool exact>
 void multiply_vectors(const Weight& w, const Vector& x, int64_t block, int64_t count, float* out) {
-  if (count == 4) return multiply_vector<bits, is_signed, 4>(w, x, block, out);
+  if (count == 4) return multiply_vector<bits, is_signed, 4, exact>(w, x, block, out);
   for (int64_t i = 0; i < count; ++i)
-    multiply_vector<bits, is_signed, 1>(w, x, block + i, out + 16 * i);
+    multiply_vector<bits, is_signed, 1, exact>(w, x, block + i, out + 16 * i);
 }
 
-inline Kernels kernels_for(const Layout& layout) {
-  Kernels kernels{kTileRows, kTileBlocks, make_pairs, nullptr, nullptr, multiply_tile_of};
-  switch (layout.bits) {
-    case 2:
-      kernels.vector = multiply_vectors<2, false>, kernels.panel = decode_panel<2, false>;
-      break;
-    case 4:
-      kernels.vector = multiply_vectors<4, false>, kernels.panel = decode_panel<4, false>;
-      break;
-    default:
-      kernels.vector = layout.is_signed ? multiply_vectors<8, true> : multiply_vectors<8, false>;
-      kernels.panel = layout.is_signed ? decode_panel<8, true> : decode_panel<8, false>;
-  }
-  return kernels;
+template <int bits, bool is_signed, bool exact>
+Kernels kernels_of_codes() {
+  return {kTileRows, kTileBlocks, make_pairs, multiply_vectors<bits, is_signed, exact>,
+          decode_panel<bits, is_signed, exact>, multiply_tile_of<exact>, add_group, scale_values};
+}
+
+template <bool exact>
+Kernels kernels_for(const Layout& layout) {
+  if (layout.bits == 2) return kernels_of_codes<2, false, exact>();
+  if (layout.bits == 4) return kernels_of_codes<4, false, exact>();
+  return layout.is_signed ? kernels_of_codes<8, true, exact>() : kernels_of_codes<8, false, exact>();
 }

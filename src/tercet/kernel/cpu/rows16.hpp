@@ -11,7 +11,7 @@
 
 namespace tercet {
 
-enum Number : int32_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2 };
+enum Number : int32_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2, kInt8 = 3 };
 
 // Mirrors tercet.kernel.rows16.Layout, field by field.
 struct Layout {
@@ -75,6 +75,7 @@ inline uint16_t float_to_bfloat(float value) {
 
 inline float read_number(const void* from, int32_t number, int64_t index) {
   if (number == kFloat32) return static_cast<const float*>(from)[index];
+  if (number == kInt8) return static_cast<const int8_t*>(from)[index];
   const uint16_t word = static_cast<const uint16_t*>(from)[index];
   return number == kFloat16 ? half_to_float(word) : bfloat_to_float(word);
 }

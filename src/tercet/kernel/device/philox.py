@@ -41,9 +41,24 @@ def uniform(seed: Tensor, rows: int, columns: int) -> Tensor:
         rows, columns: of the matrix.
     """
     blocks = -(-columns // 4)
-    at = torch.arange(rows * blocks, device=seed.device)
+    bits = torch.stack(_words(seed, rows * blocks), -1).reshape(rows, 4 * blocks)[:, :columns]
+    return (bits >> 9).float() * 2.0**-23
+
+
+def coarse_uniform(seed: Tensor, rows: int, columns: int) -> Tensor:
+    """As `uniform`, but multiples of 2^-16, at half of the cost: eight of a block.
+
+    Element [n, k] takes half k % 8, the lower of a word first, of block n * ceil(K / 8) + k // 8.
+    """
+    blocks = -(-columns // 8)
+    words = torch.stack(_words(seed, rows * blocks), -1)
+    bits = torch.stack((words & 0xFFFF, words >> 16), -1).reshape(rows, 8 * blocks)[:, :columns]
+    return bits.float() * 2.0**-16
+
+
+def _words(seed: Tensor, blocks: int) -> Words:
+    """Of that many blocks under the seed, from the first on."""
+    at = torch.arange(blocks, device=seed.device)
     none = torch.zeros_like(at)
     key = seed.reshape(()).to(torch.int64)
-    words = philox((key & _LOW, (key >> 32) & _LOW), (at & _LOW, at >> 32, none, none))
-    bits = torch.stack(words, -1).reshape(rows, 4 * blocks)[:, :columns]
-    return (bits >> 9).float() * 2.0**-23
+    return philox((key & _LOW, (key >> 32) & _LOW), (at & _LOW, at >> 32, none, none))

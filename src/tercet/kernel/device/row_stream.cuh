@@ -1,10 +1,11 @@
 // Row stream: rows flow through shared memory into registers, one copy per warp and row.
 //
 // A block, or a cluster of `ranks` blocks, walks over rows. Warp w of them owns the units
-// [w * share, (w + 1) * share) of every row, a unit being 16 bytes. The copy engine (cp.async.bulk) brings a warp's share of a row into the warp's own
-// slot of shared memory; the warp takes it into registers and at once asks for the share of a later
-// row. So the next rows travel while this one is computed and written, no register is spent on what
-// is under way, and warps need no barrier of the block for the slots.
+// [w * share, (w + 1) * share) of every row, a unit being 16 bytes and a share whole lines of 128.
+// The copy engine (cp.async.bulk) brings a warp's share of a row into the warp's own slot of shared
+// memory; the warp takes it into registers and at once asks for the share of a later row. So the
+// next rows travel while this one is computed and written, no register is spent on what is under
+// way, and warps need no barrier of the block for the slots.
 //
 // Lane l holds units l, l + 32, ... of its warp's share, VECTORS of them. Units beyond the share's end
 // are words of `beyond`, in every slot, from the start: a copy never writes there.
@@ -12,27 +13,13 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
+#include "mbarrier.cuh"
+
 namespace row_stream {
 
-constexpr int UNIT_BYTES = 16, MAX_STAGES = 4, MAX_WARPS = 32;
+constexpr int UNIT_BYTES = 16, LINE_UNITS = 8, MAX_STAGES = 4, MAX_WARPS = 32;
 // a wait lasts up to some microseconds: a copy that takes millions of them will never arrive
 constexpr int PATIENCE = 1 << 24;
-
-__device__ __forceinline__ uint32_t address(const void* shared) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-}
-
-__device__ __forceinline__ bool arrived(uint32_t barrier, uint32_t phase) {
-  uint32_t done;
-  asm volatile(
-      "{\n.reg .pred p;\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-      "selp.u32 %0, 1, 0, p;\n}"
-      : "=r"(done)
-      : "r"(barrier), "r"(phase)
-      : "memory");
-  return done != 0;
-}
 
 // what one warp reads of the rows of its block
 template <int VECTORS> struct WarpShare {
@@ -50,19 +37,18 @@ template <int VECTORS> struct WarpShare {
       : x(static_cast<const char*>(x)), stride_bytes(stride_bytes), rows(rows),
         next(blockIdx.x / ranks), step(gridDim.x / ranks), stages(stages), slot(0), phase(0) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-    const int share = (units + warps * ranks - 1) / (warps * ranks);
+    const int line = LINE_UNITS * warps * ranks, share = (units + line - 1) / line * LINE_UNITS;
     first = (blockIdx.x % ranks * warps + warp) * share;
     count = min(max(units - first, 0), share);
     uint4* own = static_cast<uint4*>(memory) + warp * stages * SLOT_UNITS;
-    slots = address(own);
-    barriers = address(all_barriers + warp * MAX_STAGES);
+    slots = mbarrier::address_of(own);
+    barriers = mbarrier::address_of(all_barriers + warp * MAX_STAGES);
     for (int s = 0; s < stages; s++)
       for (int u = count + lane; u < SLOT_UNITS; u += 32)
         own[s * SLOT_UNITS + u] = make_uint4(beyond, beyond, beyond, beyond);
     if (lane == 0) {
-      for (int s = 0; s < stages; s++)
-        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barriers + 8 * s));
-      asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+      for (int s = 0; s < stages; s++) mbarrier::init(barriers + 8 * s, 1);
+      mbarrier::publish();
       for (int s = 0; s < stages; s++) ask(s);
     }
     __syncwarp();
@@ -73,9 +59,7 @@ template <int VECTORS> struct WarpShare {
     if (next >= rows) return;
     const char* from = x + stride_bytes * next + static_cast<int64_t>(first) * UNIT_BYTES;
     const uint32_t barrier = barriers + 8 * into, bytes = count * UNIT_BYTES;
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier),
-                 "r"(bytes)
-                 : "memory");
+    mbarrier::expect(barrier, bytes);
     if (bytes)
       asm volatile(
           "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
@@ -86,7 +70,7 @@ template <int VECTORS> struct WarpShare {
 
   // waits for the next row and takes it
   __device__ __forceinline__ void take(uint4 (&held)[VECTORS]) {
-    for (int tries = 0; !arrived(barriers + 8 * slot, phase);)
+    for (int tries = 0; !mbarrier::passed(barriers + 8 * slot, phase);)
       if (++tries == PATIENCE) __trap();
     const uint32_t here = slots + (slot * SLOT_UNITS + threadIdx.x % 32) * UNIT_BYTES;
 #pragma unroll

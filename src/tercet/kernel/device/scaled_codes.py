@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tercet.kernel.device.random_uniform import uniform
+from tercet.kernel.device.random_uniform import coarse_uniform
 from tercet.kernel.device.row_quantizer import absolute_bits, encode, ratio_to, scale_of
 from tercet.kernel.interpreter import interpreting
 from tercet.kernel.launch import multiprocessors
@@ -100,9 +100,9 @@ def _column_codes(
     h = _token_tile(grad_ptr, x_scale_ptr, m, n, M, N, stride)
     if RANDOM:
         ratio = tl.clamp(ratio_to(h, scale), -127.0, 127.0)
-        number = uniform(tl.load(seed_ptr), n, n * 0 + tl.program_id(1) * SIDE, tl.cdiv(M, 4), SIDE)
-        low = tl.floor(ratio)
-        codes = (low + tl.where(number < ratio - low, 1.0, 0.0)).to(tl.int32).to(tl.int8)
+        start = n * 0 + tl.program_id(1) * SIDE
+        number = coarse_uniform(tl.load(seed_ptr), n, start, tl.cdiv(M, 8), SIDE)
+        codes = tl.floor(ratio + number).to(tl.int32).to(tl.int8)
     else:
         codes, _ = encode(h, scale, False)
     at = n.to(tl.int64)[:, None] * M + m[None, :]

@@ -16,6 +16,7 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
+from tercet.kernel.one_device import on_one_device
 from tercet.kernel.prepared import PreparedWeight, prepare
 from tercet.kernel.register import define
 from tercet.kernel.select import choose
@@ -56,11 +57,7 @@ def _check(ids: Tensor, codes: Tensor, dtype: torch.dtype) -> None:
         raise UnsupportedError(
             f"embedding_packed: dtype {dtype}: allowed are float32, float16 and bfloat16"
         )
-    if ids.device != codes.device:
-        raise UnsupportedError(
-            f"embedding_packed: ids are on {ids.device}, the weight on {codes.device}: "
-            "move one of them"
-        )
+    on_one_device("embedding_packed", "ids", ids, **{"the weight": codes})
 
 
 def _run(

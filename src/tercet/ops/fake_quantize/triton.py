@@ -24,7 +24,6 @@ _DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16:
 # adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves it in the low bits of the pattern
 _TO_INTEGER = tl.constexpr(12582912.0)
 _TO_INTEGER_BITS = tl.constexpr(0x4B400000)
-_NAN = tl.constexpr(float("nan"))
 
 
 @triton.jit
@@ -86,7 +85,8 @@ def _write(
     at = row[:, None] * K + columns
     tl.store(codes_ptr + at, units.to(tl.int8), inside)
     if FAKE:
-        value = tl.where(broken, _NAN, (level + SHIFT) * scale[:, None])
+        # w is NaN there; a global NaN would be unequal to itself, and Triton would see it changed
+        value = tl.where(broken, w, (level + SHIFT) * scale[:, None])
         tl.store(fake_ptr + at, value, inside)
 
 
@@ -353,7 +353,7 @@ def gradient(
 
 
 def _options(direction: str, n: int, k: int, width: int, held: bool) -> dict[str, int]:
-    """HELD and TILE, columns and elements that a program has at once; 16 elements a thread."""
+    """HELD and TILE, columns and elements that a program has at once; 32 elements a thread."""
     if interpreting():
         return {"HELD": 256, "TILE": 1 << 14, "num_warps": 4}
     wanted = triton.next_power_of_2(width)
@@ -361,7 +361,7 @@ def _options(direction: str, n: int, k: int, width: int, held: bool) -> dict[str
     default = {
         "HELD": _HELD,
         "TILE": max(tile, 2048),
-        "num_warps": min(max(tile // 512, 4), 32),
+        "num_warps": min(max(tile // 1024, 4), 32),
     }
     return dict(configuration("fake_quantize", "triton", {"N": n, "K": k}, default, direction))
 

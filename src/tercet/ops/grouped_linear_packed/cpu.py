@@ -1,6 +1,7 @@
 """grouped_linear_packed in C++ on a CPU: the packed product of each expert that has rows.
 
-An 8-bit activation is multiplied as float32, which holds its codes exactly.
+int8 activations and integer elements: exact sums, scaled once (`codes_product_for`). Codes of other
+elements are multiplied as float32, which holds them exactly.
 """
 
 from functools import cache
@@ -12,7 +13,7 @@ from torch import Tensor
 from tercet import environment
 from tercet.kernel.contract import Run
 from tercet.kernel.packed_call import finished, quantized
-from tercet.kernel.packed_product import product_for
+from tercet.kernel.packed_product import codes_product_for, has_integer_levels, product_for
 from tercet.ops.grouped_linear_packed.torch_path import segments, weighted
 
 
@@ -29,7 +30,7 @@ def forward(*arguments: Any) -> Tensor:
 @cache
 def for_isa(isa: str | None) -> Run:
     """grouped_linear_packed for one instruction set; None is the best one."""
-    product = product_for(isa)
+    product, product_of_codes = product_for(isa), codes_product_for(isa)
 
     def grouped_linear_packed(
         x: Tensor,
@@ -47,12 +48,18 @@ def for_isa(isa: str | None) -> Run:
         out_dtype: torch.dtype,
     ) -> Tensor:
         x, x_scale = quantized(x, x_scale, activation)
-        x, y = x.float(), torch.empty((len(x), rows), dtype=torch.float32)
+        exact = activation == "int8" and has_integer_levels(scheme)
+        y = torch.empty((len(x), rows), dtype=torch.float32)
         for expert, some, weight in segments(offsets, len(x), codes, scale, zero, scheme, columns):
             parts = (weight.codes, weight.scale, weight.zero)
-            one = product(x[some], *parts, None, scheme, rows, columns)
-            scaled = None if x_scale is None else x_scale[some]
             shared = None if bias is None else bias[expert]
+            scaled = None if x_scale is None else x_scale[some]
+            if exact:
+                y[some] = product_of_codes(
+                    x[some], scaled, *parts, shared, scheme, rows, columns, torch.float32
+                )
+                continue
+            one = product(x[some].float(), *parts, None, scheme, rows, columns)
             y[some] = finished(one, scaled, shared, None, torch.float32)
         return weighted(y, row_weight).to(out_dtype)
 

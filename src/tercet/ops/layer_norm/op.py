@@ -194,6 +194,7 @@ OP = Op(
                 "ROWS": (1, 2),
                 "WAVES": (0, 1, 2, 4),
                 "STAGES": (1, 2, 3),
+                "WALK": (0, 2048, 4096, 8192),
                 "num_warps": (4, 8, 16),
             },
             gradient_space={

@@ -4,7 +4,9 @@ Forward: every row has a program of its own (WAVES = 0), or a few programs a mul
 over the rows with weight and bias in registers and the next row in flight. The variance is summed
 from x - mean in a second pass over the registers: E[x^2] - mean^2 cancels where the mean is far
 from zero. That pass also sums x - mean itself, which corrects the mean: without it a constant row
-of 0.7 had a gradient of weight of 2e-5 in place of 0.
+of 0.7 had a gradient of weight of 2e-5 in place of 0. With WALK, the columns of a piece, the row is
+not held: it is read in pieces, each lane with a mean and a variance of its own (Welford 1962), then
+once more from the first-level cache, so that few registers a thread leave room for more programs.
 Backward: grad_weight [N] and grad_bias [N] are sums over all rows: each program keeps its part in
 float32 registers and writes it once; a second, small kernel adds the parts, always in one order.
 """
@@ -14,10 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tercet.kernel.launch import as_rows, multiprocessors
+from tercet.kernel.launch import as_rows, fitting_stages, multiprocessors
 from tercet.kernel.tuned import configuration
-
-_IN_FLIGHT_BYTES = 128 * 1024
 
 
 @triton.jit
@@ -53,6 +53,51 @@ def _forward(
         tl.store(y_ptr + at * N + columns[None, :], y, inside)
         tl.store(mean_ptr + rows, mean, rows < M)
         tl.store(rstd_ptr + rows, rstd, rows < M)
+
+
+@triton.jit
+def _walk(
+    x_ptr, weight_ptr, bias_ptr, y_ptr, mean_ptr, rstd_ptr, N: tl.constexpr, x_stride, eps,
+    HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """As _forward, a row a program, in pieces of BLOCK columns.
+
+    N is a constant: then masks of whole pieces vanish, and the walks are unrolled.
+    """
+    row, lanes = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    x_ptr += row * x_stride
+    means = tl.zeros((BLOCK,), tl.float32)
+    squares = tl.zeros((BLOCK,), tl.float32)
+    seen = 0.0
+    for first in range(0, N, BLOCK):
+        inside = first + lanes < N
+        x = tl.load(x_ptr + first + lanes, inside, 0.0, eviction_policy="evict_last")
+        x = tl.where(inside, x.to(tl.float32), means)
+        seen += 1.0
+        apart = x - means
+        means += apart * (1.0 / seen)
+        squares += apart * (x - means)
+    count = tl.maximum((N - lanes + BLOCK - 1) // BLOCK, 0).to(tl.float32)
+    mean = tl.sum(count * means, 0) / N
+    apart = means - mean
+    # what the mean is off by comes with the variance, in one exchange between warps
+    both = tl.sum(tl.join(count * apart, squares + count * apart * apart), 0) / N
+    off, variance = tl.split(both)
+    mean += off
+    variance = tl.maximum(variance - off * off, 0.0, tl.PropagateNan.ALL)
+    rstd = 1.0 / tl.sqrt_rn(variance + eps)
+    tl.store(mean_ptr + row, mean)
+    tl.store(rstd_ptr + row, rstd)
+    for first in range(0, N, BLOCK):
+        columns = first + lanes
+        inside = columns < N
+        x = tl.load(x_ptr + columns, inside, 0.0, eviction_policy="evict_first").to(tl.float32)
+        weight = tl.load(weight_ptr + columns, inside, 0.0, eviction_policy="evict_last")
+        y = (x - mean) * rstd * weight.to(tl.float32)
+        if HAS_BIAS:
+            bias = tl.load(bias_ptr + columns, inside, 0.0, eviction_policy="evict_last")
+            y += bias.to(tl.float32)
+        tl.store(y_ptr + row * N + columns, y, inside)
 
 
 @triton.jit
@@ -112,7 +157,7 @@ def _add_parts(
 def _default(n: int) -> dict[str, int]:
     """32 numbers a thread."""
     warps = min(max(triton.next_power_of_2(n) // 1024, 1), 16)
-    return {"ROWS": 1, "WAVES": 0, "STAGES": 1, "num_warps": warps}
+    return {"ROWS": 1, "WAVES": 0, "STAGES": 1, "WALK": 0, "num_warps": warps}
 
 
 def _default_gradient(n: int) -> dict[str, int]:
@@ -120,12 +165,6 @@ def _default_gradient(n: int) -> dict[str, int]:
     block = triton.next_power_of_2(n)
     stages = 3 if block <= 8192 else 2
     return {"ROWS": 1, "WAVES": 1, "STAGES": stages, "num_warps": min(max(block // 512, 2), 16)}
-
-
-def _stages(wanted: int, tile_bytes: int) -> int:
-    """As many as fit: all but one lie in shared memory, which a configuration of shorter rows
-    would exceed."""
-    return max(1, min(wanted, 1 + _IN_FLIGHT_BYTES // tile_bytes))
 
 
 def forward(
@@ -141,10 +180,17 @@ def forward(
     if not y.numel():
         return y, mean.fill_(torch.nan), rstd.fill_(torch.nan)
     options = dict(configuration("layer_norm", "triton", {"M": m, "N": n}, _default(n)))
-    height, waves = options.pop("ROWS"), options.pop("WAVES")
+    height, waves, piece = (options.pop(name) for name in ("ROWS", "WAVES", "WALK"))
     block = triton.next_power_of_2(n)
-    options["STAGES"] = _stages(options["STAGES"], height * block * x.element_size())
     weight = weight.contiguous()
+    if piece:
+        _walk[(m,)](
+            rows, weight, bias.contiguous() if bias is not None else weight, y, mean, rstd,
+            n, rows.stride(0), eps,
+            HAS_BIAS=bias is not None, BLOCK=min(piece, block), num_warps=options["num_warps"],
+        )  # fmt: skip
+        return y, mean, rstd
+    options["STAGES"] = fitting_stages(options["STAGES"], height * block * x.element_size())
     programs = triton.cdiv(m, height)
     if waves:
         programs = min(programs, waves * multiprocessors(x.device))
@@ -173,7 +219,7 @@ def gradient(
     )
     height, waves = options.pop("ROWS"), options.pop("WAVES")
     block = triton.next_power_of_2(n)
-    options["STAGES"] = _stages(options["STAGES"], 2 * height * block * x.element_size())
+    options["STAGES"] = fitting_stages(options["STAGES"], 2 * height * block * x.element_size())
     programs = min(triton.cdiv(m, height), waves * multiprocessors(x.device))
     sums = 2 if has_bias else 1
     part = torch.empty((sums, programs, n), dtype=torch.float32, device=x.device)

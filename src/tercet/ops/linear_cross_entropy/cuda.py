@@ -4,10 +4,10 @@ import ctypes
 from functools import lru_cache
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from tercet.kernel.cuda import build_cuda, stream
+from tercet.kernel.native import NUMBERS
 from tercet.kernel.tuned import configuration
 from tercet.ops.linear_cross_entropy import triton as short
 from tercet.ops.linear_cross_entropy.schedule import DEFAULT, Rows, prepared, run
@@ -16,7 +16,6 @@ from tercet.ops.linear_cross_entropy.triton import gradient
 __all__ = ["build", "forward", "gradient"]
 
 _SOURCE = Path(__file__).parent / "softmax_rows.cu"
-_NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _BLOCK_BYTES = 64 * 1024
 _MAX_CLUSTER = 8
 _P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
@@ -50,7 +49,7 @@ def forward(
     def softmax(rows: Rows) -> None:
         count = rows.target.shape[0]
         status = build().tercet_softmax_rows(
-            _NUMBERS[rows.logits.dtype], rows.logits.data_ptr(),
+            NUMBERS[rows.logits.dtype], rows.logits.data_ptr(),
             None if rows.first is None else rows.first.data_ptr(), count, rows.classes,
             min(30, rows.piece.bit_length() - 1), rows.target.data_ptr(), rows.ignore_index,
             rows.unit.data_ptr(), rows.losses.data_ptr(), rows.lse.data_ptr(), cluster, stream(),

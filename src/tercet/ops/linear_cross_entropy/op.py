@@ -17,6 +17,7 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
+from tercet.kernel.one_device import on_one_device
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose, choose_gradient
 from tercet.ops.linear_cross_entropy.cases import CASES, inputs, shapes
@@ -100,11 +101,7 @@ def _check(x: Tensor, weight: Tensor, target: Tensor, reduction: str) -> None:
         raise UnsupportedError(
             f"linear_cross_entropy: reduction is {reduction!r}: it may be 'mean' or 'sum'"
         )
-    for name, other in (("weight", weight), ("target", target)):
-        if other.device != x.device:
-            raise UnsupportedError(
-                f"linear_cross_entropy: x is on {x.device}, {name} on {other.device}: move one"
-            )
+    on_one_device("linear_cross_entropy", "x", x, weight=weight, target=target)
 
 
 def _check_range(target: Tensor, classes: int, ignore_index: int) -> None:

@@ -1,5 +1,6 @@
 """The meaning of linear_cross_entropy, in float64, and how large the parts of each result are."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor
 # A loss and an lse are float32, but made of logits that were rounded to x's dtype: by how much that
 # rounding is coarser than the float32 tolerance.
 _COARSER = {torch.float32: 1, torch.float16: 2**7, torch.bfloat16: 2**10}
+_AT_ONCE = 1024
 
 
 def reference(
@@ -27,19 +29,53 @@ def reference(
     The gradients are those of the loss; with divide_late, of the sum even for a mean.
     """
     del accumulate_float32, in_place
+    kept = target != ignore_index
+    chosen, unit = torch.where(kept, target, 0), _unit(kept, reduction, divide_late)
+    losses, lse, grad_x, grad_weight = _joined(
+        (_of_rows(x[part], weight, chosen[part], kept[part], unit) for part in _parts(x.shape[0])),
+        x_gradient,
+        weight_gradient,
+    )
+    return losses.sum() / (kept.sum() if reduction == "mean" else 1), lse, grad_x, grad_weight
+
+
+def _of_rows(
+    x: Tensor, weight: Tensor, chosen: Tensor, kept: Tensor, unit: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Losses, lse and gradients of some tokens."""
     logits = x.double() @ weight.double().T
     lse = logits.logsumexp(-1)
-    kept = target != ignore_index
-    chosen = torch.where(kept, target, 0)
     losses = torch.where(kept, lse - logits.gather(1, chosen[:, None])[:, 0], 0.0)
-    loss = losses.sum() / (kept.sum() if reduction == "mean" else 1)
     with torch.no_grad():
-        grad = logits.softmax(-1) - torch.nn.functional.one_hot(chosen, weight.shape[0])
-        grad = torch.where(kept[:, None], grad, 0.0) * _unit(kept, reduction, divide_late)
-        none = logits.new_empty(0)
-        grad_x = grad @ weight.double() if x_gradient else none
-        grad_weight = grad.T @ x.double() if weight_gradient else none
-    return loss, lse, grad_x, grad_weight
+        grad = logits.softmax(-1)
+        grad.scatter_add_(1, chosen[:, None], grad.new_full((len(chosen), 1), -1.0))
+        grad = torch.where(kept[:, None], grad, 0.0) * unit
+        return losses, lse, grad @ weight.double(), grad.T @ x.double()
+
+
+def _parts(rows: int) -> list[slice]:
+    """Of the tokens: logits of all at once in float64, several times over, would fill a GPU."""
+    return [slice(first, first + _AT_ONCE) for first in range(0, rows, _AT_ONCE)] or [slice(0)]
+
+
+def _joined(
+    parts: Iterable[tuple[Tensor, Tensor, Tensor, Tensor]], x_gradient: bool, weight_gradient: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """All tokens' losses, lse and gradient of x, and the sum of their gradients of weight."""
+    losses, lse, grad_x = list[Tensor](), list[Tensor](), list[Tensor]()
+    total: Tensor | None = None
+    for one_losses, one_lse, one_x, one_weight in parts:
+        losses.append(one_losses)
+        lse.append(one_lse)
+        grad_x.append(one_x)
+        total = one_weight if total is None else total.add_(one_weight)
+    none = losses[0].new_empty(0)
+    return (
+        torch.cat(losses),
+        torch.cat(lse),
+        torch.cat(grad_x) if x_gradient else none,
+        total if weight_gradient and total is not None else none,
+    )
 
 
 def gradient_magnitude(
@@ -73,23 +109,30 @@ def magnitude(
     times its probability.
     """
     del accumulate_float32, in_place
+    kept = target != ignore_index
+    chosen, unit = torch.where(kept, target, 0), _unit(kept, reduction, divide_late)
+    parts = (
+        _size_of_rows(x[part], weight, chosen[part, None], kept[part], unit)
+        for part in _parts(x.shape[0])
+    )
+    losses, lse, grad_x, grad_weight = _joined(parts, x_gradient, weight_gradient)
+    return losses.sum() / (kept.sum() if reduction == "mean" else 1), lse, grad_x, grad_weight
+
+
+def _size_of_rows(
+    x: Tensor, weight: Tensor, chosen: Tensor, kept: Tensor, unit: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     left, right = x.double(), weight.double()
     logits = left @ right.T
     size = logits.abs() + left.abs() @ right.abs().T / 16
     softmax = logits.softmax(-1)
     spread = (softmax * size).sum(-1)
     lse = spread * _COARSER[x.dtype] + logits.logsumexp(-1).abs()
-    kept = target != ignore_index
-    chosen = torch.where(kept, target, 0)[:, None]
     losses = torch.where(kept, lse + size.gather(1, chosen)[:, 0] * _COARSER[x.dtype], 0.0)
-    total = losses.sum() / (kept.sum() if reduction == "mean" else 1)
     grad = softmax * (size + spread[:, None] + 1)
     grad = grad.scatter_add(1, chosen, torch.ones_like(chosen, dtype=grad.dtype))
-    grad = torch.where(kept[:, None], grad, 0.0) * _unit(kept, reduction, divide_late)
-    none = logits.new_empty(0)
-    grad_x = grad @ right.abs() if x_gradient else none
-    grad_weight = grad.T @ left.abs() if weight_gradient else none
-    return total, lse, grad_x, grad_weight
+    grad = torch.where(kept[:, None], grad, 0.0) * unit
+    return losses, lse, grad @ right.abs(), grad.T @ left.abs()
 
 
 def _unit(kept: Tensor, reduction: str, divide_late: bool) -> Tensor:

@@ -17,6 +17,7 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
+from tercet.kernel.one_device import on_one_device
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose, choose_gradient
 from tercet.ops.linear_kl.cases import CASES, inputs, shapes
@@ -137,12 +138,8 @@ def _check(
             f"linear_kl: temperature {temperature}, beta {beta}, reduction {reduction!r}: they "
             "must be above 0, in [0, 1], and 'mean' or 'sum'"
         )
-    others = (("weight", weight), ("teacher_x", teacher_x), ("teacher_weight", teacher_weight))
-    for name, other in (*others, *([("mask", mask)] if mask is not None else [])):
-        if other.device != x.device:
-            raise UnsupportedError(
-                f"linear_kl: x is on {x.device}, {name} on {other.device}: move one of them"
-            )
+    teacher = {"teacher_x": teacher_x, "teacher_weight": teacher_weight}
+    on_one_device("linear_kl", "x", x, weight=weight, **teacher, mask=mask)
 
 
 def _run(

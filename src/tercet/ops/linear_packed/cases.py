@@ -185,17 +185,21 @@ def _residual_cases() -> list[Case]:
 
 
 def _prefill_cases() -> list[Case]:
-    """Int8 activations of more rows than a decoding step has: tiles cut at every edge."""
+    """More rows than a decoding step has: tiles cut at every edge."""
     cases = list[Case]()
+    for at, scheme in enumerate(("ternary", "nonary", "int3", "ternary-g128", "int4-g64")):
+        x, (m, n, k) = FLOATS[1 + at % 2], ((17, 40, 68), (130, 140, 300))[at % 2]
+        options = {"dtype": x, "out": FLOATS[at % 3], "bias": x, "residual": at % 2 == 0}
+        cases.append(_case(f"{scheme}-prefill-{str(x)[6:]}", scheme, (m, k), n, **options))
     for at, scheme in enumerate(("ternary", "nonary", "int3", "int8-channel", "ternary-g128")):
         out = FLOATS[at % 3]
         for m, n, k in ((17, 40, 68), (130, 140, 300)):
             options = {"activation": "int8", "bias": out, "residual": at % 2 == 1}
             name = f"{scheme}-prefill-{m}x{n}x{k}"
             cases.append(_case(name, scheme, (m, k), n, dtype=out, **options))
-    options = {"activation": "int8", "coded": True, "residual": True}
+    coded = {"activation": "int8", "coded": True, "residual": True}
     for scheme in ("ternary", "int4-g64", "int8-g128"):
-        cases.append(_case(f"{scheme}-prefill-codes", scheme, (3, 30, 320), 200, **options))
+        cases.append(_case(f"{scheme}-prefill-codes", scheme, (3, 30, 320), 200, **coded))
     return cases
 
 

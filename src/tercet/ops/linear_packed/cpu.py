@@ -1,6 +1,7 @@
 """linear_packed in C++: rows16 codes, AVX-512, AVX2 or portable, with threads.
 
-An 8-bit activation is multiplied as float32, which holds its codes exactly.
+int8 activations and integer elements: exact sums, scaled once (`codes_product_for`). Codes of other
+elements are multiplied as float32, which holds them exactly.
 """
 
 from functools import cache
@@ -12,7 +13,7 @@ from torch import Tensor
 from tercet import environment
 from tercet.kernel.contract import Run
 from tercet.kernel.packed_call import finished, quantized
-from tercet.kernel.packed_product import isas, product_for
+from tercet.kernel.packed_product import codes_product_for, has_integer_levels, isas, product_for
 
 __all__ = ["build", "for_isa", "forward", "isas"]
 
@@ -33,7 +34,7 @@ def for_isa(isa: str | None) -> Run:
 
     UnsupportedError where the machine lacks it.
     """
-    product = product_for(isa)
+    product, product_of_codes = product_for(isa), codes_product_for(isa)
 
     def linear_packed(
         x: Tensor,
@@ -53,8 +54,13 @@ def for_isa(isa: str | None) -> Run:
         del x_sum
         if activation == "none" and residual is None and out_dtype == x.dtype:
             return product(x, codes, scale, zero, bias, scheme, rows, columns)
-        # codes are exact in float32: their scale, bias and residual follow the product
         x, x_scale = quantized(x, x_scale, activation)
+        if activation == "int8" and x_scale is not None and has_integer_levels(scheme):
+            narrow = out_dtype if residual is None else torch.float32
+            parts = (codes, scale, zero, bias, scheme, rows, columns)
+            y = product_of_codes(x, x_scale, *parts, narrow)
+            return y if residual is None else finished(y, None, None, residual, out_dtype)
+        # codes are exact in float32: their scale, bias and residual follow the product
         y = product(x.float(), codes, scale, zero, None, scheme, rows, columns)
         return finished(y, x_scale, bias, residual, out_dtype)
 

@@ -1,4 +1,7 @@
-"""linear_packed for 8-bit activations and many tokens on Hopper: prefill_kernel.cuh."""
+"""linear_packed for many tokens on Hopper, int8 activations: prefill_kernel.cuh.
+
+Its `product` takes floats too, for cuda_wgmma_float.
+"""
 
 import ctypes
 from functools import cache
@@ -14,7 +17,7 @@ from tercet.kernel.launch import as_rows, multiprocessors
 from tercet.kernel.rows16 import layout_of
 from tercet.ops.linear_packed.cuda_wgmma_plan import Plan, best_plan
 
-SOURCES = ("prefill_2.cu", "prefill_4.cu")
+SOURCES = ("prefill_2.cu", "prefill_4.cu", "prefill_8.cu")
 _FOLDER = Path(__file__).parent
 _NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _HOPPER = (9, 0)
@@ -31,12 +34,13 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
 
 
 @cache
-def library_of(bits: int) -> ctypes.CDLL:
-    """The library of codes of that many bits. BuildError where it cannot be built."""
-    return declare(build_cuda(_FOLDER / f"prefill_{bits}.cu"))
+def library_of(bits: int, x_dtype: torch.dtype = torch.int8) -> ctypes.CDLL:
+    """The library of such codes and x. BuildError where it cannot be built."""
+    kind = "" if x_dtype == torch.int8 else f"_{str(x_dtype)[6:]}"
+    return declare(build_cuda(_FOLDER / f"prefill_{bits}{kind}.cu"))
 
 
-def build() -> None:
+def build(x_dtype: torch.dtype = torch.int8) -> None:
     """Builds the library of 2-bit codes; others follow when a weight needs them.
 
     Raises:
@@ -48,7 +52,7 @@ def build() -> None:
             f"linear_packed's cuda_wgmma: its wgmma is of compute capability {_HOPPER} alone, this "
             f"GPU has {found}; triton serves it"
         )
-    library_of(2)
+    library_of(2, x_dtype)
 
 
 def forward(
@@ -56,14 +60,14 @@ def forward(
     residual: Tensor | None, x_scale: Tensor | None, x_sum: Tensor | None,
     scheme: str, rows: int, columns: int, activation: str, out_dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """As op.linear_packed, on a weight in fragments; float x is quantized per token first."""
+    """As op.linear_packed, on a weight in fragments."""
     del zero, x_sum
-    if x_scale is None:
+    if x_scale is None and activation != "none":
         x, x_scale, _ = quantize_rows(x, activation)
     layout = layout_of(scheme, rows, columns)
     y = product(
         as_rows(x),
-        x_scale.reshape(-1).contiguous(),
+        x_scale.reshape(-1).contiguous() if x_scale is not None else None,
         codes,
         scale,
         bits=layout.bits,
@@ -78,7 +82,7 @@ def forward(
 
 def product(
     x: Tensor,
-    x_scale: Tensor,
+    x_scale: Tensor | None,
     codes: Tensor,
     w_scale: Tensor,
     *,
@@ -94,11 +98,12 @@ def product(
     """y [M, N] = (x W^T) x_scale w_scale + bias + residual, one rounding to dtype.
 
     Args:
-        x: int8 [M, K], of unit stride along K; copied where a row does not start at 16 bytes.
-        x_scale: float32 [M].
+        x: int8, float16 or bfloat16 [M, K], of unit stride along K; copied where a row does not
+            start at 16 bytes.
+        x_scale: float32 [M]; None is of ones.
         codes: int32 [ceil(N / 16), units, 32, 4] in the layout `fragments`.
         w_scale: float32, float16 or bfloat16 [ceil(N / 16), G, 16]; G = 1, or ceil(K / group).
-        bits: 2 or 4 a code.
+        bits: 2, 4 or 8 a code; with 16-bit x 2 or 4, 2 bits being ternary.
         group: 0, or 64 or 128 columns a scale.
         rows: N.
         dtype: of y: float32, float16 or bfloat16.
@@ -107,22 +112,24 @@ def product(
         plan: None takes the one expected to be fastest.
         library: None builds it.
     """
-    m, k = x.shape
-    if x.stride(0) % 16 or x.data_ptr() % 16:
+    (m, k), size = x.shape, x.element_size()
+    if x.stride(0) * size % 16 or x.data_ptr() % 16:
         wide = x.new_empty(m, -(-k // 16) * 16)
         wide[:, :k] = x
         x = wide
     y = torch.empty((m, rows), dtype=dtype, device=x.device)
     if not y.numel():
         return y
-    plan = plan or best_plan(m, rows, k, bits, group, multiprocessors(x.device))
+    kind = str(x.dtype)[6:]
+    plan = plan or best_plan(m, rows, k, bits, group, multiprocessors(x.device), kind)
     sums = arrivals = None
     if plan.tiles > plan.whole:
         work = torch.empty(plan.sums + plan.arrivals, dtype=torch.int32, device=x.device)
         sums, arrivals = work.data_ptr(), work[plan.sums :].data_ptr()
-    library = library or library_of(bits)
+    library = library or library_of(bits, x.dtype)
     status = library.tercet_linear_prefill(
-        group, plan.shape, x.data_ptr(), x.stride(0), x_scale.data_ptr(), codes.data_ptr(),
+        group, plan.shape, x.data_ptr(), x.stride(0) * size,
+        x_scale.data_ptr() if x_scale is not None else None, codes.data_ptr(),
         w_scale.data_ptr(), _NUMBERS[w_scale.dtype],
         bias.data_ptr() if bias is not None else None,
         _NUMBERS[bias.dtype] if bias is not None else 0,

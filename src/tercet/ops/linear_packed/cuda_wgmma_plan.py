@@ -11,7 +11,7 @@ _START_US = 1.7
 _BYTES_A_US = 4.1e6
 _CUT_US = 10.0  # counters set to zero, sums written, others' waited for
 _PART_US = 4.6e-5  # a sum of another's part
-_SCALING_US = 1.6e-3  # a sum and group of scales
+_SCALING_US = 0.4e-3  # a sum and group of scales
 # 32 clusters of four blocks ran in two rounds on 132 multiprocessors, 24 in one
 _FOURS = 0.73
 
@@ -58,7 +58,13 @@ TILES = (
     Tile(rows=128, tokens=128, split=2, stage_us=0.326, result_us=3.1),
     Tile(rows=128, tokens=128, split=4, stage_us=0.326, result_us=3.4),
 )
-_WITH_GROUPS = {0: range(14), 64: (4, 5, 6), 128: (4, 5, 6)}  # shapes that exist
+
+
+def _shapes(x: str, group: int) -> tuple[int, ...]:
+    """The tiles that exist, by their index."""
+    if group:
+        return (4, 6)
+    return tuple(range(14)) if x == "int8" else (0, 1, *range(4, 14))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,19 +94,23 @@ class Plan:
         return 2 * (self.tiles - self.whole) * TILES[self.shape].cluster
 
 
-def plans(m: int, n: int, k: int, bits: int, group: int, processors: int) -> Iterator[Plan]:
-    """Every sensible plan of y [m, n] = x [m, k] W^T, with the time that it is expected to take."""
-    for shape, tile in enumerate(TILES):
+def plans(
+    m: int, n: int, k: int, bits: int, group: int, processors: int, x: str = "int8"
+) -> Iterator[Plan]:
+    """Every sensible plan of y [m, n] = x [m, k] W^T, with the time that it is expected to take.
+
+    x is the name of its dtype.
+    """
+    for shape in _shapes(x, group):
+        tile = TILES[shape]
         tiles = -(-m // tile.tokens) * -(-n // (tile.rows * tile.cluster))
         fitting = processors if tile.blocks < 4 else int(processors * _FOURS)
         clusters, depth = fitting // tile.blocks, -(-k // _DEPTH)
-        if shape not in _WITH_GROUPS[group]:
-            continue
         if tile.split > 1:
             if tiles > clusters or depth < 2 * tile.split:
                 continue
             clusters = tiles
-        for whole, part, us in _dealt(tile, tiles, clusters, depth, group):
+        for whole, part, us in _dealt(tile, tiles, clusters, depth, group, 1 if x == "int8" else 2):
             yield Plan(
                 shape=shape,
                 clusters=clusters,
@@ -113,10 +123,10 @@ def plans(m: int, n: int, k: int, bits: int, group: int, processors: int) -> Ite
 
 
 def _dealt(
-    tile: Tile, tiles: int, clusters: int, depth: int, group: int
+    tile: Tile, tiles: int, clusters: int, depth: int, group: int, x_bytes: int
 ) -> Iterator[tuple[int, int, float]]:
     """(whole, part, time of the products): nothing cut, or the last round, or the last two."""
-    each = _tile_us(tile, -(-depth // tile.split), group)
+    each = _tile_us(tile, -(-depth // tile.split), group, x_bytes)
     rounds = tiles // clusters
     yield tiles, 1, -(-tiles // clusters) * each
     if group or tile.split > 1 or tiles % clusters == 0:
@@ -124,16 +134,19 @@ def _dealt(
     for whole in {rounds, rounds - 1} - {0, -1}:
         part = max(-(-(tiles - whole * clusters) * depth // clusters), min(4, depth))
         cut = _CUT_US + (depth / part + 1) * tile.rows * tile.tokens * _PART_US
-        yield whole * clusters, part, whole * each + _tile_us(tile, part, 0) + cut
+        yield whole * clusters, part, whole * each + _tile_us(tile, part, 0, x_bytes) + cut
 
 
-def _tile_us(tile: Tile, stages: int, group: int) -> float:
+def _tile_us(tile: Tile, stages: int, group: int, x_bytes: int) -> float:
     """Of so many stages and the result; scales of groups stop the tensor cores for a while."""
-    stage = tile.stage_us + (tile.rows * tile.tokens * _SCALING_US / group if group else 0.0)
+    scaling = tile.rows * tile.tokens * _SCALING_US / group if group else 0.0
+    stage = tile.stage_us * x_bytes + scaling
     return stages * stage + tile.result_us
 
 
 @cache
-def best_plan(m: int, n: int, k: int, bits: int, group: int, processors: int) -> Plan:
+def best_plan(
+    m: int, n: int, k: int, bits: int, group: int, processors: int, x: str = "int8"
+) -> Plan:
     """The plan that is expected to be fastest."""
-    return min(plans(m, n, k, bits, group, processors), key=lambda plan: plan.us)
+    return min(plans(m, n, k, bits, group, processors, x), key=lambda plan: plan.us)

@@ -1,13 +1,4 @@
-// linear_packed for many tokens, codes of 4 bits: a library of its own, built when first needed.
+// linear_packed for many tokens, int8 x, codes of 4 bits: a library of its own, built when needed.
 #include "prefill_launch.cuh"
 
-extern "C" int tercet_linear_prefill(int group, int shape, const void* x, int64_t x_pitch,
-                                     const float* x_scale, const void* codes, const void* w_scale,
-                                     int w_scale_type, const void* bias, int bias_type,
-                                     const void* residual, void* y, int type, int tokens, int rows,
-                                     int columns, int clusters, int whole, int part, int band,
-                                     void* sums, int* arrivals, void* stream) {
-  return launch_prefill<4>(group, shape, x, x_pitch, x_scale, codes, w_scale, w_scale_type, bias,
-                           bias_type, residual, y, type, tokens, rows, columns, clusters, whole,
-                           part, band, sums, arrivals, stream);
-}
+TERCET_LINEAR_PREFILL(INT8, 4)

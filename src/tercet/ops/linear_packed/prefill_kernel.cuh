@@ -1,48 +1,39 @@
-// linear_packed for many tokens on Hopper: y [M, N] = x [M, K] W [N, K]^T, x int8, W 2, 4 or 8 bits.
+// linear_packed for many tokens on Hopper: y [M, N] = x [M, K] W [N, K]^T, W of 2, 4 or 8 bits.
+// x is int8, or a float of 16 bits (2 bits are ternary then).
 //
 // The product is computed as y^T = W x^T, so that the packed weights are the operand that wgmma
-// takes from registers: 16 bytes of the `fragments` layout are, after a shift and a mask, the A
-// registers of 4, 2 or 1 steps of 32 columns. Nothing is ever decoded into memory. x is the
-// operand in shared memory, tokens are the columns of the accumulator.
+// takes from registers (prefill_words.cuh). Nothing is ever decoded into memory. x is the operand
+// in shared memory, tokens are the columns of the accumulator.
 //
-//   warpgroup 0      one thread asks the copy engine for x (T tokens) and W (ROWS rows), 128
-//                    columns a stage, in a ring; blocks of a cluster share the tokens and send
-//                    each other their part of x
+//   warpgroup 0      one thread asks the copy engine for x (T tokens), W (ROWS rows) and the scales
+//                    of groups, 128 columns a stage, in a ring; blocks of a cluster share the
+//                    tokens and send each other their part of x
 //   warpgroups 1, 2  MB x 64 rows each: decode the next step while the tensor cores run this one
 //
-//   y = fma(float(sum of products) * (w_scale[n] * 2^-(8 - bits)), x_scale[m], bias[n]) + residual
+//   y = fma(float(sum of products) * (w_scale[n] * UNIT), x_scale[m], bias[n]) + residual
 //
-// every operation rounded to float32 in that order, then once to the type of y. Where scales are of
-// groups of 64 or 128 columns, total = fma(float(sum of group), scale * 2^-.., total) over the
-// groups in order, y = fma(total, x_scale[m], bias[n]) + residual, and no tile is cut.
+// every operation rounded to float32 in that order, then once to the type of y; UNIT is what the
+// multiplied number of code 1 divides by. Where scales are of groups of 64 or 128 columns,
+// total = fma(float(sum of group), scale * UNIT, total) over the groups in order,
+// y = fma(total, x_scale[m], bias[n]) + residual, and no tile is cut.
 #pragma once
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
 #error "wgmma and setmaxnreg are of compute capability 9.0 alone: compile for sm_90a"
 #endif
 
 #include "mbarrier.cuh"
+#include "prefill_multiply.cuh"
 #include "prefill_parts.cuh"
 #include "prefill_plan.cuh"
 #include "prefill_result.cuh"
 #include "prefill_shape.cuh"
 #include "prefill_split.cuh"
 #include "tma.cuh"
-#include "wgmma.cuh"
-
-struct Ring {
-  uint32_t x, w, full, empty;  // shared addresses
-  int stage = 0;
-  uint32_t parity = 0;
-  uint32_t meeting, arrived;  // where sums of a split tile meet
-  template <class S>
-  __device__ void advance() {
-    if (++stage == S::STAGES) stage = 0, parity ^= 1;
-  }
-};
 
 template <class S>
 __device__ void produce(Ring ring, Walk walk, const CUtensorMap* x_map, const CUtensorMap* w_map,
-                        const Plan& plan, int clusters, int rank) {
+                        const CUtensorMap* scale_map, const Plan& plan, int scale_bytes,
+                        int clusters, int rank) {
   while (walk.next(plan, clusters)) {
     walk.split<S::SPLIT>(rank);
     const Place place(plan, walk.tile);
@@ -52,13 +43,21 @@ __device__ void produce(Ring ring, Walk walk, const CUtensorMap* x_map, const CU
       const uint32_t ready = ring.full + ring.stage * 8;
       const uint32_t x = ring.x + ring.stage * S::X_BYTES;
       mbarrier::wait(ring.empty + ring.stage * 8, ring.parity ^ 1);
-      mbarrier::expect(ready, S::X_BYTES + S::W_BYTES);
-      if constexpr (S::CLUSTER > 1)
-        tma::load_to_all(x + rank * (S::X_BYTES / S::CLUSTER), x_map, ready, k * DEPTH,
-                         token0 + rank * (S::T / S::CLUSTER), (1 << S::CLUSTER) - 1);
-      else
-        tma::load(x, x_map, ready, k * DEPTH, token0);
+      mbarrier::expect(ready, S::X_BYTES + S::W_BYTES + scale_bytes);
+#pragma unroll
+      for (int part = 0; part < S::X_SIZE; part++) {  // 128 bytes of every token
+        const int column = k * DEPTH + part * (DEPTH / S::X_SIZE);
+        const uint32_t to = x + part * (S::T * 128);
+        if constexpr (S::CLUSTER > 1)
+          tma::load_to_all(to + rank * (S::T / S::CLUSTER * 128), x_map, ready, column,
+                           token0 + rank * (S::T / S::CLUSTER), (1 << S::CLUSTER) - 1);
+        else
+          tma::load(to, x_map, ready, column, token0);
+      }
       tma::load(ring.w + ring.stage * S::W_BYTES, w_map, ready, 0, k * S::UNITS, block0);
+      if constexpr (S::GROUP > 0)
+        tma::load(ring.scale + ring.stage * S::SCALE_BYTES, scale_map, ready, 0, k * S::GROUPS,
+                  block0);
       ring.advance<S>();
     }
   }
@@ -66,146 +65,57 @@ __device__ void produce(Ring ring, Walk walk, const CUtensorMap* x_map, const CU
 
 // One of the two groups of warps: its rows of every tile of the walk.
 template <class S>
-__device__ void consume(Ring ring, Walk walk, const Plan& plan, const Result& result,
-                        const CUtensorMap* y_map, const Parts& parts, int clusters, int cluster, int rank, int warp,
-                        uint8_t* turn, int* ticket) {
-  const int lane = threadIdx.x % 32, group = warp / 4, block = warp * S::MB;
-  const uint32_t w_mine = ring.w + block * (S::UNITS * 512) + lane * 16;
-  const auto release = [&](int stage) {
-    if constexpr (S::CLUSTER > 1) {
-      if (lane < S::CLUSTER) mbarrier::arrive_at(ring.empty + stage * 8, lane);
-    } else if (lane == 0) {
-      mbarrier::arrive(ring.empty + stage * 8);
-    }
-  };
-  uint4 words[S::MB];
-  const auto load_unit = [&](int unit) {
-#pragma unroll
-    for (int mb = 0; mb < S::MB; mb++)
-      words[mb] =
-          load_shared(w_mine + ring.stage * S::W_BYTES + (mb * S::UNITS + unit) * 512);
-  };
-  int ahead = plan.whole > clusters ? S::AHEAD : 1;
+__device__ void consume(const Ring& ring, Walk walk, const Plan& plan, const Result& result,
+                        const CUtensorMap* y_map, const Parts& parts, int clusters, int cluster,
+                        int rank, int warp, uint8_t* turn, int* ticket) {
+  const int group = warp / 4, block = warp * S::MB;
+  Feed<S> feed(ring, block);
+  Lead<S> lead(plan.whole > clusters);
   while (walk.next(plan, clusters)) {
     walk.split<S::SPLIT>(rank);
-    if (group == 1 && ahead) meet(3, 2 * GROUP_THREADS);
-    if (group == 1) ahead = 0;
-    int sums[S::MB][S::T / 2];
-#pragma unroll
-    for (int mb = 0; mb < S::MB; mb++)
-#pragma unroll
-      for (int i = 0; i < S::T / 2; i++) sums[mb][i] = 0;
+    if (group == 1) lead.follow();
     const Place place(plan, walk.tile);
     const int token0 = place.m * S::T + (S::SPLIT > 1 ? rank * S::Own::T : 0);  // of y
     const int row0 = (place.n * S::CLUSTER + rank % S::CLUSTER) * S::ROWS + block * 16;
     Factors<typename S::Own> factors;
     factors.load(result, token0, row0);
-    WeightScales<S> coming;
-    if constexpr (S::GROUP > 0) coming.load(result, row0, walk.first * S::GROUPS);
-    float totals[S::GROUP ? S::MB : 1][S::GROUP ? S::T / 2 : 1] = {};
-    int before = -1;  // the stage whose last products may still run
-    mbarrier::wait(ring.full + ring.stage * 8, ring.parity);
-    load_unit(0);
-    for (int k = walk.first; k < walk.last; k++) {
-      const WeightScales<S> scales = coming;
-      if constexpr (S::GROUP > 0) coming.load(result, row0, (k + 1) * S::GROUPS);
-      const int stage = ring.stage;
-      const uint64_t x = wgmma::descriptor(ring.x + stage * S::X_BYTES);
-#pragma unroll
-      for (int step = 0; step < 4; step += S::JOIN) {
-        uint32_t a[S::JOIN][S::MB][4];
-#pragma unroll
-        for (int j = 0; j < S::JOIN; j++) {
-          const int field = (step + j) % S::STEPS_A_UNIT;
-          if (j > 0 && field == 0) load_unit((step + j) / S::STEPS_A_UNIT);
-#pragma unroll
-          for (int mb = 0; mb < S::MB; mb++) {
-            a[j][mb][0] = signed_bytes<S::BITS>(words[mb].x, field);
-            a[j][mb][1] = signed_bytes<S::BITS>(words[mb].y, field);
-            a[j][mb][2] = signed_bytes<S::BITS>(words[mb].z, field);
-            a[j][mb][3] = signed_bytes<S::BITS>(words[mb].w, field);
-          }
-        }
-#pragma unroll
-        for (int j = 0; j < S::JOIN; j++)
-#pragma unroll
-          for (int mb = 0; mb < S::MB; mb++) wgmma::pin(a[j][mb]);
-        wgmma::fence();
-#pragma unroll
-        for (int j = 0; j < S::JOIN; j++)
-#pragma unroll
-          for (int mb = 0; mb < S::MB; mb++)
-            wgmma::product<S::T>(sums[mb], a[j][mb], x + (step + j) * 2, !S::GROUP || j > 0);
-        wgmma::commit();
-        // the next words are on their way while these products run
-        if (step + S::JOIN < 4) {
-          if ((step + S::JOIN) % S::STEPS_A_UNIT == 0)
-            load_unit((step + S::JOIN) / S::STEPS_A_UNIT);
-        } else {
-          ring.advance<S>();
-          if (k + 1 < walk.last) {
-            mbarrier::wait(ring.full + ring.stage * 8, ring.parity);
-            load_unit(0);
-          }
-        }
-        if constexpr (S::GROUP > 0) {
-          wgmma::wait<0>();
-          if (step + S::JOIN == 4) release(stage);
-#pragma unroll
-          for (int mb = 0; mb < S::MB; mb++) {
-            wgmma::pin(sums[mb]);
-            const float scale[2] = {scales.of(result, step / S::JOIN, mb, 0),
-                                    scales.of(result, step / S::JOIN, mb, 1)};
-#pragma unroll
-            for (int i = 0; i < S::T / 2; i++)
-              totals[mb][i] = __fmaf_rn(static_cast<float>(sums[mb][i]), scale[i / 2 % 2],
-                                        totals[mb][i]);
-          }
-        } else {
-          wgmma::wait<1>();
-          if (step == 0 && before >= 0) release(before);
-        }
-      }
-      before = stage;
-      if (ahead && (--ahead == 0 || k == walk.last - 1)) {
-        ahead = 0;
-        asm volatile("bar.arrive 3, %0;" ::"n"(2 * GROUP_THREADS) : "memory");
-      }
-    }
+    const int stages = walk.last - walk.first;
     if constexpr (S::GROUP > 0) {
+      float totals[S::MB][S::T / 2];
+      multiply_groups<S>(totals, feed, lead, result, block, stages);
       write<S>(totals, factors, result, y_map, token0, row0, turn);
     } else {
-      wgmma::wait<0>();
-#pragma unroll
-      for (int mb = 0; mb < S::MB; mb++) wgmma::pin(sums[mb]);
-      release(before);
-      const bool cut = walk.first > 0 || walk.last < plan.depth;
+      Sums<S> sums;
+      multiply<S>(sums, feed, lead, stages);
       if constexpr (S::SPLIT > 1) {
-        int own[S::MB][S::Own::T / 2];
+        Sums<typename S::Own> own;
         meet_sums<S>(own, sums, ring.meeting, ring.arrived, rank);
         write<typename S::Own>(own, factors, result, y_map, token0, row0, turn);
-      } else if (!cut ||
-                 take_over<S>(sums, plan, parts, walk.tile, cluster, rank, group, ticket)) {
-        write<S>(sums, factors, result, y_map, token0, row0, turn);
+      } else {
+        const bool cut = walk.first > 0 || walk.last < plan.depth;
+        if (!cut || take_over<S>(sums, plan, parts, walk.tile, cluster, rank, group, ticket))
+          write<S>(sums, factors, result, y_map, token0, row0, turn);
       }
     }
   }
   // a block that ends takes its shared memory along
-  if (lane == 0) tma::wait_for_stores<0>();
+  if (threadIdx.x % 32 == 0) tma::wait_for_stores<0>();
 }
 
 template <class S>
 __global__ void __launch_bounds__(THREADS, 1)
     prefill(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
+            const __grid_constant__ CUtensorMap scale_map,
             const __grid_constant__ CUtensorMap y_map, const Plan plan, const Result result,
             const Parts parts) {
   extern __shared__ uint8_t memory[];
   __shared__ int tickets[2];
   uint8_t* const aligned = memory + (1024 - mbarrier::address_of(memory) % 1024) % 1024;
-  uint8_t* const turns = aligned + S::STAGES * (S::X_BYTES + S::W_BYTES);
+  uint8_t* const turns = aligned + S::STAGES * S::STAGE_BYTES;
   Ring ring;
   ring.x = mbarrier::address_of(aligned);
   ring.w = ring.x + S::STAGES * S::X_BYTES;
+  ring.scale = ring.w + S::STAGES * S::W_BYTES;
   ring.meeting = mbarrier::address_of(turns + WARPS * S::WARP_BYTES);
   ring.full = ring.meeting + S::MEETING_BYTES;
   ring.empty = ring.full + S::STAGES * 8;
@@ -224,6 +134,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     mbarrier::publish();
     tma::prefetch(&x_map);
     tma::prefetch(&w_map);
+    if (S::GROUP) tma::prefetch(&scale_map);
     if (result.mapped) tma::prefetch(&y_map);
   }
   if constexpr (S::BLOCKS > 1)
@@ -235,10 +146,13 @@ __global__ void __launch_bounds__(THREADS, 1)
   asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
   const Walk walk(plan, cluster);
   if (warp < 4) {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-    if (threadIdx.x == 0) produce<S>(ring, walk, &x_map, &w_map, plan, clusters, rank);
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+    const int scale_bytes =
+        S::GROUP ? S::ROWS * S::GROUPS * (result.w_scale_type == FLOAT32 ? 4 : 2) : 0;
+    if (threadIdx.x == 0)
+      produce<S>(ring, walk, &x_map, &w_map, &scale_map, plan, scale_bytes, clusters, rank);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
     consume<S>(ring, walk, plan, result, &y_map, parts, clusters, cluster, rank, warp - 4,
                turns + (warp - 4) * S::WARP_BYTES, tickets + warp / 4 - 1);
   }

@@ -20,16 +20,27 @@ int launch(const Call& call, Plan plan, const Result& result, const Parts& parts
   if (S::SPLIT > 1 && (plan.depth < S::SPLIT || call.clusters < plan.whole))
     return cudaErrorInvalidValue;
   const cuuint64_t units = plan.depth * S::UNITS;
-  CUtensorMap x_map, w_map, y_map = {};
-  int error = tma::encode<2>(&x_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, call.x,
+  CUtensorMap x_map, w_map, scale_map = {}, y_map = {};
+  const auto x_type =
+      S::X_SIZE == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_UINT16;
+  int error = tma::encode<2>(&x_map, x_type, call.x,
                              {static_cast<cuuint64_t>(call.columns), tokens},
-                             {static_cast<cuuint64_t>(call.x_pitch)}, {DEPTH, S::T / S::CLUSTER},
-                             CU_TENSOR_MAP_SWIZZLE_128B);
+                             {static_cast<cuuint64_t>(call.x_pitch)},
+                             {DEPTH / S::X_SIZE, S::T / S::CLUSTER}, CU_TENSOR_MAP_SWIZZLE_128B);
   if (error) return error;
   error = tma::encode<3>(&w_map, CU_TENSOR_MAP_DATA_TYPE_INT32, call.codes, {128, units, blocks},
                          {512, units * 512}, {128, S::UNITS, S::ROWS / 16},
                          CU_TENSOR_MAP_SWIZZLE_NONE);
   if (error) return error;
+  if (S::GROUP) {
+    const bool wide = result.w_scale_type == FLOAT32;
+    const auto type = wide ? CU_TENSOR_MAP_DATA_TYPE_UINT32 : CU_TENSOR_MAP_DATA_TYPE_UINT16;
+    const cuuint64_t groups = result.groups, size = wide ? 4 : 2;
+    error = tma::encode<3>(&scale_map, type, result.w_scale, {16, groups, blocks},
+                           {16 * size, groups * 16 * size}, {16, S::GROUPS, S::ROWS / 16},
+                           CU_TENSOR_MAP_SWIZZLE_NONE);
+    if (error) return error;
+  }
   if (result.mapped) {
     const auto type = result.type == FLOAT16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                              : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
@@ -60,25 +71,22 @@ int launch(const Call& call, Plan plan, const Result& result, const Parts& parts
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   config.attrs = attributes;
   config.numAttrs = cut ? 1 : 2;  // after a memset nothing begins early
-  return cudaLaunchKernelEx(&config, kernel, x_map, w_map, y_map, plan, result, parts);
+  return cudaLaunchKernelEx(&config, kernel, x_map, w_map, scale_map, y_map, plan, result, parts);
 }
 
 // MB, T, CLUSTER, SPLIT; cuda_wgmma_plan.py knows them by their index. Where scales are of groups,
 // every register that sums take is taken twice, and the order of sums matters: only some exist.
-template <int BITS, int GROUP>
+template <int X, int BITS, int GROUP>
 int launch_shape(int shape, const Call& call, const Plan& plan, const Result& result,
                  const Parts& parts, void* stream) {
-#define SHAPE(...) return launch<Shape<BITS, GROUP, __VA_ARGS__>>(call, plan, result, parts, stream)
-  switch (shape) {
-    case 4: SHAPE(1, 128, 1);
-    case 5: SHAPE(2, 64, 1);
-    case 6: SHAPE(1, 64, 2);
-  }
+#define SHAPE(...) \
+  return launch<Shape<X, BITS, GROUP, __VA_ARGS__>>(call, plan, result, parts, stream)
+  if (shape == 4) SHAPE(1, 128, 1);
+  if (shape == 6) SHAPE(1, 64, 2);
   if constexpr (GROUP == 0) switch (shape) {
       case 0: SHAPE(2, 128, 1);
       case 1: SHAPE(2, 128, 2);
-      case 2: SHAPE(1, 256, 1);
-      case 3: SHAPE(1, 256, 2);
+      case 5: SHAPE(2, 64, 1);
       case 7: SHAPE(2, 32, 1);
       case 8: SHAPE(1, 64, 1, 2);
       case 9: SHAPE(1, 64, 1, 4);
@@ -87,27 +95,38 @@ int launch_shape(int shape, const Call& call, const Plan& plan, const Result& re
       case 12: SHAPE(1, 128, 1, 2);
       case 13: SHAPE(1, 128, 1, 4);
     }
+  if constexpr (GROUP == 0 && X == INT8) switch (shape) {
+      case 2: SHAPE(1, 256, 1);
+      case 3: SHAPE(1, 256, 2);
+    }
 #undef SHAPE
   return cudaErrorInvalidValue;
 }
 
-// Types: 0 float32, 1 float16, 2 bfloat16. bias and residual may be null. `sums` and `arrivals` are
-// needed where whole < all tiles. `group`: 0, or 64 or 128 columns a scale. Returns a cudaError_t.
-template <int BITS>
-int launch_prefill(int group, int shape, const void* x, int64_t x_pitch, const float* x_scale,
-                   const void* codes, const void* w_scale, int w_scale_type, const void* bias,
-                   int bias_type, const void* residual, void* y, int type, int tokens, int rows,
-                   int columns, int clusters, int whole, int part, int band, void* sums,
-                   int* arrivals, void* stream) {
-  const int groups = group ? (columns + group - 1) / group : 1;
-  const Call call = {x, codes, x_pitch, columns, clusters};
-  const Plan plan = {0, 0, 0, whole, part, band};
-  const bool mapped = type != FLOAT32 && !residual && rows % 8 == 0;
-  const Result result = {w_scale, bias,   residual, x_scale, y,      w_scale_type, bias_type,
-                         type,    mapped, tokens,   rows,    groups};
-  const Parts parts = {static_cast<int4*>(sums), arrivals};
-  if (group == 0) return launch_shape<BITS, 0>(shape, call, plan, result, parts, stream);
-  if (group == 64) return launch_shape<BITS, 64>(shape, call, plan, result, parts, stream);
-  if (group == 128) return launch_shape<BITS, 128>(shape, call, plan, result, parts, stream);
+template <int X, int BITS>
+int launch_prefill(int group, int shape, const Call& call, const Plan& plan, const Result& result,
+                   const Parts& parts, void* stream) {
+  if (group == 0) return launch_shape<X, BITS, 0>(shape, call, plan, result, parts, stream);
+  if (group == 64) return launch_shape<X, BITS, 64>(shape, call, plan, result, parts, stream);
+  if (group == 128) return launch_shape<X, BITS, 128>(shape, call, plan, result, parts, stream);
   return cudaErrorInvalidValue;
 }
+
+// x_pitch: bytes from token to token, a multiple of 16. Types: 0 float32, 1 float16, 2 bfloat16.
+// x_scale, bias and residual may be null. `sums` and `arrivals` are needed where whole < all tiles.
+// `group`: 0, or 64 or 128 columns a scale. Returns a cudaError_t.
+#define TERCET_LINEAR_PREFILL(X, BITS)                                                           \
+  extern "C" int tercet_linear_prefill(                                                          \
+      int group, int shape, const void* x, int64_t x_pitch, const float* x_scale,                \
+      const void* codes, const void* w_scale, int w_scale_type, const void* bias, int bias_type, \
+      const void* residual, void* y, int type, int tokens, int rows, int columns, int clusters,  \
+      int whole, int part, int band, void* sums, int* arrivals, void* stream) {                  \
+    const int groups = group ? (columns + group - 1) / group : 1;                                \
+    const Call call = {x, codes, x_pitch, columns, clusters};                                    \
+    const Plan plan = {0, 0, 0, whole, part, band};                                              \
+    const bool mapped = type != FLOAT32 && !residual && rows % 8 == 0;                           \
+    const Result result = {w_scale, bias,   residual, x_scale, y,      w_scale_type, bias_type,  \
+                           type,    mapped, tokens,   rows,    groups};                          \
+    const Parts parts = {static_cast<int4*>(sums), arrivals};                                    \
+    return launch_prefill<X, BITS>(group, shape, call, plan, result, parts, stream);             \
+  }

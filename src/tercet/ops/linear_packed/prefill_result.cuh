@@ -6,11 +6,9 @@
 #include "prefill_shape.cuh"
 #include "tma.cuh"
 
-constexpr int FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2;
-
 struct Result {
   const void *w_scale, *bias, *residual;
-  const float* x_scale;
+  const float* x_scale;  // null: of ones
   void* y;
   int w_scale_type, bias_type, type;  // type: of y and of the residual
   bool mapped;                        // y is stored by the copy engine
@@ -51,49 +49,28 @@ __device__ uint32_t two(float low, float high) {
   return both;
 }
 
-// Scales of a lane's rows in GROUPS groups from `group` on; 0 beyond the rows and groups.
-template <class S>
-struct WeightScales {
-  uint32_t bits[S::GROUPS * S::MB * 2];
-  __device__ void load(const Result& result, int row0, int group) {
-    int64_t places[S::GROUPS * S::MB * 2];
-#pragma unroll
-    for (int i = 0; i < S::GROUPS * S::MB * 2; i++) {
-      const int row = row0 + i / 2 % S::MB * 16 + i % 2 * 8 + threadIdx.x % 32 / 4;
-      const int g = group + i / (S::MB * 2);
-      const bool inside = row < result.rows && g < result.groups;
-      places[i] = inside ? (static_cast<int64_t>(row / 16) * result.groups + g) * 16 + row % 16 : -1;
-    }
-    load_bits(bits, result.w_scale, result.w_scale_type, places);
-  }
-  // times what the place of codes in their bytes divides by
-  __device__ float of(const Result& result, int group, int mb, int half) const {
-    return __fmul_rn(number(bits[(group * S::MB + mb) * 2 + half], result.w_scale_type),
-                     1.f / (1 << (8 - S::BITS)));
-  }
-};
-
 // What turns a lane's sums into y, loaded before there are sums.
 template <class S>
 struct Factors {
-  WeightScales<S> w_scale;  // where a row has one
-  uint32_t bias[S::MB * 2];
+  uint32_t w_scale[S::MB * 2], bias[S::MB * 2];  // w_scale: where a row has one
   float x_scale[(S::T + 31) / 32];  // of token 32 i + lane
 
   __device__ void load(const Result& result, int token0, int row0) {
     const int lane = threadIdx.x % 32;
-    if constexpr (S::GROUP == 0) w_scale.load(result, row0, 0);
-    int64_t places[S::MB * 2];
+    int64_t scaled[S::MB * 2], biased[S::MB * 2];
 #pragma unroll
     for (int i = 0; i < S::MB * 2; i++) {
       const int row = row0 + i / 2 * 16 + i % 2 * 8 + lane / 4;
-      places[i] = row < result.rows && result.bias ? row : -1;
+      scaled[i] = row < result.rows ? row : -1;
+      biased[i] = row < result.rows && result.bias ? row : -1;
     }
-    load_bits(bias, result.bias, result.bias_type, places);
+    if constexpr (S::GROUP == 0) load_bits(w_scale, result.w_scale, result.w_scale_type, scaled);
+    load_bits(bias, result.bias, result.bias_type, biased);
 #pragma unroll
     for (int i = 0; i < (S::T + 31) / 32; i++) {
       const int token = token0 + 32 * i + lane;
-      x_scale[i] = token < result.tokens ? __ldg(result.x_scale + token) : 0.f;
+      const bool inside = token < result.tokens;
+      x_scale[i] = !inside ? 0.f : result.x_scale ? __ldg(result.x_scale + token) : 1.f;
       asm volatile("" : "+f"(x_scale[i]));
     }
   }
@@ -111,7 +88,8 @@ struct Values {
   __device__ Values(const Factors<S>& factors, const Result& result) : factors(factors) {
 #pragma unroll
     for (int i = 0; i < S::MB * 2; i++) {
-      w_scale[i / 2][i % 2] = S::GROUP ? 1.f : factors.w_scale.of(result, 0, i / 2, i % 2);
+      w_scale[i / 2][i % 2] =
+          S::GROUP ? 1.f : __fmul_rn(number(factors.w_scale[i], result.w_scale_type), S::UNIT);
       bias[i / 2][i % 2] = number(factors.bias[i], result.bias_type);
       asm volatile("" : "+f"(w_scale[i / 2][i % 2]), "+f"(bias[i / 2][i % 2]));
     }

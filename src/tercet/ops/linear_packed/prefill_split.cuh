@@ -1,7 +1,6 @@
 // A tile whose columns are split among the blocks of a cluster: sums meet in shared memory.
 //
-// Each block sends every other one the sums of the tokens that this one finishes, T / SPLIT of them.
-// Sums are integers, so any order gives the same bits.
+// Each block sends every other one the sums of the tokens that this one finishes, T / SPLIT. They are added in an order that depends on nothing but the plan.
 #pragma once
 #include "mbarrier.cuh"
 #include "prefill_shape.cuh"
@@ -15,12 +14,11 @@ __device__ inline void send(uint32_t shared, int block, int a, int b, int c, int
       : "memory");
 }
 
-// own: the whole sums of this block's tokens. `memory` has MEETING_BYTES of the block; `arrived` counts
-// the warps of the other blocks, once.
+// own: the whole sums of this block's tokens. `memory` has MEETING_BYTES of the block; `arrived`
+// counts the warps of the other blocks, once.
 template <class S>
-__device__ void meet_sums(int (&own)[S::MB][S::T / S::SPLIT / 2],
-                          const int (&sums)[S::MB][S::T / 2], uint32_t memory, uint32_t arrived,
-                          int rank) {
+__device__ void meet_sums(Sums<typename S::Own>& own, const Sums<S>& sums, uint32_t memory,
+                          uint32_t arrived, int rank) {
   constexpr int OWN = S::T / S::SPLIT / 2, VECTORS = S::MB * OWN / 4;
   const int thread = threadIdx.x - GROUP_THREADS;  // of both groups of consumers
   const auto place = [&](int slot, int v) {
@@ -30,15 +28,17 @@ __device__ void meet_sums(int (&own)[S::MB][S::T / S::SPLIT / 2],
   for (int to = 0; to < S::SPLIT; to++) {
     if (to == rank) {
 #pragma unroll
-      for (int i = 0; i < S::MB * OWN; i++) own[i / OWN][i % OWN] = sums[i / OWN][to * OWN + i % OWN];
+      for (int i = 0; i < S::MB * OWN; i++)
+        own[i / OWN][i % OWN] = sums[i / OWN][to * OWN + i % OWN];
       continue;
     }
     const int slot = rank < to ? rank : rank - 1;
 #pragma unroll
     for (int v = 0; v < VECTORS; v++) {
-      const int(&part)[S::T / 2] = sums[v / (OWN / 4)];
+      const typename S::Sum(&part)[S::T / 2] = sums[v / (OWN / 4)];
       const int at = to * OWN + v % (OWN / 4) * 4;
-      send(place(slot, v), to, part[at], part[at + 1], part[at + 2], part[at + 3]);
+      send(place(slot, v), to, bits_of(part[at]), bits_of(part[at + 1]), bits_of(part[at + 2]),
+           bits_of(part[at + 3]));
     }
   }
   mbarrier::share_with_cluster();
@@ -51,10 +51,10 @@ __device__ void meet_sums(int (&own)[S::MB][S::T / S::SPLIT / 2],
 #pragma unroll
     for (int v = 0; v < VECTORS; v++) {
       const uint4 more = load_shared(place(slot, v));
-      int* part = own[v / (OWN / 4)] + v % (OWN / 4) * 4;
-      part[0] += more.x;
-      part[1] += more.y;
-      part[2] += more.z;
-      part[3] += more.w;
+      typename S::Sum* part = own[v / (OWN / 4)] + v % (OWN / 4) * 4;
+      add_bits(part[0], more.x);
+      add_bits(part[1], more.y);
+      add_bits(part[2], more.z);
+      add_bits(part[3], more.w);
     }
 }

@@ -5,9 +5,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tercet.errors import BuildError
+from tercet.kernel.device.codes_matrix import transpose
 from tercet.kernel.device.codes_product import CONFIGURATION, can_be_copied, codes_product
 from tercet.kernel.tuned import Direction, configuration
 from tercet.ops.linear_qat import triton
+
+_HOPPER = 9
+
+
+def build() -> None:
+    """BuildError on a newer GPU than Hopper: it has no `wgmma`."""
+    if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] == _HOPPER:
+        return
+    raise BuildError(
+        f"linear_qat's gluon: its wgmma is of compute capability {_HOPPER}.0 alone, this GPU has "
+        f"{torch.cuda.get_device_capability()}; triton serves it"
+    )
 
 
 def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
@@ -17,7 +31,7 @@ def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 def gradient(*arguments: Any) -> tuple[Tensor, Tensor]:
     """As op's linear_qat_gradient."""
-    return triton.gradient_by(product, *arguments)
+    return triton.gradient_by(product, triton.coded, transpose, *arguments)
 
 
 def product(

@@ -241,6 +241,7 @@ _SPACE = {
     "STAGES": (3, 4),
     "num_warps": (4, 8),
 }
+_CUDA_SPACE = {"CLUSTER": (0, 1, 2, 3), "BAND": (4, 8, 16)}
 _GLUON_SPACE = {"BN": (128, 256), "BK": (64, 128), "STAGES": (3, 4, 6)}
 
 OP = Op(
@@ -290,14 +291,13 @@ OP = Op(
     differentiable=("x", "weight", "bias"),
     implementations=(
         Implementation(
-            name="triton",
-            requirement=Requirement(devices=("cuda",), dtypes=FLOATS),
-            module="tercet.ops.linear_qat.triton",
-            language="triton",
-            space=_SPACE,
-            gradient_space=_SPACE,
+            name="cuda",
+            requirement=Requirement(devices=("cuda",), dtypes=FLOATS, nvcc=True, capability=(9, 0)),
+            module="tercet.ops.linear_qat.cuda",
+            language="cuda",
+            space=_CUDA_SPACE,
+            gradient_space=_CUDA_SPACE,
         ),
-        # to be first once a GPU has checked and timed it
         Implementation(
             name="gluon",
             requirement=Requirement(devices=("cuda",), dtypes=FLOATS, capability=(9, 0)),
@@ -305,6 +305,14 @@ OP = Op(
             language="gluon",
             space=_GLUON_SPACE,
             gradient_space=_GLUON_SPACE,
+        ),
+        Implementation(
+            name="triton",
+            requirement=Requirement(devices=("cuda",), dtypes=FLOATS),
+            module="tercet.ops.linear_qat.triton",
+            language="triton",
+            space=_SPACE,
+            gradient_space=_SPACE,
         ),
         Implementation(
             name="torch",

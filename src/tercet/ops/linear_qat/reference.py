@@ -125,13 +125,12 @@ def _codes(rows: Tensor, seed: Tensor | None = None) -> tuple[Tensor, Tensor]:
     ratio = ratio.clamp(-127, 127)
     if seed is None:
         return ratio.round(), scale
-    low = ratio.floor()
-    return low + (_uniform(seed, *rows.shape) < ratio - low).float(), scale
+    return (ratio + _uniform(seed, *rows.shape)).floor(), scale
 
 
 def _uniform(seed: Tensor, rows: int, columns: int) -> Tensor:
-    """Word c % 4 of Philox block r * ceil(C / 4) + c // 4, its upper 23 bits times 2^-23."""
-    blocks, low = -(-columns // 4), 0xFFFFFFFF
+    """2^-16 times half c % 8, the lower first, of Philox block r * ceil(C / 8) + c // 8."""
+    blocks, low = -(-columns // 8), 0xFFFFFFFF
     at = torch.arange(rows * blocks, device=seed.device)
     word = [at & low, at >> 32, torch.zeros_like(at), torch.zeros_like(at)]
     key = [seed.reshape(()) & low, (seed.reshape(()) >> 32) & low]
@@ -144,5 +143,6 @@ def _uniform(seed: Tensor, rows: int, columns: int) -> Tensor:
             left & low,
         ]
         key = [(part + weyl) & low for part, weyl in zip(key, _WEYL, strict=True)]
-    bits = torch.stack(word, 1).reshape(rows, 4 * blocks)[:, :columns]
-    return (bits >> 9).double().mul(2.0**-23).float()
+    halves = [half for one in word for half in (one & 0xFFFF, one >> 16)]
+    bits = torch.stack(halves, 1).reshape(rows, 8 * blocks)[:, :columns]
+    return bits.float() * 2.0**-16

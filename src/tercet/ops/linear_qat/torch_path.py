@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tercet.kernel.add_product import add_product
-from tercet.kernel.device.philox import uniform
+from tercet.kernel.device.philox import coarse_uniform
 from tercet.kernel.device.row_codes import quantize
 
 _EXACT = 1024
@@ -96,5 +96,5 @@ def _column_codes(grad: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
     usable = ((scale > 0) & scale.isfinite())[:, None]
     ratio = torch.where(usable, rows, 0.0) / torch.where(usable, scale[:, None], 1.0)
     ratio = ratio.clamp(-127, 127)
-    low = ratio.floor()
-    return (low + (uniform(seed, *rows.shape) < ratio - low)).to(torch.int8), scale
+    r, c = rows.shape
+    return (ratio + coarse_uniform(seed, r, c)).floor().to(torch.int8), scale

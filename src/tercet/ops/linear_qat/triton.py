@@ -23,6 +23,8 @@ from tercet.kernel.launch import as_rows
 from tercet.kernel.tuned import configuration
 from tercet.ops.linear_qat.torch_path import float_product
 
+Coded = tuple[Tensor, Tensor]
+
 _TILES_ABOVE = 8
 # masks along the sum, or addresses that are not aligned, take registers that a wide tile has not
 _NARROW = {"BM": 64, "BN": 64, "BK": 64, "STAGES": 3, "num_warps": 4}
@@ -83,7 +85,7 @@ def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
 
 def gradient(*arguments: Any) -> tuple[Tensor, Tensor]:
     """As op's linear_qat_gradient."""
-    return gradient_by(product, *arguments)
+    return gradient_by(product, coded, transpose, *arguments)
 
 
 def forward_by(
@@ -114,6 +116,8 @@ def forward_by(
 
 def gradient_by(
     run: Callable[..., Tensor],
+    code: Callable[..., tuple[Coded | None, Coded | None]],
+    turn: Callable[[Tensor], Tensor],
     grad: Tensor,
     codes: Tensor,
     scale: Tensor,
@@ -125,22 +129,39 @@ def gradient_by(
     x_dtype: torch.dtype | None,
     weight_dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor]:
-    """As op's linear_qat_gradient, with products by `run`."""
+    """As op's linear_qat_gradient, with products by `run`, codes by `code`, transposed by `turn`.
+
+    They take what `product`, `coded` and `transpose` take.
+    """
     grad_x = torch.empty(0, dtype=x_dtype or grad.dtype, device=grad.device)
     grad_weight = torch.empty(0, dtype=weight_dtype or grad.dtype, device=grad.device)
     grads, x_scale = as_rows(grad), x_scale.contiguous()
-    if x_dtype is not None:
-        back, size = coded_rows(grads, scale)
-        if codes_t is None:
-            codes_t = transpose(codes)
-        grad_x = run(back, codes_t, size, None, None, x_dtype, "backward")
-    if weight_dtype is not None and weight_gradient == "int8":
-        rounded, size = coded_columns(grads, x_scale, seed)
-        seen = transpose(x_codes)
-        grad_weight = run(rounded, seen, size, None, None, weight_dtype, "backward")
+    by_column = weight_dtype is not None and weight_gradient == "int8"
+    of_rows, of_columns = code(
+        grads, scale if x_dtype is not None else None, x_scale if by_column else None, seed
+    )
+    if of_rows is not None:
+        codes_t = turn(codes) if codes_t is None else codes_t
+        grad_x = run(of_rows[0], codes_t, of_rows[1], None, None, x_dtype, "backward")
+    if of_columns is not None:
+        rounded, size = of_columns
+        grad_weight = run(rounded, turn(x_codes), size, None, None, weight_dtype, "backward")
     elif weight_dtype is not None:
         grad_weight = float_product(grads, decoded(x_codes, x_scale, grad.dtype), weight_dtype)
     return grad_x, grad_weight
+
+
+def coded(
+    grads: Tensor, scale: Tensor | None, x_scale: Tensor | None, seed: Tensor | None
+) -> tuple[Coded | None, Coded | None]:
+    """Codes and scales of the rows of grads [M, N] * scale, and of the columns of grads * x_scale.
+
+    Each None where its scale is; of the columns transposed, [N, M], at random with a seed.
+    """
+    return (
+        None if scale is None else coded_rows(grads, scale),
+        None if x_scale is None else coded_columns(grads, x_scale, seed),
+    )
 
 
 def product(

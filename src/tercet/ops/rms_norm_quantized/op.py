@@ -18,6 +18,7 @@ from tercet.kernel.contract import (
     Tolerance,
 )
 from tercet.kernel.device.row_codes import Quantized, empty, row_codes
+from tercet.kernel.one_device import on_one_device
 from tercet.kernel.register import define
 from tercet.kernel.select import choose
 from tercet.ops.rms_norm_quantized.cases import CASES, inputs, shapes
@@ -75,11 +76,7 @@ def _check(x: Tensor, weight: Tensor, residual: Tensor | None, element: str) -> 
             f"rms_norm_quantized: x is {x.dtype} {list(x.shape)}, residual {residual.dtype} "
             f"{list(residual.shape)}: they must be alike"
         )
-    for name, other in (("weight", weight), ("residual", residual)):
-        if other is not None and other.device != x.device:
-            raise UnsupportedError(
-                f"rms_norm_quantized: x is on {x.device}, {name} on {other.device}: move one"
-            )
+    on_one_device("rms_norm_quantized", "x", x, weight=weight, residual=residual)
 
 
 def _run(

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from tercet.kernel.cuda import build_cuda, stream
 from tercet.kernel.launch import as_rows
+from tercet.kernel.native import NUMBERS
 from tercet.kernel.tuned import configuration
 from tercet.ops.softmax import triton as short
 
 _SOURCE = Path(__file__).parent / "softmax.cu"
 _STREAM = Path(__file__).parent / "softmax_stream.cu"
-_NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 _BLOCK_BYTES = 64 * 1024
 _MAX_CLUSTER = 8
 # a streamed row lies in the registers of 32 warps, of two to eight blocks
@@ -52,7 +52,7 @@ def forward(x: Tensor, scale: float) -> Tensor:
     if streamed and n * x.element_size() <= _STREAM_BYTES and m < 2**31:
         _raise(
             _build_stream().tercet_softmax_stream(
-                _NUMBERS[x.dtype], rows.data_ptr(), y.data_ptr(), m, n * x.element_size() // 16,
+                NUMBERS[x.dtype], rows.data_ptr(), y.data_ptr(), m, n * x.element_size() // 16,
                 rows.stride(0) * x.element_size(), scale, streamed, _STREAM_WARPS // streamed,
                 stream(),
             )
@@ -60,7 +60,7 @@ def forward(x: Tensor, scale: float) -> Tensor:
         return y
     _raise(
         build().tercet_softmax(
-            _NUMBERS[x.dtype], rows.data_ptr(), y.data_ptr(), m, n, rows.stride(0), n, scale,
+            NUMBERS[x.dtype], rows.data_ptr(), y.data_ptr(), m, n, rows.stride(0), n, scale,
             cluster, stream(),
         )
     )  # fmt: skip
@@ -77,7 +77,7 @@ def gradient(grad: Tensor, y: Tensor, scale: float) -> Tensor:
     m, n = rows.shape
     _raise(
         build().tercet_softmax_gradient(
-            _NUMBERS[y.dtype], grads.data_ptr(), rows.data_ptr(), grad_x.data_ptr(), m, n,
+            NUMBERS[y.dtype], grads.data_ptr(), rows.data_ptr(), grad_x.data_ptr(), m, n,
             grads.stride(0), rows.stride(0), n, scale, cluster, stream(),
         )
     )  # fmt: skip

@@ -6,9 +6,10 @@ multiprocessor, and more than its shared memory. Then there are two ways:
 - several resident programs share the row (`_shared`, `_shared_gradient`): each holds a slice in
   registers, publishes what the others need of it (maximum and sum, or a dot product), loads its
   slice of the next row, and waits for the others. Every byte moves once.
-- one program walks over the row twice (`_walk`, `_walk_gradient`), the second time backwards, so
-  that it begins with what the caches saw last. This serves the interpreter, which runs one program
-  after the other, and rows of more slices than can be resident.
+- one program walks over the row twice (`_walk`, `_walk_gradient`), forward the second time
+  backwards, so that it begins with what the caches saw last. This serves the interpreter, which
+  runs one program after the other, and rows of more slices than can be resident; and the gradient
+  of rows of 16384, whose pieces the first-level cache keeps.
 """
 
 import math
@@ -166,21 +167,28 @@ def _walk(x_ptr, y_ptr, N, x_stride, scale, BLOCK: tl.constexpr):
 
 @triton.jit
 def _walk_gradient(
-    grad_ptr, y_ptr, grad_x_ptr, N, grad_stride, y_stride, scale, BLOCK: tl.constexpr
+    grad_ptr, y_ptr, grad_x_ptr, N, grad_stride, y_stride, scale,
+    PIECES: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
+    """WHOLE: all PIECES are, so that masks are constants and vanish."""
+    end = PIECES * BLOCK if WHOLE else N
     at = tl.program_id(0).to(tl.int64)
+    y_ptr += at * y_stride
+    grad_ptr += at * grad_stride
     columns = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
-    for first in tl.range(0, N, BLOCK):
-        here = first + columns
-        y = tl.load(y_ptr + at * y_stride + here, here < N, 0.0).to(tl.float32)
-        total += y * tl.load(grad_ptr + at * grad_stride + here, here < N, 0.0).to(tl.float32)
+    for piece in range(PIECES):
+        here = piece * BLOCK + columns
+        y = tl.load(y_ptr + here, here < end, 0.0, eviction_policy="evict_last")
+        grad = tl.load(grad_ptr + here, here < end, 0.0, eviction_policy="evict_last")
+        total += y.to(tl.float32) * grad.to(tl.float32)
     along = tl.sum(total, 0)
-    for back in tl.range(0, N, BLOCK):
-        here = (N - 1) // BLOCK * BLOCK - back + columns
-        y = tl.load(y_ptr + at * y_stride + here, here < N, 0.0).to(tl.float32)
-        grad = tl.load(grad_ptr + at * grad_stride + here, here < N, 0.0).to(tl.float32)
-        tl.store(grad_x_ptr + at * N + here, scale * y * (grad - along), here < N)
+    for piece in range(PIECES):
+        here = piece * BLOCK + columns
+        y = tl.load(y_ptr + here, here < end, 0.0, eviction_policy="evict_first").to(tl.float32)
+        grad = tl.load(grad_ptr + here, here < end, 0.0, eviction_policy="evict_first")
+        grad_x = scale * y * (grad.to(tl.float32) - along)
+        tl.store(grad_x_ptr + at * N + here, grad_x, here < end)
 
 
 def forward(x: Tensor, scale: float) -> Tensor:
@@ -223,7 +231,10 @@ def gradient(grad: Tensor, y: Tensor, scale: float) -> Tensor:
             ROWS=height, BLOCK=triton.next_power_of_2(n), **options,
         )  # fmt: skip
     elif not waves:
-        _walk_gradient[(m,)](grads, rows, grad_x, n, *strides, scale, BLOCK=block, **options)
+        _walk_gradient[(m,)](
+            grads, rows, grad_x, n, *strides, scale,
+            PIECES=triton.cdiv(n, block), WHOLE=n % block == 0, BLOCK=block, **options,
+        )  # fmt: skip
     else:
         slices = triton.cdiv(n, block)
         _shared_gradient[(_programs(m, slices, waves, y.device),)](

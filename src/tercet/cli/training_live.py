@@ -1,0 +1,20 @@
+"""The live line of a training run: step, loss, speed, time left."""
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+from tercet.cli.show import bar
+
+
+@contextmanager
+def run_live(quiet: bool) -> Generator[Callable[[dict[str, Any], int], None]]:
+    """Within the block, a function that is told (journal line, steps in all)."""
+    with bar(quiet) as progress:
+        task = progress.add_task("reading", total=None)
+
+        def told(line: dict[str, Any], steps: int) -> None:
+            words = f"loss {line['loss']:.4f} {line['tokens_per_s']:,.0f} tokens/s"
+            progress.update(task, total=steps, completed=line["step"], description=words)
+
+        yield told

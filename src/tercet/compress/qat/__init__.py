@@ -1,0 +1,1 @@
+"""Quantization-aware training: linears and embeddings that train as they will be served."""

@@ -1,0 +1,59 @@
+"""QatEmbedding: an embedding in training, and the head that is tied to one."""
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding, linear
+
+from tercet.compress.qat.options import Options
+from tercet.compress.qat.weight import QuantizedWeight
+from tercet.formats import Scheme
+from tercet.ops.embedding_packed import embedding_packed
+from tercet.ops.linear_packed import linear_packed
+
+
+class QatEmbedding(QuantizedWeight):
+    """Rows of the quantized W [V, K] by token id.
+
+    Args:
+        name, scheme, options, dtype: as QuantizedWeight.
+        old: the embedding whose parameter this is.
+    """
+
+    def __init__(
+        self, name: str, old: nn.Embedding, scheme: Scheme, options: Options, dtype: torch.dtype
+    ) -> None:
+        super().__init__(name, cast(nn.Parameter, old.weight), scheme, options, dtype)
+        self.num_embeddings, self.embedding_dim = old.num_embeddings, old.embedding_dim
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids [..] to rows [.., K]."""
+        if not self.training and self.whole:
+            return embedding_packed(ids, self.served(), self.dtype)
+        return embedding(ids, self.carried())
+
+
+class TiedHead(nn.Module):
+    """The embedding as an output projection.
+
+    Args:
+        embedding: whose weight it is.
+    """
+
+    def __init__(self, embedding: QatEmbedding) -> None:
+        super().__init__()
+        # a tuple keeps the embedding from being registered, and so trained, a second time
+        self._embedding = (embedding,)
+
+    def carried(self) -> Tensor:
+        """The values [V, K] of the embedding."""
+        return self._embedding[0].carried()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x [.., K] to logits [.., V]."""
+        table = self._embedding[0]
+        x = x.to(table.dtype)
+        if not self.training and table.whole:
+            return linear_packed(x, table.served())
+        return linear(x, table.carried())

@@ -1,0 +1,145 @@
+"""QuantizedWeight: a weight that trains, and its codes, made once for each optimizer step."""
+
+import torch
+from torch import Tensor, nn
+
+from tercet.compress.qat.codes import (
+    LEARNED,
+    SMALLEST_STEP,
+    check_activation,
+    first_step,
+    pack,
+)
+from tercet.compress.qat.options import Options
+from tercet.formats import PackedTensor, Scheme
+from tercet.kernel import PreparedWeight, prepare
+from tercet.ops.fake_quantize import fake_quantize, fake_quantize_gradient
+from tercet.ops.linear_qat import transposed
+
+
+class QuantizedWeight(nn.Module):
+    """W [N, K] in training. `refresh` after each change of it; every forward pass reads the result.
+
+    With share s of the ramp, layers see (1 - s) W + s Q(W); s is 1 at the end.
+
+    Args:
+        name: for messages.
+        weight: W, a floating-point parameter; it stays the same object, so it may be tied.
+        scheme, options: how it is quantized.
+        dtype: of the values that products read.
+
+    Attributes:
+        weight: the parameter.
+        step: [R, C] float32, a parameter where scales are learned, else None.
+        codes: [N, K] int8, of the last refresh.
+        scale: [R, C] float32.
+        values: [N, K] in dtype; None where products are of codes.
+        share: s.
+        whole: whether s is 1: layers see Q(W) alone.
+        products_of_codes: whether a forward pass multiplies codes: s is 1, the input quantized.
+    """
+
+    codes: Tensor
+    scale: Tensor
+    values: Tensor | None
+    codes_t: Tensor | None
+
+    def __init__(
+        self,
+        name: str,
+        weight: nn.Parameter,
+        scheme: Scheme,
+        options: Options,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        check_activation(name, scheme, options.activation)
+        self.scheme, self.options, self.dtype = scheme, options, dtype
+        self._set_share(1.0)
+        self.weight = weight
+        step = first_step(weight.detach(), scheme, options.method)
+        self.step = None if step is None else nn.Parameter(step.to(weight.device))
+        for part in ("codes", "scale", "values", "codes_t"):
+            self.register_buffer(part, None, persistent=False)
+        self._served: PreparedWeight | None = None
+
+    def _set_share(self, share: float) -> None:
+        # forward passes ask these two, not the share: torch.compile would compile for each share
+        self.share, self.whole = share, share == 1.0
+        self.products_of_codes = self.whole and self.options.activation is not None
+
+    @torch.no_grad()
+    def refresh(self, share: float = 1.0) -> Tensor:
+        """Codes, scales and values of the weight as it is; how many codes changed, int64 []."""
+        old = self._buffers["codes"]
+        self._set_share(share)
+        if self.step is not None:
+            # one that is not positive learns nothing any more
+            self.step.clamp_min_(SMALLEST_STEP)
+        floats = not self.products_of_codes
+        made = fake_quantize(
+            self.weight,
+            self.step,
+            scheme=self.scheme.name,
+            method=self.options.method,
+            fake_dtype=self.dtype if floats else None,
+        )
+        self.codes, self.scale = made.codes, made.scale
+        self.values = made.fake
+        if self.values is not None and not self.whole:
+            self.values.lerp_(self.weight.to(self.dtype), 1 - share)
+        if self.values is not None and self.weight.requires_grad:
+            self.values.requires_grad_()
+            self.values.register_post_accumulate_grad_hook(self._pass_on)
+        self.codes_t = None if floats else transposed(made.codes)
+        self._served = None
+        if old is None:
+            return torch.zeros((), dtype=torch.int64, device=self.codes.device)
+        return (old != self.codes).sum()
+
+    def _pass_on(self, values: Tensor) -> None:
+        """The straight-through estimator: the values' gradient is added to the weight's."""
+        grad, values.grad = values.grad, None
+        assert grad is not None
+        if self.weight.grad is None:
+            self.weight.grad = grad.to(self.weight.dtype)
+        else:
+            self.weight.grad += grad
+
+    def carried(self) -> Tensor:
+        """The values [N, K], a leaf whose gradient goes to the weight in each backward pass."""
+        assert self.values is not None
+        return self.values
+
+    @torch.no_grad()
+    def finish_gradient(self) -> None:
+        """Once a step, after all microbatches: the gradient of the values becomes that of the
+        weight and of a learned step."""
+        if self.options.method not in LEARNED or self.weight.grad is None:
+            return
+        assert self.step is not None
+        gradient, step = fake_quantize_gradient(
+            self.weight.grad,
+            self.weight,
+            self.step,
+            self.codes,
+            scheme=self.scheme.name,
+            method=self.options.method,
+        )
+        self.weight.grad.lerp_(gradient, self.share)
+        self.step.grad = step.mul_(self.share)
+
+    def packed(self) -> PackedTensor:
+        """The codes of the last refresh, as a checkpoint holds them."""
+        return pack(self.codes, self.scale, self.scheme, self.options.method)
+
+    def served(self) -> PreparedWeight:
+        """The same, as `linear_packed` reads it."""
+        if self._served is None:
+            self._served = prepare(self.packed(), self.codes.device)
+        return self._served
+
+    def extra_repr(self) -> str:
+        """Shape and format, for print(model)."""
+        rows, columns = self.weight.shape
+        return f"{columns} -> {rows}, {self.scheme.name}, {self.options}"

@@ -1,0 +1,167 @@
+"""Corpus: what `--data` names, as pieces of token ids, a document's end after each document.
+
+    FILE.txt, FILE.txt.gz        one document
+    FILE.jsonl, FILE.jsonl.gz    a document a line, its key "text"
+    FILE.safetensors             input_ids, tokenized already
+    hf:NAME[:CONFIG[:SPLIT]]     a data set of Hugging Face `datasets`, streamed, its column "text"
+    DIRECTORY                    all of its files of these kinds, by name
+    teacher:TOKENS               texts that the teacher itself writes, so many tokens of them
+
+Several are read one after the other, until there are as many tokens as the run needs.
+"""
+
+import gzip
+import importlib.util
+import json
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError
+from safetensors import torch as safetensors_torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from tercet.errors import PlanError, UnsupportedError
+
+HUB, TEACHER = "hf:", "teacher:"
+_SUFFIXES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".safetensors")
+_BATCH = 256
+
+
+class Corpus:
+    """Texts and token files of a run.
+
+    Args:
+        data: what to read, in order.
+        tokenizer: a tokenizer.json.
+        end: the token after each document; None for none.
+        write: texts of so many tokens by the teacher; None where there is no teacher.
+
+    Raises:
+        PlanError: nothing is there to read, or not of a known kind.
+        UnsupportedError: a data set of the hub, without the library for it.
+    """
+
+    def __init__(
+        self,
+        data: Iterable[str],
+        tokenizer: Path,
+        end: int | None,
+        write: Callable[[int], Iterator[Tensor]] | None = None,
+    ) -> None:
+        self._parts = [part for reference in data for part in _parts(reference)]
+        self._tokenizer, self._end, self._write = tokenizer, end, write
+        for part in self._parts:
+            if part.startswith(TEACHER):
+                self._check_teacher(part)
+        if not self._parts:
+            raise PlanError(f"no data to train on: give {', '.join(_SUFFIXES)} or {HUB}NAME")
+
+    def pieces(self, most: int) -> Iterator[Tensor]:
+        """Token ids, int64 [n] each, until there are `most` of them or no more."""
+        left = most
+        for part in self._parts:
+            for piece in self._piece(part):
+                if left <= 0:
+                    return
+                yield piece[:left]
+                left -= piece.numel()
+
+    def _piece(self, part: str) -> Iterator[Tensor]:
+        if part.startswith(TEACHER):
+            assert self._write is not None
+            yield from self._write(int(part.removeprefix(TEACHER)))
+            return
+        if part.endswith(".safetensors"):
+            yield _ids(Path(part)).reshape(-1)
+            return
+        encoder = self._encoder()
+        texts = iter(_hub_texts(part) if part.startswith(HUB) else _file_texts(Path(part)))
+        while batch := list(islice(texts, _BATCH)):
+            ends = [] if self._end is None else [self._end]
+            for encoded in encoder.encode_batch(batch, add_special_tokens=False):
+                yield torch.tensor(encoded.ids + ends, dtype=torch.int64)
+
+    def _check_teacher(self, part: str) -> None:
+        if self._write is None or not part.removeprefix(TEACHER).isdecimal():
+            raise PlanError(
+                f"{part}: texts by the teacher are {TEACHER}TOKENS, as in {TEACHER}1000000, and "
+                f"need one: `tercet distill` has a teacher, `tercet train` has none"
+            )
+
+    def _encoder(self) -> Tokenizer:
+        if not self._tokenizer.exists():
+            raise PlanError(
+                "the model has no tokenizer.json, so text cannot be tokenized: give a safetensors "
+                "file with input_ids"
+            )
+        encoder = Tokenizer.from_file(str(self._tokenizer))
+        # a file may ask for the truncation and padding that its model was once served with
+        encoder.no_truncation()
+        encoder.no_padding()
+        return encoder
+
+
+def _parts(reference: str) -> list[str]:
+    if reference.startswith(HUB):
+        if importlib.util.find_spec("datasets") is None:
+            raise UnsupportedError(
+                f"{reference}: Hugging Face datasets is not installed: "
+                f"pip install 'tercet[datasets]'"
+            )
+        return [reference]
+    if reference.startswith(TEACHER):
+        return [reference]
+    path = Path(reference)
+    if path.is_dir():
+        found = sorted(str(p) for p in path.rglob("*") if p.name.endswith(_SUFFIXES))
+        if not found:
+            raise PlanError(f"{reference}: no file of {', '.join(_SUFFIXES)} in it")
+        return found
+    if not path.is_file():
+        raise PlanError(f"{reference}: no such file; a data set of the hub is {HUB}NAME")
+    return [reference]
+
+
+def _ids(path: Path) -> Tensor:
+    try:
+        return safetensors_torch.load_file(path)["input_ids"].long()
+    except (OSError, SafetensorError, KeyError) as error:
+        raise PlanError(f"{path}: no safetensors file with input_ids ({error})") from error
+
+
+def _file_texts(path: Path) -> Iterator[str]:
+    try:
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise PlanError(f"{path}: cannot be read as UTF-8 text ({error})") from error
+    if ".jsonl" not in path.suffixes:
+        yield text
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            yield _text_of(json.loads(line))
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise PlanError(f"{path}, line {number}: no JSON object with a text") from error
+
+
+def _text_of(row: Any) -> str:
+    return str(row["text"])
+
+
+def _hub_texts(reference: str) -> Iterator[str]:
+    name, config, split, *_ = [*reference.removeprefix(HUB).split(":"), "", ""]
+    load: Any = import_module("datasets").load_dataset
+    rows = load(name, config or None, split=split or "train", streaming=True)
+    for number, row in enumerate(cast("Iterable[dict[str, Any]]", rows)):
+        if "text" not in row:
+            raise PlanError(
+                f"{reference}, row {number}: columns are {', '.join(row)}: one must be text"
+            )
+        yield _text_of(row)

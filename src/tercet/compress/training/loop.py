@@ -1,0 +1,180 @@
+"""The training loop: microbatches, gradients, a step, codes anew, a line in the journal.
+
+Nothing that a step computes depends on anything but the weights, the optimizer and the number of
+the step, so a run that was killed and resumed gives the losses of one that was not, to the bit.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tercet.compress.qat.student import Student
+from tercet.compress.qat.swap import finish_gradients, refresh
+from tercet.compress.training.journal import Journal, Line
+from tercet.compress.training.optimizer import make_optimizer, set_rate
+from tercet.compress.training.phases import Phases
+from tercet.compress.training.sequences import Sequences
+from tercet.compress.training.settings import TrainingSettings
+from tercet.compress.training.state import load_state, save_state
+from tercet.records import peak_resident_bytes
+
+Losses = dict[str, Tensor]
+Objective = Callable[[Tensor, list[int], Phases], Losses]
+"""(ids [B, T], which of the data's sequences they are, phases) to scalars by name; the one called
+"loss" is what is differentiated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where a run keeps what.
+
+    Attributes:
+        state: the directory of the state from which it goes on.
+        journal: the directory of training.jsonl.
+        tensorboard: whether events are written beside it.
+    """
+
+    state: Path
+    journal: Path
+    tensorboard: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Speed:
+    """What a token costs, for MFU.
+
+    Attributes:
+        flops: model operations a token of a step.
+        peak: operations a second that the device could do; None where it is not known.
+    """
+
+    flops: float
+    peak: float | None
+
+
+class Loop:
+    """Trains a student.
+
+    Args:
+        student: on its device, parameters that are trained require gradients.
+        objective: what is minimized.
+        sequences: what it is trained on.
+        settings: how.
+        places: where state and journal lie.
+        speed: what a token costs.
+    """
+
+    def __init__(
+        self,
+        student: Student,
+        objective: Objective,
+        sequences: Sequences,
+        settings: TrainingSettings,
+        places: Places,
+        speed: Speed,
+    ) -> None:
+        self.student, self.objective, self.sequences = student, objective, sequences
+        self.settings, self.places, self.speed = settings, places, speed
+        self.device = student.device
+        self.phases = Phases(self.device)
+        self.optimizer = make_optimizer(student, settings)
+        self.step = load_state(places.state, student, self.optimizer)
+        self._changed = torch.zeros((), dtype=torch.int64, device=self.device)
+        self._since = 0
+
+    def run(self, progress: Callable[[Line, int], None] = lambda _, __: None) -> None:
+        """All steps that are left; told (journal line, steps in all)."""
+        self.student.model.train()
+        journal = Journal(self.places.journal, self.step + 1, self.places.tensorboard)
+        self._refresh()
+        self._changed.zero_()
+        start = time.perf_counter()
+        try:
+            while self.step < self.settings.steps:
+                losses, norm = self._one()
+                self._since += 1
+                done = self.step == self.settings.steps
+                if done or self.step % self.settings.log_every == 0:
+                    line = self._line(losses, norm, time.perf_counter() - start)
+                    journal.write(line)
+                    progress(line, self.settings.steps)
+                    start = time.perf_counter()
+                if done or self.step % self.settings.save_every == 0:
+                    save_state(self.places.state, self.step, self.student, self.optimizer)
+        finally:
+            journal.close()
+
+    def _one(self) -> tuple[Losses, Tensor]:
+        settings, total = self.settings, dict[str, Tensor]()
+        torch.manual_seed((settings.seed << 32) + self.step)
+        for micro in range(settings.accumulate):
+            first = (self.step * settings.accumulate + micro) * settings.sequences
+            with self.phases("data"):
+                places = self.sequences.places(first, settings.sequences)
+                ids = self.sequences.read(places).to(self.device)
+            losses = self._forward(ids, places)
+            with self.phases("backward"):
+                (losses["loss"] / settings.accumulate).backward()
+            for name, value in losses.items():
+                total[name] = total.get(name, 0) + value.detach() / settings.accumulate
+        with self.phases("optimizer"):
+            finish_gradients(self.student.quantized)
+            norm = torch.nn.utils.clip_grad_norm_(
+                self.student.parameters(), settings.clip or float("inf")
+            )
+            set_rate(self.optimizer, settings.rate(self.step))
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        self._refresh()
+        return total, norm
+
+    def _forward(self, ids: Tensor, places: list[int]) -> Losses:
+        bfloat = self.settings.dtype is torch.bfloat16
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=bfloat):
+            return self.objective(ids, places, self.phases)
+
+    def _refresh(self) -> None:
+        with self.phases("codes"):
+            if self.student.quantized:
+                share = self.settings.share(self.step)
+                # after the last step, what is left is what will be served
+                share = 1.0 if self.step == self.settings.steps else share
+                changed, self._codes = refresh(self.student.quantized, share)
+                self._changed += changed
+
+    def _line(self, losses: Losses, norm: Tensor, seconds: float) -> Line:
+        settings = self.settings
+        tokens = self._since * settings.accumulate * settings.sequences * settings.length
+        per_second = tokens / seconds
+        line: Line = {
+            "step": self.step,
+            "tokens": self.step * settings.accumulate * settings.sequences * settings.length,
+            **{name: float(value) for name, value in losses.items()},
+            "learning_rate": settings.rate(self.step - 1),
+            "gradient_norm": float(norm),
+            "quantized_share": settings.share(self.step - 1),
+            "flipped_share": self._flipped(),
+            "tokens_per_s": per_second,
+            "mfu": per_second * self.speed.flops / self.speed.peak if self.speed.peak else None,
+            "memory_bytes": self._memory(),
+            "phase_s": {name: value / self._since for name, value in self.phases.take().items()},
+        }
+        self._changed.zero_()
+        self._since = 0
+        return line
+
+    def _flipped(self) -> float | None:
+        """Codes that changed in a step, of all codes, on average since the last line."""
+        if not self.student.quantized:
+            return None
+        return int(self._changed) / (self._codes * self._since)
+
+    def _memory(self) -> int:
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        return peak_resident_bytes()

@@ -1,0 +1,213 @@
+// The products of one group of warps over a run of stages: packed words become the operand that
+// wgmma takes from registers while earlier products run.
+#pragma once
+#include "mbarrier.cuh"
+#include "prefill_result.cuh"
+#include "prefill_shape.cuh"
+#include "prefill_words.cuh"
+#include "wgmma.cuh"
+
+struct Ring {
+  uint32_t x, w, scale, full, empty;  // shared addresses
+  uint32_t meeting, arrived;          // where sums of a split tile meet
+  int stage = 0;
+  uint32_t parity = 0;
+  template <class S>
+  __device__ void advance() {
+    if (++stage == S::STAGES) stage = 0, parity ^= 1;
+  }
+};
+
+// of JOIN steps of 32 columns: X_SIZE products a step and 64 rows
+template <class S>
+using Operands = uint32_t[S::JOIN][S::X_SIZE][S::MB][4];
+
+template <class S>
+__device__ void product(typename S::Sum (&sums)[S::T / 2], const uint32_t (&a)[4], uint64_t x,
+                        bool add) {
+  if constexpr (S::X == INT8) wgmma::product_s8<S::T>(sums, a, x, add);
+  if constexpr (S::X == FLOAT16) wgmma::product_f16<S::T>(sums, a, x, add);
+  if constexpr (S::X == BFLOAT16) wgmma::product_bf16<S::T>(sums, a, x, add);
+}
+
+// What a warp takes out of the ring.
+template <class S>
+struct Feed {
+  Ring ring;
+  Words<S> words;
+  int left = 0;  // stages of this run that were not opened
+
+  __device__ Feed(const Ring& ring, int block)
+      : ring(ring), words(ring.w + block * (S::UNITS * 512)) {}
+
+  __device__ void load_unit(int unit) { words.load(ring.stage * S::W_BYTES + unit * 512); }
+  __device__ void open() {
+    if (left-- <= 0) return;
+    mbarrier::wait(ring.full + ring.stage * 8, ring.parity);
+    load_unit(0);
+  }
+  // The run begins; its stages follow each other.
+  __device__ void open(int stages) {
+    left = stages;
+    open();
+  }
+  __device__ void release(int stage) const {
+    const int lane = threadIdx.x % 32;
+    if constexpr (S::CLUSTER > 1) {
+      if (lane < S::CLUSTER) mbarrier::arrive_at(ring.empty + stage * 8, lane);
+    } else if (lane == 0) {
+      mbarrier::arrive(ring.empty + stage * 8);
+    }
+  }
+  __device__ void prepare(Operands<S>& a, int step) {
+#pragma unroll
+    for (int j = 0; j < S::JOIN; j++) {
+      const int field = (step + j) % S::STEPS_A_UNIT;
+      if (j > 0 && field == 0) load_unit((step + j) / S::STEPS_A_UNIT);
+      words.operands(a[j], field);
+    }
+#pragma unroll
+    for (int i = 0; i < S::JOIN * S::X_SIZE * S::MB; i++)
+      wgmma::pin(a[i / S::MB / S::X_SIZE][i / S::MB % S::X_SIZE][i % S::MB]);
+  }
+  // Starts the products of JOIN steps; sums begin anew where `first`.
+  __device__ void start(Sums<S>& sums, const Operands<S>& a, int step, bool first = false) const {
+    const uint64_t x = wgmma::descriptor(ring.x + ring.stage * S::X_BYTES);
+    wgmma::fence();
+#pragma unroll
+    for (int j = 0; j < S::JOIN; j++)
+#pragma unroll
+      for (int part = 0; part < S::X_SIZE; part++) {
+        // 128 bytes of a token are 4 steps of 32 columns, or 2
+        constexpr int STEPS = 4 / S::X_SIZE;
+        const int at = (step + j) / STEPS * (S::T * 8) + (step + j) % STEPS * 2 * S::X_SIZE;
+#pragma unroll
+        for (int mb = 0; mb < S::MB; mb++)
+          product<S>(sums[mb], a[j][part][mb], x + at + part * 2, !first || j + part > 0);
+      }
+    wgmma::commit();
+  }
+  // Has the words after those steps on their way, of the next stage where these were the last.
+  __device__ void pass(int step) {
+    const int next = step + S::JOIN;
+    if (next == 4) {
+      ring.advance<S>();
+      open();
+    } else if (next % S::STEPS_A_UNIT == 0) {
+      load_unit(next / S::STEPS_A_UNIT);
+    }
+  }
+};
+
+// Lets the first group of warps go some stages ahead, once.
+template <class S>
+struct Lead {
+  int stages;
+  __device__ Lead(bool long_walk) : stages(long_walk ? S::AHEAD : 1) {}
+  __device__ void follow() {
+    if (stages) meet(3, 2 * GROUP_THREADS);
+    stages = 0;
+  }
+  // after each stage of the first group
+  __device__ void count(bool last) {
+    if (!stages || (--stages && !last)) return;
+    stages = 0;
+    asm volatile("bar.arrive 3, %0;" ::"n"(2 * GROUP_THREADS) : "memory");
+  }
+};
+
+// sums: of all products of `stages` stages
+template <class S>
+__device__ void multiply(Sums<S>& sums, Feed<S>& feed, Lead<S>& lead, int stages) {
+  clear<S>(sums);
+  int before = -1;  // the stage whose last products may still run
+  feed.open(stages);
+  for (int k = 0; k < stages; k++) {
+    const int stage = feed.ring.stage;
+#pragma unroll
+    for (int step = 0; step < 4; step += S::JOIN) {
+      Operands<S> a;
+      feed.prepare(a, step);
+      feed.start(sums, a, step);
+      feed.pass(step);
+      wgmma::wait<1>();
+      if (step == 0 && before >= 0) feed.release(before);
+    }
+    before = stage;
+    lead.count(k == stages - 1);
+  }
+  wgmma::wait<0>();
+#pragma unroll
+  for (int mb = 0; mb < S::MB; mb++) wgmma::pin(sums[mb]);
+  feed.release(before);
+}
+
+// Scales of a lane's rows in one group, which came with the stage: 0 beyond the rows and groups.
+template <class S>
+struct GroupScales {
+  uint32_t bits[S::MB][2];
+  __device__ void load(const Ring& ring, int block, int group, int type) {
+    const int size = type == FLOAT32 ? 4 : 2;
+    const uint32_t from = ring.scale + ring.stage * S::SCALE_BYTES +
+                          ((block * S::GROUPS + group) * 16 + threadIdx.x % 32 / 4) * size;
+#pragma unroll
+    for (int i = 0; i < S::MB * 2; i++) {
+      const uint32_t at = from + (i / 2 * S::GROUPS * 16 + i % 2 * 8) * size;
+      uint32_t& to = bits[i / 2][i % 2];
+      if (type == FLOAT32)
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to) : "r"(at));
+      else
+        asm volatile("{\n.reg .u16 h;\nld.shared.u16 h, [%1];\ncvt.u32.u16 %0, h;\n}"
+                     : "=r"(to)
+                     : "r"(at));
+    }
+  }
+  __device__ float of(int mb, int half, int type) const {
+    return __fmul_rn(number(bits[mb][half], type), S::UNIT);
+  }
+};
+
+// totals: of all groups of `stages` stages, times the rows' scales. The operands of the next products
+// are ready before these have ended.
+template <class S>
+__device__ void multiply_groups(float (&totals)[S::MB][S::T / 2], Feed<S>& feed, Lead<S>& lead,
+                                const Result& result, int block, int stages) {
+  constexpr int STARTS = 4 / S::JOIN, TURN = STARTS < 2 ? 2 : STARTS;  // operands take turns
+  Sums<S> sums;
+  Operands<S> operands[2];
+#pragma unroll
+  for (int i = 0; i < S::MB * S::T / 2; i++) totals[i / (S::T / 2)][i % (S::T / 2)] = 0.f;
+  feed.open(stages);
+  feed.prepare(operands[0], 0);
+  for (int k = 0; k < stages; k += TURN / STARTS)
+#pragma unroll
+    for (int i = 0; i < TURN; i++) {
+      if (STARTS == 1 && i == 1 && k + 1 == stages) break;
+      const int step = i * S::JOIN % 4, stage = feed.ring.stage;
+      const bool first = step * 32 % S::GROUP == 0;
+      const bool last = (step + S::JOIN) * 32 % S::GROUP == 0;
+      const bool stage_ends = step + S::JOIN == 4;
+      GroupScales<S> scales;
+      feed.start(sums, operands[i % 2], step, first);
+      if (last) scales.load(feed.ring, block, step * 32 / S::GROUP, result.w_scale_type);
+      feed.pass(step);
+      if (!first) wgmma::wait<1>();
+      feed.prepare(operands[1 - i % 2], (step + S::JOIN) % 4);
+      if (stage_ends) lead.count((STARTS == 1 ? k + i : k) == stages - 1);
+      if (!last) continue;
+      float scale[S::MB][2];
+#pragma unroll
+      for (int row = 0; row < S::MB * 2; row++)
+        scale[row / 2][row % 2] = scales.of(row / 2, row % 2, result.w_scale_type);
+      wgmma::wait<0>();
+      if (stage_ends) feed.release(stage);
+#pragma unroll
+      for (int mb = 0; mb < S::MB; mb++) {
+        wgmma::pin(sums[mb]);
+#pragma unroll
+        for (int j = 0; j < S::T / 2; j++)
+          totals[mb][j] = __fmaf_rn(static_cast<float>(sums[mb][j]), scale[mb][j / 2 % 2],
+                                    totals[mb][j]);
+      }
+    }
+}

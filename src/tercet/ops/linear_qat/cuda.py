@@ -1,0 +1,176 @@
+"""linear_qat in CUDA C++ for Hopper: product_kernel.cuh and what feeds it, gradient_codes.cu.
+
+What the copy engine or 16-byte accesses do not take is computed by triton.py.
+"""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tercet.errors import BuildError
+from tercet.kernel.cuda import build_cuda, stream
+from tercet.kernel.device.codes_matrix import transpose
+from tercet.kernel.device.codes_product import can_be_copied
+from tercet.kernel.launch import multiprocessors
+from tercet.kernel.native import NUMBERS
+from tercet.kernel.tuned import Direction, configuration
+from tercet.ops.linear_qat import triton
+from tercet.ops.linear_qat.triton import Coded
+
+SOURCES = ("product.cu", "gradient_codes.cu")
+# CLUSTER: 0 blocks alone, 1 two above each other, 2 two by two, 3 two beside each other
+CONFIGURATION = {"CLUSTER": 1, "BAND": 8}
+
+_FOLDER = Path(__file__).parent
+_HOPPER = (9, 0)
+_WIDEST = 16384
+# row_codes: most on a multiprocessor
+_BLOCKS = 4
+_P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
+
+
+@cache
+def products() -> ctypes.CDLL:
+    """The library of product.cu. BuildError where it cannot be built."""
+    return declare_products(build_cuda(_FOLDER / SOURCES[0]))
+
+
+@cache
+def codings() -> ctypes.CDLL:
+    """The library of gradient_codes.cu. BuildError where it cannot be built."""
+    return declare_codings(build_cuda(_FOLDER / SOURCES[1]))
+
+
+def declare_products(library: ctypes.CDLL) -> ctypes.CDLL:
+    """product.cu's library, its function's arguments declared."""
+    library.tercet_codes_product.argtypes = (
+        *(_P, _I64, _P, _I64, _P, _P, _I32, _P, _I32, _P, _I32, _I32, _I32, _I32, _I32, _I32, _P),
+    )
+    return library
+
+
+def declare_codings(library: ctypes.CDLL) -> ctypes.CDLL:
+    """gradient_codes.cu's library, its functions' arguments declared."""
+    library.tercet_gradient_codes.argtypes = (
+        *(_P, _I64, _I32, _I32, _I32, _P, _I32, _P, _P, _P, _P, _I32, _P, _P, _P, _P),
+    )
+    library.tercet_turned_codes.argtypes = (_P, _I64, _P, _I32, _I32, _P)
+    return library
+
+
+def build() -> None:
+    """Builds the libraries. BuildError where that fails, and on a GPU other than Hopper's."""
+    found = torch.cuda.get_device_capability() if torch.cuda.is_available() else None
+    if found != _HOPPER:
+        raise BuildError(
+            f"linear_qat's cuda: its wgmma is of compute capability {_HOPPER} alone, this GPU has "
+            f"{found}; triton serves it"
+        )
+    products()
+    codings()
+
+
+def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """As op.linear_qat."""
+    return triton.forward_by(product, *arguments)
+
+
+def gradient(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """As op's linear_qat_gradient."""
+    return triton.gradient_by(product, coded, turned, *arguments)
+
+
+def product(
+    a: Tensor,
+    b: Tensor,
+    row: Tensor,
+    column: Tensor | None,
+    bias: Tensor | None,
+    dtype: torch.dtype,
+    direction: Direction,
+) -> Tensor:
+    """As triton.product."""
+    if not (can_be_copied(a) and can_be_copied(b)):
+        return triton.product(a, b, row, column, bias, dtype, direction)
+    (m, k), n = a.shape, b.shape[0]
+    out = torch.empty((m, n), dtype=dtype, device=a.device)
+    sizes = {"M": m, "N": n, "K": k}
+    chosen = configuration("linear_qat", "cuda", sizes, CONFIGURATION, direction)
+    row = row.reshape(-1).contiguous()
+    column = None if column is None else column.contiguous()
+    bias = None if bias is None else bias.contiguous()
+    _raise(
+        products().tercet_codes_product(
+            a.data_ptr(), a.stride(0), b.data_ptr(), b.stride(0), row.data_ptr(),
+            _pointer(column), column is not None and column.numel() == 1, _pointer(bias),
+            0 if bias is None else NUMBERS[bias.dtype],
+            out.data_ptr(), NUMBERS[dtype], m, n, k, chosen["CLUSTER"], chosen["BAND"], stream(),
+        )
+    )  # fmt: skip
+    return out
+
+
+def coded(
+    grads: Tensor, scale: Tensor | None, x_scale: Tensor | None, seed: Tensor | None
+) -> tuple[Coded | None, Coded | None]:
+    """As triton.coded; of both, the pass for the rows finds the columns' scales too."""
+    (m, n), device = grads.shape, grads.device
+    wide = grads.stride(0) * grads.element_size()
+    fits = (
+        grads.numel() > 0
+        and n % 8 == 0
+        and n <= _WIDEST
+        and (x_scale is None or m % 16 == 0)
+        and wide % 16 == 0
+        and grads.data_ptr() % 16 == 0
+    )
+    scale = None if scale is None else scale.contiguous()
+    if scale is None or not fits or (scale.numel() > 1 and scale.data_ptr() % 16):
+        return triton.coded(grads, scale, x_scale, seed)
+    codes = torch.empty((m, n), dtype=torch.int8, device=device)
+    size = torch.empty(m, dtype=torch.float32, device=device)
+    by_column = turned_size = tops = None
+    most_blocks = _BLOCKS * multiprocessors(device)
+    if x_scale is not None:
+        by_column = torch.empty((n, m), dtype=torch.int8, device=device)
+        turned_size = torch.empty(n, dtype=torch.float32, device=device)
+        tops = torch.empty((most_blocks, n), dtype=torch.float32, device=device)
+    _raise(
+        codings().tercet_gradient_codes(
+            grads.data_ptr(), wide, NUMBERS[grads.dtype], m, n, scale.data_ptr(),
+            scale.numel() == 1, _pointer(x_scale), codes.data_ptr(), size.data_ptr(),
+            _pointer(tops), most_blocks, _pointer(seed), _pointer(by_column),
+            _pointer(turned_size), stream(),
+        )
+    )  # fmt: skip
+    if by_column is None or turned_size is None:
+        return (codes, size), None
+    return (codes, size), (by_column, turned_size)
+
+
+def turned(codes: Tensor) -> Tensor:
+    """As codes_matrix.transpose."""
+    rows, columns = codes.shape
+    aligned = codes.data_ptr() % 8 == 0 and codes.stride(0) % 8 == 0 and codes.stride(1) == 1
+    if not (codes.numel() and aligned and rows % 16 == 0 and columns % 8 == 0):
+        return transpose(codes)
+    out = torch.empty((columns, rows), dtype=torch.int8, device=codes.device)
+    _raise(
+        codings().tercet_turned_codes(
+            codes.data_ptr(), codes.stride(0), out.data_ptr(), rows, columns, stream()
+        )
+    )
+    return out
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _raise(status: int) -> None:
+    if status:
+        raise RuntimeError(f"linear_qat: CUDA error {status} at launch")

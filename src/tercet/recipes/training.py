@@ -1,0 +1,269 @@
+"""train and distill: a source model, a plan and data, and out comes a packed checkpoint."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from tercet.checkpoints.atomic import disk_errors
+from tercet.checkpoints.layout import SourceInfo
+from tercet.checkpoints.packed_writer import (
+    PackedWriter,
+    RunIdentity,
+    check_free,
+    library_versions,
+    partial_directory,
+)
+from tercet.checkpoints.source import ModelSource, open_source
+from tercet.compress.distill.cached import CachedDistillation
+from tercet.compress.distill.generate import generate
+from tercet.compress.distill.objective import Distillation
+from tercet.compress.distill.settings import DistillSettings
+from tercet.compress.distill.targets import Targets, TargetsIdentity, has_targets, write_targets
+from tercet.compress.plan import Plan
+from tercet.compress.qat.plan import training_plan
+from tercet.compress.qat.student import Student
+from tercet.compress.qat.swap import refresh, swap
+from tercet.compress.qat.write import units_of, write_student
+from tercet.compress.skeleton import Skeleton
+from tercet.compress.soundness import check_source
+from tercet.compress.training.corpus import Corpus
+from tercet.compress.training.cross_entropy import CrossEntropy
+from tercet.compress.training.flops import forward_flops, peak_flops
+from tercet.compress.training.journal import Line
+from tercet.compress.training.loop import Loop, Objective, Places, Speed
+from tercet.compress.training.sequences import Sequences
+from tercet.compress.training.settings import TrainingSettings
+from tercet.compress.training.token_file import TokenFile, has_tokens, write_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained:
+    """The outcome of a run.
+
+    Attributes:
+        directory: the packed checkpoint; its training.jsonl is the journal.
+        last: the journal's last line.
+    """
+
+    directory: Path
+    last: Line | None
+
+
+def distill(
+    teacher: str | Path,
+    plan: str | Plan,
+    out: str | Path,
+    *,
+    data: Sequence[str | Path],
+    settings: TrainingSettings | None = None,
+    losses: DistillSettings | None = None,
+    targets: str | Path | None = None,
+    **options: Any,
+) -> Trained:
+    """Trains a quantized copy of a model to do as the model does, into a packed checkpoint.
+
+    Args:
+        teacher: a directory, a hub name, a GGUF file or a fetched name; the student begins as it.
+        plan: a shipped plan ("ternary"), a format ("nonary-g64"), a plan file or a Plan.
+        out: the directory to make.
+        data: text files, .jsonl, safetensors with input_ids, hf:NAME, or teacher:TOKENS.
+        settings, losses: how, and what is to be taken over.
+        targets: with losses.top_k, the directory of cached targets, to be used again by runs on the
+            same tokens; None: they go with the run.
+        options: `device`, `overwrite`, `resume`, `tensorboard`, `progress`, as of `train`.
+
+    Raises:
+        TercetError: bad input; a run that is killed leaves `OUT.partial`, from which `resume` goes
+            on with the losses that it would have had.
+    """
+    run = _Run(teacher, plan, out, data, settings, losses or DistillSettings(), **options)
+    run.targets = Path(targets) if targets is not None else None
+    return run.all()
+
+
+def train(
+    model: str | Path,
+    plan: str | Plan,
+    out: str | Path,
+    *,
+    data: Sequence[str | Path],
+    settings: TrainingSettings | None = None,
+    **options: Any,
+) -> Trained:
+    """The same by cross entropy of the next token, without a teacher.
+
+    Args:
+        model, plan, out, data, settings: as of `distill`.
+        options: `device` ("cpu", "cuda"; None for a GPU where there is one), `overwrite` what lies
+            at `out`, `resume` an unfinished run, `tensorboard` events, `progress` told (journal
+            line, steps in all).
+    """
+    return _Run(model, plan, out, data, settings, None, **options).all()
+
+
+@dataclass
+class _Options:
+    device: str | None = None
+    overwrite: bool = False
+    resume: bool = False
+    tensorboard: bool = False
+    progress: Callable[[Line, int], None] = field(default=lambda _, __: None)
+
+
+class _Run:
+    targets: Path | None = None
+
+    def __init__(
+        self,
+        model: str | Path,
+        plan: str | Plan,
+        out: str | Path,
+        data: Sequence[str | Path],
+        settings: TrainingSettings | None,
+        losses: DistillSettings | None,
+        **options: Any,
+    ) -> None:
+        self.plan, self.out, self.losses = training_plan(plan), Path(out), losses
+        self.settings = settings or TrainingSettings()
+        self.options = _Options(**options)
+        check_free(self.out, overwrite=self.options.overwrite, resume=self.options.resume)
+        self.source = open_source(model)
+        self.device = torch.device(
+            self.options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+        )
+        self.data = [str(reference) for reference in data]
+        self.corpus = Corpus(
+            self.data,
+            partial_directory(self.out) / "tokenizer.json",
+            _end_token(self.source),
+            self._written if losses is not None else None,
+        )
+        self.skeleton = Skeleton(self.source)
+        check_source(self.skeleton)
+
+    def all(self) -> Trained:
+        writer = PackedWriter(
+            self.out, self._identity(), overwrite=self.options.overwrite, resume=self.options.resume
+        )
+        with disk_errors(writer.partial, None):
+            self.source.save_tokenizer(writer.partial)
+        tokens = self._tokens(writer.state / "tokens")
+        sequences = Sequences(tokens, self.settings.length, self.settings.seed)
+        student, speed = self._student()
+        objective, speed = self._objective(student, sequences, writer.state, speed)
+        places = Places(
+            state=writer.state, journal=writer.partial, tensorboard=self.options.tensorboard
+        )
+        last: list[Line] = []
+
+        def told(line: Line, steps: int) -> None:
+            last[:] = [line]
+            self.options.progress(line, steps)
+
+        Loop(student, objective, sequences, self.settings, places, speed).run(told)
+        student.model.eval()
+        refresh(student.quantized)
+        write_student(self.skeleton, student, self.plan, writer)
+        return Trained(directory=self.out, last=last[0] if last else None)
+
+    @cached_property
+    def teacher(self) -> Student:
+        """The model as it is, in the precision of products."""
+        model = _filled(Skeleton(self.source), self.device, self.settings.dtype)
+        return Student(model.eval(), {}, self.settings.dtype)
+
+    def _written(self, tokens: int) -> Iterator[Tensor]:
+        assert self.losses is not None
+        return generate(
+            self.teacher, tokens, length=self.losses.generated_length, seed=self.settings.seed
+        )
+
+    def _objective(
+        self, student: Student, sequences: Sequences, state: Path, speed: Speed
+    ) -> tuple[Objective, Speed]:
+        losses = self.losses
+        if losses is None:
+            return CrossEntropy(student), speed
+        if losses.top_k:
+            return CachedDistillation(student, self._targets(sequences, state), losses), speed
+        # forward and backward are three times a forward pass; the teacher makes it four
+        speed = Speed(flops=speed.flops * 4 / 3, peak=speed.peak)
+        return Distillation(student, self.teacher, losses), speed
+
+    def _targets(self, sequences: Sequences, state: Path) -> Targets:
+        assert self.losses is not None
+        directory = self.targets or state / "targets"
+        identity = TargetsIdentity(
+            teacher_sha256=self.source.sha256(),
+            tokens_sha256=sequences.tokens.note.sha256,
+            length=self.settings.length,
+            k=self.losses.top_k,
+            temperature=self.losses.temperature,
+            precision=self.settings.precision,
+        )
+        if not has_targets(directory):
+            write_targets(directory, identity, self.teacher, sequences)
+            # the teacher has said all that it has to say
+            del self.teacher
+        return Targets(directory, identity)
+
+    def _identity(self) -> RunIdentity:
+        how = {
+            "data": self.data,
+            "settings": self.settings.model_dump(mode="json", exclude={"save_every", "log_every"}),
+            "losses": self.losses.model_dump(mode="json") if self.losses is not None else None,
+        }
+        return RunIdentity(
+            source=SourceInfo(
+                reference=self.source.reference,
+                sha256=self.source.sha256(),
+                size_bytes=self.source.size_bytes,
+                parameters=self.source.parameter_count,
+            ),
+            calibration=None,
+            plan={**self.plan.model_dump(mode="json", exclude={"calibration"}), "training": how},
+            versions=library_versions(),
+            units=units_of(self.skeleton),
+        )
+
+    def _tokens(self, directory: Path) -> TokenFile:
+        if has_tokens(directory):
+            tokens = TokenFile(directory)
+            tokens.verify()
+            return tokens
+        settings = self.settings
+        most = settings.steps * settings.accumulate * settings.sequences * settings.length
+        return write_tokens(directory, self.corpus.pieces(most), ", ".join(self.data))
+
+    def _student(self) -> tuple[Student, Speed]:
+        settings, device = self.settings, self.device
+        model = _filled(self.skeleton, device, torch.float32)
+        speed = Speed(
+            flops=3 * forward_flops(model, settings.length),
+            peak=peak_flops(torch.cuda.get_device_name(device)) if device.type == "cuda" else None,
+        )
+        for parameter in model.parameters():
+            parameter.requires_grad_(True)
+        quantized = swap(model, self.plan, settings.dtype)
+        student = Student(model, quantized, settings.dtype)
+        if settings.checkpoint_activations:
+            student.checkpoint_activations()
+        if settings.compile:
+            model.base_model.compile()
+        return student, speed
+
+
+def _end_token(source: ModelSource) -> int | None:
+    end: Any = source.config.get("eos_token_id")
+    return cast("list[int]", end)[0] if isinstance(end, list) else end
+
+
+def _filled(skeleton: Skeleton, device: torch.device, dtype: torch.dtype) -> Any:
+    for name in [name for name, _ in skeleton.model.named_parameters()]:
+        skeleton.put(name, skeleton.read(name).to(device, dtype))
+    return skeleton.model.to(device)

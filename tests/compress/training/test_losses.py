@@ -1,0 +1,252 @@
+"""The parts of a distillation's loss, against plain definitions, and what a teacher leaves."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import LlamaForCausalLM
+
+from tercet.compress.distill.attention_relation import PARTS, attention_relation_loss
+from tercet.compress.distill.generate import generate
+from tercet.compress.distill.hidden_states import hidden_state_loss
+from tercet.compress.distill.objective import Distillation
+from tercet.compress.distill.settings import DistillSettings
+from tercet.compress.distill.targets import Targets, TargetsIdentity, write_targets
+from tercet.compress.distill.top_k import top_k_divergence
+from tercet.compress.qat.student import Student
+from tercet.compress.training.phases import Phases
+from tercet.compress.training.sequences import Sequences
+from tercet.compress.training.token_file import write_tokens
+from tercet.errors import CheckpointError, PlanError
+from tercet.ops.linear_kl import linear_kl
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*slow path")
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def opened(model: Path) -> Student:
+    return Student(LlamaForCausalLM.from_pretrained(model).eval(), {}, torch.float32)
+
+
+def test_hidden_states() -> None:
+    own, wanted = [normal(2, 3, 8)], [normal(2, 3, 8, seed=1)]
+    # the first token is a thousand times longer: it counts as much as any other
+    own[0][:, 0] *= 1000
+    wanted[0][:, 0] *= 1000
+    errors = [
+        float((own[0][b, t] - wanted[0][b, t]).norm() ** 2 / wanted[0][b, t].norm() ** 2)
+        for b in range(2)
+        for t in range(3)
+    ]
+    assert float(hidden_state_loss(own, wanted)) == pytest.approx(sum(errors) / 6)
+    assert float(hidden_state_loss(own * 2, (own[0], wanted[0]))) == pytest.approx(sum(errors) / 12)
+    with pytest.raises(PlanError, match="teacher of the student's shape"):
+        hidden_state_loss(own, [normal(2, 3, 4)])
+
+
+def test_attention_relations() -> None:
+    """Against a loop over heads and positions; widths differ."""
+    own = {part: normal(2, 5, 12, seed=i) for i, part in enumerate(PARTS)}
+    wanted = {part: normal(2, 5, 8, seed=9 + i) for i, part in enumerate(PARTS)}
+    total = 0.0
+    for part in PARTS:
+        for b in range(2):
+            for h in range(2):
+                for t in range(5):
+                    q, p = (
+                        (x[b, : t + 1, h * d : h * d + d] @ x[b, t, h * d : h * d + d] / d**0.5)
+                        .double()
+                        .log_softmax(-1)
+                        for x, d in ((own[part], 6), (wanted[part], 4))
+                    )
+                    total += float((p.exp() * (p - q)).sum())
+    own = {part: x.requires_grad_() for part, x in own.items()}
+    loss = attention_relation_loss(own, wanted, 2)
+    assert float(loss.detach()) == pytest.approx(total / (3 * 2 * 2 * 5), rel=1e-5)
+    loss.backward()
+    for x in own.values():
+        assert x.grad is not None
+        assert x.grad.isfinite().all()
+        assert x.grad.abs().sum() > 0
+    with pytest.raises(PlanError, match="must divide"):
+        attention_relation_loss(own, wanted, 3)
+
+
+def test_parts_add_up_and_see_both_models(model: Path, ids: Path) -> None:
+    student, teacher = opened(model), opened(model)
+    with torch.no_grad():
+        for parameter in student.parameters():
+            parameter.mul_(1.05)
+    settings = DistillSettings(
+        divergence="jsd", beta=0.3, temperature=2.0, divergence_weight=0.5, cross_entropy=0.25,
+        hidden=2.0, attention=3.0,
+    )  # fmt: skip
+    tokens = load_file(ids)["input_ids"].reshape(-1, 32)[:2]
+    losses = Distillation(student, teacher, settings)(tokens, [0, 1], Phases(student.device))
+    log_q, log_p = (
+        (m.logits(tokens).detach() / 2).double().log_softmax(-1) for m in (student, teacher)
+    )
+    mixed = (0.3 * log_p.exp() + 0.7 * log_q.exp()).log()
+    wanted = 0.3 * (log_p.exp() * (log_p - mixed)) + 0.7 * (log_q.exp() * (log_q - mixed))
+    losses = {name: value.detach() for name, value in losses.items()}
+    assert float(losses["divergence"]) == pytest.approx(float(4 * wanted.sum(-1).mean()), rel=1e-3)
+    truth = torch.nn.functional.cross_entropy(
+        student.logits(tokens).detach()[:, :-1].flatten(0, 1), tokens[:, 1:].flatten()
+    )
+    assert float(losses["cross_entropy"]) == pytest.approx(float(truth), rel=1e-4)
+    parts = {name: float(value) for name, value in losses.items()}
+    assert parts["hidden"] > 1e-4
+    assert parts["attention"] > 1e-6
+    assert parts["loss"] == pytest.approx(
+        0.5 * parts["divergence"] + 0.25 * parts["cross_entropy"]
+        + 2 * parts["hidden"] + 3 * parts["attention"]
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
+def test_top_k_of_all_classes_is_the_whole_divergence(beta: float) -> None:
+    hidden, head = normal(1, 300, 16), normal(40, 16, seed=1)
+    wanted, teacher = normal(1, 300, 16, seed=2), normal(40, 16, seed=3)
+    inputs = (hidden.requires_grad_(), head.requires_grad_())
+    log_p, order = ((wanted @ teacher.T) / 2).log_softmax(-1).topk(40)
+    found = top_k_divergence(
+        hidden, head, (order, log_p, torch.zeros(1, 300)), temperature=2.0, beta=beta
+    )
+    whole = linear_kl(hidden, head, wanted, teacher, temperature=2.0, beta=beta)
+    assert float(found.detach()) == pytest.approx(float(whole.detach()), rel=1e-4)
+    for one, other in zip(
+        torch.autograd.grad(found, inputs), torch.autograd.grad(whole, inputs), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-6)
+
+
+def test_top_k_counts_the_rest_as_one_class() -> None:
+    hidden, head = 3 * normal(1, 5, 16), normal(40, 16, seed=1)
+    wanted = (3 * normal(1, 5, 16, seed=2) @ normal(40, 16, seed=3).T).log_softmax(-1)
+    log_p, order = wanted.topk(4)
+    tail = 1 - log_p.exp().sum(-1)
+    log_q = (hidden @ head.T).double().log_softmax(-1)
+    q = torch.cat((log_q.exp().gather(-1, order), torch.zeros(1, 5, 1)), -1)
+    q[..., -1] = 1 - q.sum(-1)
+    p = torch.cat((log_p.exp(), tail[..., None]), -1)
+    truth = (p * (p / q).log()).sum(-1).mean()
+    assert float(top_k_divergence(hidden, head, (order, log_p, tail))) == pytest.approx(
+        float(truth), rel=1e-4
+    )
+
+
+@pytest.fixture
+def sequences(ids: Path, tmp_path: Path) -> Sequences:
+    tokens = write_tokens(tmp_path / "tokens", [load_file(ids)["input_ids"][0, :320]], "test")
+    return Sequences(tokens, 32, seed=0)
+
+
+def identity(sequences: Sequences, **changes: Any) -> TargetsIdentity:
+    values: dict[str, Any] = {
+        "teacher_sha256": "0", "tokens_sha256": sequences.tokens.note.sha256, "length": 32,
+        "k": 6, "temperature": 1.5, "precision": "float32", "shard": 4,
+    }  # fmt: skip
+    return TargetsIdentity(**{**values, **changes})
+
+
+def test_targets_on_disk(model: Path, sequences: Sequences, tmp_path: Path) -> None:
+    teacher, place = opened(model), tmp_path / "targets"
+    write_targets(place, identity(sequences), teacher, sequences)
+    found, log_p, tail = Targets(place, identity(sequences)).read([9, 2])
+    with torch.no_grad():
+        logits = teacher.logits(sequences.read([9, 2])) / 1.5
+    truth, order = logits.log_softmax(-1).topk(6)
+    assert torch.equal(found, order)
+    torch.testing.assert_close(log_p, truth, rtol=1e-3, atol=0)
+    torch.testing.assert_close(log_p.exp().sum(-1) + tail, torch.ones(2, 32), rtol=0, atol=1e-6)
+
+
+def test_targets_refuse_what_they_are_not(
+    model: Path, sequences: Sequences, tmp_path: Path
+) -> None:
+    teacher, place = opened(model), tmp_path / "targets"
+    with pytest.raises(CheckpointError, match="no targets that can be read"):
+        Targets(place, identity(sequences))
+    write_targets(place, identity(sequences), teacher, sequences)
+    with pytest.raises(CheckpointError, match="targets of another temperature"):
+        Targets(place, identity(sequences, temperature=1.0))
+    with pytest.raises(CheckpointError, match="targets of another tokens_sha256"):
+        write_targets(place, identity(sequences, tokens_sha256="1"), teacher, sequences)
+    shard = place / "shard-00001.safetensors"
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    damaged = Targets(place, identity(sequences))
+    damaged.read([3])
+    with pytest.raises(CheckpointError, match=r"shard-00001.safetensors: missing or damaged"):
+        damaged.read([4])
+
+
+def test_interrupted_targets_go_on(model: Path, sequences: Sequences, tmp_path: Path) -> None:
+    class Killed(Exception):
+        pass
+
+    def kill(done: int, _all: int) -> None:
+        if done == 8:
+            raise Killed
+
+    teacher, place = opened(model), tmp_path / "targets"
+    with pytest.raises(Killed):
+        write_targets(place, identity(sequences), teacher, sequences, kill)
+    first = (place / "shard-00000.safetensors").stat().st_mtime_ns
+    write_targets(place, identity(sequences), teacher, sequences)
+    assert (place / "shard-00000.safetensors").stat().st_mtime_ns == first
+    Targets(place, identity(sequences)).read(list(range(10)))
+
+
+def test_texts_by_the_teacher(model: Path) -> None:
+    teacher = opened(model)
+    texts = list(generate(teacher, 200, length=16, batch=8, seed=3))
+    assert [text.shape for text in texts] == [torch.Size([16])] * 16
+    again = list(generate(teacher, 200, length=16, batch=8, seed=3))
+    assert torch.equal(torch.stack(texts), torch.stack(again))
+    other = list(generate(teacher, 200, length=16, batch=8, seed=4))
+    assert not torch.equal(torch.stack(texts), torch.stack(other))
+    # the second to fifth tokens are the teacher's likeliest, the others are drawn
+    logits = teacher.logits(torch.stack(texts))
+    likeliest = logits.argmax(-1)[:, :-1] == torch.stack(texts)[:, 1:]
+    assert likeliest[:, :4].all()
+    assert not likeliest[:, 4:].all()
+
+
+def test_settings_that_teach_nothing() -> None:
+    with pytest.raises(ValueError, match="nothing to learn"):
+        DistillSettings(divergence_weight=0)
+    with pytest.raises(ValueError, match="Extra inputs"):
+        DistillSettings(divergance="jsd")  # pyright: ignore[reportCallIssue]
+
+
+def test_corpus_of_texts(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    from tercet.compress.training.corpus import Corpus
+
+    words = {"<end>": 0, "a": 1, "b": 2, "c": 3}
+    encoder = Tokenizer(models.WordLevel(words, unk_token="<end>"))
+    encoder.pre_tokenizer = pre_tokenizers.Whitespace()
+    encoder.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "1.txt").write_text("a b")
+    (tmp_path / "2.jsonl").write_text('{"text": "c"}\n{"text": "a a"}\n')
+    save_file({"input_ids": torch.tensor([[2, 2]])}, tmp_path / "3.safetensors")
+    written = tmp_path / "tokenizer.json"
+    names = [str(tmp_path / name) for name in ("1.txt", "2.jsonl", "3.safetensors")]
+    for data in (names, [str(tmp_path)]):
+        found = torch.cat(list(Corpus(data, written, 0).pieces(100)))
+        assert found.tolist() == [1, 2, 0, 3, 0, 1, 1, 0, 2, 2]
+    assert torch.cat(list(Corpus(names, written, None).pieces(4))).tolist() == [1, 2, 3, 1]
+    (tmp_path / "2.jsonl").write_text("{}")
+    with pytest.raises(PlanError, match="line 1: no JSON object with a text"):
+        list(Corpus(names, written, 0).pieces(100))
+    with pytest.raises(PlanError, match="need one"):
+        Corpus(["teacher:100"], written, 0)

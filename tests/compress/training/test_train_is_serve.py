@@ -1,0 +1,85 @@
+"""What is trained is what is served: the training forward's bits are the packed checkpoint's."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
+
+from tercet.compress.plan import Plan
+from tercet.compress.qat.student import Student
+from tercet.compress.qat.swap import refresh, swap
+from tercet.compress.training.settings import TrainingSettings
+from tercet.export.huggingface import register
+from tercet.ops.linear_packed import linear_packed
+from tercet.ops.linear_qat import linear_qat
+from tercet.recipes import training
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*slow path")
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("scheme", ["ternary-channel", "nonary-tensor", "int4-channel-float32"])
+@pytest.mark.parametrize("method", ["learned", "absmean"])
+def test_linear_qat_is_linear_packed(scheme: str, method: str) -> None:
+    linear = torch.nn.Linear(300, 70, bias=False)
+    plan = Plan.model_validate(
+        {
+            "name": "one",
+            "rules": [
+                {
+                    "match": "*", "format": scheme, "algorithm": "qat",
+                    "options": {"method": method, "activation": "int8_token"},
+                }
+            ],
+        }
+    )  # fmt: skip
+    (module,) = (quantized := swap(torch.nn.Sequential(linear), plan)).values()
+    refresh(quantized)
+    for dtype in (torch.float32, torch.bfloat16):
+        for rows in (1, 9):
+            x = normal(rows, 300).to(dtype)
+            trained = linear_qat(x, module.codes, module.scale, module.weight).detach()
+            assert torch.equal(trained, linear_packed(x, module.served(), activation="int8"))
+
+
+@pytest.mark.parametrize("plan", ["ternary-a8", "nonary-a8", "ternary"])
+def test_logits_of_training_are_those_of_the_checkpoint(
+    plan: str, model: Path, ids: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[Student] = []
+    write = training.write_student
+
+    def keep(skeleton, student, *rest):
+        kept.append(student)
+        return write(skeleton, student, *rest)
+
+    monkeypatch.setattr(training, "write_student", keep)
+    settings = TrainingSettings(steps=4, sequences=2, length=32, learning_rate=2e-3, warmup=1)
+    training.distill(model, plan, tmp_path / "out", data=[ids], settings=settings, device="cpu")
+    register()
+    served = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    tokens = torch.arange(48).reshape(2, 24) % 64
+    with torch.inference_mode():
+        trained, packed = kept[0].logits(tokens), served(tokens).logits
+    assert torch.equal(trained, packed)
+    original = LlamaForCausalLM.from_pretrained(model)
+    assert not torch.allclose(original(tokens).logits, packed, atol=0.05), "it is quantized"
+
+
+def test_a_training_pass_before_the_ramps_end_is_no_serving_pass(model: Path) -> None:
+    skeleton = LlamaForCausalLM.from_pretrained(model)
+    quantized = swap(skeleton, "ternary-a8")
+    tokens = torch.arange(24)[None]
+    logits: list[Tensor] = []
+    for share in (0.0, 0.5, 1.0):
+        refresh(quantized, share)
+        logits.append(skeleton(tokens).logits.detach())
+    original = LlamaForCausalLM.from_pretrained(model)(tokens).logits.detach()
+    distances = [float((one - original).norm()) for one in logits]
+    assert distances[0] < 0.1 * distances[1], "at 0 inputs are rounded, weights are not"
+    assert distances[1] < 0.9 * distances[2]

@@ -1,0 +1,57 @@
+"""The table of benchmarks/training/README.md comes from committed records, and is up to date."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tercet.records import Environment, Outcome, Record, append
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "training"
+
+
+@pytest.fixture
+def tables():
+    spec = importlib.util.spec_from_file_location("training_tables", FOLDER / "tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def step(mode: str, time: str, **metrics: float) -> Record:
+    return Record(
+        kind="training step",
+        subject="linear_qat",
+        settings={"sizes": "M=8 N=4 K=2", "mode": mode},
+        metrics=metrics,
+        outcome=Outcome.OK if metrics else Outcome.WRONG,
+        reason=None if metrics else "off by 0.2",
+        environment=Environment.here("NVIDIA H200"),
+        time=time,
+    )
+
+
+def test_the_page_is_up_to_date(tables) -> None:
+    text = tables.PAGE.read_text(encoding="utf-8")
+    assert tables.filled(text) == text, "run python benchmarks/training/tables.py"
+
+
+def test_the_newest_record_of_a_mode_counts_and_what_is_wrong_has_no_time(
+    tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = {"relative_error": 0.0123, "ratio_to_bf16": 0.5, "clock_mhz": 1700.0}
+    records = [
+        step("ours", "2026-11-21T10:00:00", time_us=900.0, **good),
+        step("bf16", "2026-11-21T10:00:00", time_us=1000.0, **{**good, "ratio_to_bf16": 1.0}),
+        step("ours", "2026-11-22T10:00:00", time_us=500.0, **good),
+        step("theirs", "2026-11-22T10:00:00"),
+    ]
+    append(tmp_path / "gpu.jsonl", records)
+    monkeypatch.setattr(tables, "PAGE", tmp_path / "README.md")
+    title, _, *_, first, second, third = tables.table().splitlines()
+    assert title == "NVIDIA H200, M=8 N=4 K=2, 2026-11-21 to 2026-11-22"
+    assert first == "| ours | 0.500 | 0.500 | 1.23% | 1700 |"
+    assert second == "| bf16 | 1.000 | 1.000 | 1.23% | 1700 |"
+    assert third == "| theirs | wrong: off by 0.2 | - | - | - |"
