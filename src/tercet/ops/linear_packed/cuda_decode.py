@@ -49,7 +49,7 @@ class Task(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("warp_units", "warps_all")),
         *((name, ctypes.c_int) for name in ("rows_each", "rows_more", "rows_most")),
         ("rows_inverse", ctypes.c_uint),
-        *((name, ctypes.c_int) for name in ("ahead", "dependent")),
+        ("dependent", ctypes.c_int),
         ("factor", ctypes.c_float),
         ("places", Places),
     )
@@ -192,7 +192,6 @@ def product(
         rows_more=row_blocks % chosen.clusters,
         rows_most=rows_most,
         rows_inverse=-(-(2**23) // rows_most),
-        ahead=chosen.ahead,
         dependent=dependent,
         factor=2.0 ** -(8 - bits) if kind == torch.int8 else 0.5 if bits == 2 else 1.0,
     )

@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   const int last_row = units > 0 ? rows : 0;  // for this warp, rows from warp_n on
   const int m_rows = task.m;
   const Places& places = task.places;
-  float* const rows_largest = reinterpret_cast<float*>(memory + Places::ROWS_LARGEST);
+  float* const rows_scale = reinterpret_cast<float*>(memory + Places::ROWS_SCALE);
   auto group_of = [&](int unit, int step) {
     return min(((first_unit + unit) * U::STEPS + step) >> task.group_steps_log2, task.groups - 1);
   };
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
     const Rows part{task.x, task.x_pitch, task.x_type, m_rows, column,
                     min(task.k, column + warps_k * share), share, places.row_stride};
     if constexpr (sizeof(X) == 1) {
-      if (floats) return stage_codes(part, rows_largest, x_here);
+      if (floats) return stage_codes(part, rows_scale, x_here);
     }
     stage(part, X(), x_here);
   };
@@ -127,48 +127,39 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   const int slot_words = m_rows * PITCH, slot_step = warps_k * slot_words;
   auto prepare = [&] {
     if (!GROUPED && thread < width) my_scale = scale_of(thread);
-    if (floats && thread < 16) rows_largest[thread] = 0.f;
+    if (floats && thread < 16) rows_scale[thread] = 0.f;
   };
-  const bool weights_first = task.dependent || floats;
-  if (weights_first) {
+  if (task.dependent) {
 #pragma unroll
     for (int d = 0; d < PIECES; d++) ask(d);
-    // weights that no register has room for come as far as the L2
-    for (int row = lane; row < task.ahead && warp_n + row * warps_n < last_row; row += 32) {
-      const int done = min(units, max(0, PIECES * UNITS - row * task.warp_units));
-      if (done < units)
-        fetch_to_l2(codes + (static_cast<int64_t>(row) * warps_n * task.units + done) * 32,
-                    (units - done) * 512);
-    }
     prepare();
-    if (floats) __syncthreads();
     let_next_start();
     wait_for_previous();
   }
   if constexpr (sizeof(X) == 1) {
     if (floats) {
+      if (!task.dependent) prepare();
+      __syncthreads();
       const Rows all{task.x, task.x_pitch, task.x_type, m_rows, 0, task.k, 0, 0};
-      find_largest(all, reinterpret_cast<uint32_t*>(rows_largest));
+      find_largest(all, reinterpret_cast<uint32_t*>(rows_scale));
+      __syncthreads();
+      if (thread < m_rows) rows_scale[thread] = __fdiv_rn(rows_scale[thread], 127.f);
       __syncthreads();
     }
   }
 
-  constexpr bool BIASED = U::BIASED && !GROUPED;
-  constexpr int CHAINS = GROUPED ? 1 : BIASED || TILES == 1 ? 4 : 2;  // of dependent products
+  constexpr int CHAINS = GROUPED ? 1 : TILES == 1 ? 4 : 2;  // of dependent products
   Sum sums[CHAINS][TILES][4];
   auto clear = [&] {
 #pragma unroll
     for (int i = 0; i < 4 * CHAINS * TILES; i++) sums[i / (4 * TILES)][i / 4 % TILES][i % 4] = 0;
   };
   clear();
-  Part x_total[TILES][4];  // of x over the warp's columns, where sums are biased
-#pragma unroll
-  for (int i = 0; i < 4 * TILES; i++) x_total[i / 4][i % 4] = 0;
   stage_x();
-  if (!weights_first) {
+  if (!task.dependent) {
 #pragma unroll
     for (int d = 0; d < PIECES; d++) ask(d);
-    prepare();
+    if (!floats) prepare();
   }
   float x_scale = 1.f;
   if (my_m < m_rows && task.x_scale && !floats) x_scale = task.x_scale[my_m];
@@ -256,12 +247,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
             const uint32_t* x[TILES];
 #pragma unroll
             for (int t = 0; t < TILES; t++) x[t] = held[t] + (v * U::STEPS + j) * U::STEP_WORDS;
-            if constexpr (BIASED) {
-              U::biased_step(words, j, x, sums[j]);
-              if (row == warp_n)
-#pragma unroll
-                for (int t = 0; t < TILES; t++) U::sum_step(x[t], x_total[t]);
-            } else if constexpr (!GROUPED) {
+            if constexpr (!GROUPED) {
               U::step(words, j, x, sums[((u + v) * U::STEPS + j) % CHAINS]);
             } else {
               if (j % P::RUN == 0)
@@ -285,11 +271,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
           Sum& to = slot[(8 * t + c % 2) * PITCH + c / 2 * 8];
           Sum sum = sums[0][t][c];
 #pragma unroll
-          for (int chain = 1; chain < CHAINS; chain++) {
-            if constexpr (BIASED) sum += sums[chain][t][c] >> (2 * chain);
-            else sum += sums[chain][t][c];
-          }
-          if constexpr (BIASED) sum = (sum - 2 * x_total[t][c]) << 6;  // as of signed bytes
+          for (int chain = 1; chain < CHAINS; chain++) sum += sums[chain][t][c];
           to = sum;
         }
       clear();
@@ -325,7 +307,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
     const int m = first ? my_m : token_of(o), j = place_of(o, m), n = first_row * 16 + j;
     if (j >= width || n >= task.n) continue;
     const Addend raw = first ? my_addend : addend(m, j);
-    if (floats) x_scale = scale_for(rows_largest[m]);
+    if (floats) x_scale = rows_scale[m];
     else if (!first && task.x_scale) x_scale = task.x_scale[m];
     Sum sum = 0;
     if (ranks == 1) sum = sum_here(m, j);

@@ -20,11 +20,6 @@ __device__ __forceinline__ uint4 load_once(const uint4* p) {
   return v;
 }
 
-// asks for bytes, a multiple of 16, to be in the L2 soon
-__device__ __forceinline__ void fetch_to_l2(const void* p, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
-}
-
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
@@ -58,15 +53,9 @@ __device__ __forceinline__ uint32_t word_of(uint32_t shared, int rank) {
   return word;
 }
 
-// c += a b of one tile, 16 rows of W by 8 of x, 32 columns of int8 (unsigned ones of W) or 16 of floats
+// c += a b of one tile, 16 rows of W by 8 of x, 32 columns of int8 or 16 of floats
 __device__ __forceinline__ void mma_int8(int (&c)[4], const uint32_t* a, const uint32_t* b) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 "
-      "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-__device__ __forceinline__ void mma_unsigned(int (&c)[4], const uint32_t* a, const uint32_t* b) {
-  asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 "
       "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));

@@ -138,8 +138,6 @@ __device__ __forceinline__ void find_largest(const Rows& rows, uint32_t* largest
   }
 }
 
-__device__ __forceinline__ float scale_for(float largest) { return __fdiv_rn(largest, 127.f); }
-
 // round(v / scale): the quotient rounded to float32 first, as the definition has it. With the
 // reciprocal rounded to nearest, one correction by the exact remainder gives that quotient; where
 // something may be subnormal the division itself is taken.
@@ -164,8 +162,8 @@ struct Coder {
   }
 };
 
-// int8 codes of float rows whose largest elements are known; a thread has several chunks of 8 under way
-__device__ __forceinline__ void stage_codes(const Rows& rows, const float* largest, unsigned char* to) {
+// int8 codes of float rows whose scales are known; a thread has several chunks of 8 under way
+__device__ __forceinline__ void stage_codes(const Rows& rows, const float* scale, unsigned char* to) {
   const bool well = rows.type != 0 && lies_well(rows, 2);
   constexpr int AT_ONCE = 2;
   Walk at(rows, 8);
@@ -182,7 +180,7 @@ __device__ __forceinline__ void stage_codes(const Rows& rows, const float* large
     for (int i = 0; i < AT_ONCE; i++, at.advance()) {
       if (at.row >= rows.count) continue;
       const int left = rows.end - rows.first - at.column;
-      const Coder coder(scale_for(largest[at.row]));
+      const Coder coder(scale[at.row]);
       float v[8];
       if (well && left >= 8) {
         widen(raw[i], rows.type, v);

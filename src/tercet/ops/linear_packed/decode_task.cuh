@@ -5,7 +5,7 @@
 
 // where things lie in shared memory, in bytes
 struct Places {
-  static constexpr int ROWS_LARGEST = 0, SCALES = 64;
+  static constexpr int ROWS_SCALE = 0, SCALES = 64;
   static constexpr int SLOT_PITCH = 20;  // words from one row of x to the next: no bank conflicts
   int x, row_stride, slots, x_sums;
   int scales;  // of groups, with zero points, for each warp
@@ -31,7 +31,6 @@ struct Task {
   int rows_each, rows_more; // row-blocks of a cluster; of the first rows_more clusters one more
   int rows_most;            // and so of any
   unsigned rows_inverse;    // 2^23 over that, rounded up
-  int ahead;                // of a warp's row-blocks, as many go to the L2 before the kernel ahead ends
   int dependent;            // whether the kernel ahead may still run
   float factor;             // sums are products times 1 / factor
   Places places;

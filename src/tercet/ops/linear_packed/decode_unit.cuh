@@ -108,19 +108,6 @@ template <int BITS, int TILES, class X> struct Unit {
     if constexpr (!Product<X>::WHOLE) Product<X>::mma(sums, ones, x + 2);
   }
 
-  // Of 2-bit codes against int8 a mask alone makes bytes without a sign, (code + 2) * 4^j: half the work of
-  // signed ones. So there is a sum for each j, and twice the sum of x to take off.
-  static constexpr bool BIASED = Product<X>::WHOLE && BITS == 2;
-  static __device__ __forceinline__ void biased_step(const uint32_t (&w)[4], int j,
-                                                     const uint32_t* const (&x)[TILES],
-                                                     Sum (&sums)[TILES][4]) {
-    uint32_t a[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) a[i] = (w[i] ^ 0xAAAAAAAAu) & (0x03030303u << (2 * j));
-#pragma unroll
-    for (int tile = 0; tile < TILES; tile++) mma_unsigned(sums[tile], a, x[tile]);
-  }
-
   // step j of a unit, columns 32 j to 32 j + 31, with that step's words of x of one tile
   static __device__ __forceinline__ void step(const uint32_t (&w)[4], int j,
                                               const uint32_t* const (&x)[TILES],

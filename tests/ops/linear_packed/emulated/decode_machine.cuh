@@ -208,7 +208,6 @@ inline uint32_t __vmaxu2(uint32_t a, uint32_t b) {
   return max(a & 0xffffu, b & 0xffffu) | max(a & 0xffff0000u, b & 0xffff0000u);
 }
 
-inline void fetch_to_l2(const void*, uint32_t) {}
 inline uint4 load_once(const uint4* p) { return *p; }
 inline uint32_t shared_address(const void* p) {
   return static_cast<const unsigned char*>(p) - emulated::memory();
@@ -246,13 +245,6 @@ inline void mma_int8(int (&c)[4], const uint32_t* a, const uint32_t* b) {
   emulated::mma(c, a, b, [](uint32_t w, uint32_t x) {
     int sum = 0;
     for (int i = 0; i < 4; i++) sum += emulated::sign_extended(w, i) * emulated::sign_extended(x, i);
-    return sum;
-  });
-}
-inline void mma_unsigned(int (&c)[4], const uint32_t* a, const uint32_t* b) {
-  emulated::mma(c, a, b, [](uint32_t w, uint32_t x) {
-    int sum = 0;
-    for (int i = 0; i < 4; i++) sum += static_cast<int>(w >> (8 * i) & 0xff) * emulated::sign_extended(x, i);
     return sum;
   });
 }
