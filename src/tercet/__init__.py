@@ -32,6 +32,7 @@ from tercet.errors import (
 from tercet.formats import PackedTensor, Scheme, parse_scheme
 from tercet.recipes.evaluation import evaluate
 from tercet.recipes.inspection import inspect
+from tercet.recipes.training import distill, train
 from tercet.runtime import load
 from tercet.version import VERSION as __version__
 
@@ -48,6 +49,7 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "compress",
+    "distill",
     "evaluate",
     "fetch",
     "inspect",
@@ -56,6 +58,7 @@ __all__ = [
     "open_packed",
     "open_source",
     "parse_scheme",
+    "train",
 ]
 
 

@@ -34,7 +34,7 @@ from tercet.compress.soundness import check_source
 from tercet.compress.training.corpus import Corpus
 from tercet.compress.training.cross_entropy import CrossEntropy
 from tercet.compress.training.flops import forward_flops, peak_flops
-from tercet.compress.training.journal import Line
+from tercet.compress.training.journal import Line, check_tensorboard
 from tercet.compress.training.loop import Loop, Objective, Places, Speed
 from tercet.compress.training.sequences import Sequences
 from tercet.compress.training.settings import TrainingSettings
@@ -132,6 +132,8 @@ class _Run:
         self.settings = settings or TrainingSettings()
         self.options = _Options(**options)
         check_free(self.out, overwrite=self.options.overwrite, resume=self.options.resume)
+        if self.options.tensorboard:
+            check_tensorboard()
         self.source = open_source(model)
         self.device = torch.device(
             self.options.device or ("cuda" if torch.cuda.is_available() else "cpu")
@@ -254,7 +256,7 @@ class _Run:
         if settings.checkpoint_activations:
             student.checkpoint_activations()
         if settings.compile:
-            model.base_model.compile()
+            student.compile()
         return student, speed
 
 

@@ -50,7 +50,7 @@ def kill_at(step: int) -> Any:
     return told
 
 
-@pytest.mark.parametrize("plan", ["ternary", "nonary-a8", "int4-g32"])
+@pytest.mark.parametrize("plan", ["ternary", "nonary-a8", "int2-g32"])
 def test_distilled_student_is_what_is_packed(
     plan: str, model: Path, ids: Path, tmp_path: Path
 ) -> None:
@@ -186,16 +186,16 @@ def test_cached_targets_train_nearly_as_the_teacher_does(
     """With all but a few of the tokens in them; a second run reads those of the first."""
     same: dict[str, Any] = {"data": [ids], "device": "cpu", "settings": settings(steps=4)}
     losses, targets = DistillSettings(top_k=60), tmp_path / "targets"
-    distill(model, "nonary", tmp_path / "live", **same)
+    distill(model, "ternary", tmp_path / "live", **same)
     for name in ("first", "second"):
-        distill(model, "nonary", tmp_path / name, losses=losses, targets=targets, **same)
+        distill(model, "ternary", tmp_path / name, losses=losses, targets=targets, **same)
     live, first, second = (curve(tmp_path / name) for name in ("live", "first", "second"))
     assert first == second
     for one, other in zip(live, first, strict=True):
         assert abs(other["loss"] / one["loss"] - 1) < 0.03
     losses = DistillSettings(top_k=60, hidden=1.0)
     with pytest.raises(PlanError, match="need the teacher beside the student"):
-        distill(model, "nonary", tmp_path / "third", losses=losses, **same)
+        distill(model, "ternary", tmp_path / "third", losses=losses, **same)
 
 
 def test_data_free(model: Path, tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from tercet.compress.qat.options import Options
+from tercet.compress.qat.sharded import GatheredCodes
 from tercet.compress.qat.weight import QuantizedWeight
 from tercet.formats import Scheme
 from tercet.models.input_transform import fake_quantize_int8
 from tercet.ops.linear_packed import linear_packed
 from tercet.ops.linear_qat import linear_qat
+from tercet.ops.quantize_activation import quantize_activation
 
 
 class QatLinear(QuantizedWeight):
@@ -37,14 +39,22 @@ class QatLinear(QuantizedWeight):
         """x [.., K] to y [.., N], in x's dtype, or in the values' under autocast."""
         x = x.to(self.dtype)
         if self.products_of_codes:
+            # on its own: torch.compile then quantizes once for all layers that share an input
+            x_codes, x_scale, _ = quantize_activation(x.detach())
+            codes, scale = self.codes, self.scale
+            if isinstance(self.weight, GatheredCodes):
+                codes, scale = self.weight.codes, self.weight.scale
             return linear_qat(
                 x,
-                self.codes,
-                self.scale,
+                codes,
+                scale,
                 self.weight,
                 codes_t=self.codes_t,
                 bias=self.bias,
+                x_codes=x_codes,
+                x_scale=x_scale,
                 weight_gradient=self.options.weight_gradient,
+                seed=self.seed,
             )
         if not self.training and self.whole:
             return linear_packed(x, self.served(), self.bias)

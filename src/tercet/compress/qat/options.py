@@ -13,7 +13,8 @@ class Options(BaseModel):
             ("learned", LSQ, arXiv:1902.08153; "stretched", SEQ of ParetoQ, arXiv:2502.02631).
         activation: "int8_token": the input is quantized to 8 bits a token, and products are of
             codes, which needs one scale a channel or tensor; None: it stays as it is.
-        weight_gradient: of `linear_qat`, with quantized inputs: "float" or "int8".
+        weight_gradient: of `linear_qat`, with quantized inputs: "float", or "int8" rounded at
+            random.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

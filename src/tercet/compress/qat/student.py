@@ -72,6 +72,11 @@ class Student:
         enable = getattr(anything, "activation_checkpointing_enable", None)
         (enable or anything.gradient_checkpointing_enable)({"use_reentrant": False})
 
+    def compile(self) -> None:
+        """Every layer under torch.compile, one graph for all: it compiles once, however many."""
+        for layer in self.layers():
+            layer.compile()
+
     def layers(self) -> list[nn.Module]:
         """The repeated layers."""
         return list(repeated_layers(self.model)[1])

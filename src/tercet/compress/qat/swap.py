@@ -73,9 +73,18 @@ def swap(model: nn.Module, plan: str | Plan, dtype: torch.dtype = torch.float32)
     return quantized
 
 
-def refresh(quantized: Quantized, share: float = 1.0) -> tuple[Tensor, int]:
-    """Codes of all modules, anew; (codes that changed, int64 [], of how many)."""
-    changed = [module.refresh(share) for module in quantized.values()]
+def refresh(quantized: Quantized, share: float = 1.0, step: int = 0) -> tuple[Tensor, int]:
+    """Codes of all modules, anew; (codes that changed, int64 [], of how many).
+
+    Args:
+        quantized: of `swap`.
+        share: of the ramp: 1 for quantized weights alone.
+        step: what random rounding in the step to come is seeded with.
+    """
+    changed = [
+        module.refresh(share, step * len(quantized) + index)
+        for index, module in enumerate(quantized.values())
+    ]
     count = sum(module.weight.numel() for module in quantized.values())
     return torch.stack(changed).sum(), count
 

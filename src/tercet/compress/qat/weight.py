@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from tercet.compress.qat.codes import (
     LEARNED,
@@ -11,6 +12,7 @@ from tercet.compress.qat.codes import (
     pack,
 )
 from tercet.compress.qat.options import Options
+from tercet.compress.qat.sharded import ShardedWeight
 from tercet.formats import PackedTensor, Scheme
 from tercet.kernel import PreparedWeight, prepare
 from tercet.ops.fake_quantize import fake_quantize, fake_quantize_gradient
@@ -43,6 +45,7 @@ class QuantizedWeight(nn.Module):
     scale: Tensor
     values: Tensor | None
     codes_t: Tensor | None
+    seed: Tensor | None
 
     def __init__(
         self,
@@ -61,6 +64,9 @@ class QuantizedWeight(nn.Module):
         self.step = None if step is None else nn.Parameter(step.to(weight.device))
         for part in ("codes", "scale", "values", "codes_t"):
             self.register_buffer(part, None, persistent=False)
+        random = options.activation is not None and options.weight_gradient == "int8"
+        seed = torch.zeros((), dtype=torch.int64, device=weight.device) if random else None
+        self.register_buffer("seed", seed, persistent=False)
         self._served: PreparedWeight | None = None
 
     def _set_share(self, share: float) -> None:
@@ -69,29 +75,39 @@ class QuantizedWeight(nn.Module):
         self.products_of_codes = self.whole and self.options.activation is not None
 
     @torch.no_grad()
-    def refresh(self, share: float = 1.0) -> Tensor:
-        """Codes, scales and values of the weight as it is; how many codes changed, int64 []."""
+    def refresh(self, share: float = 1.0, seed: int = 0) -> Tensor:
+        """Codes, scales and values of the weight as it is; how many codes changed, int64 [].
+
+        Args:
+            share: of the ramp.
+            seed: of what is rounded at random until the next refresh.
+        """
         old = self._buffers["codes"]
         self._set_share(share)
         if self.step is not None:
             # one that is not positive learns nothing any more
             self.step.clamp_min_(SMALLEST_STEP)
         floats = not self.products_of_codes
+        weight, shard = _rows_of(self.weight)
         made = fake_quantize(
-            self.weight,
-            self.step,
+            weight,
+            None if self.step is None else _rows_of(self.step)[0],
             scheme=self.scheme.name,
             method=self.options.method,
             fake_dtype=self.dtype if floats else None,
         )
         self.codes, self.scale = made.codes, made.scale
+        if shard is not None:
+            shard.made = (made.codes, made.scale)
         self.values = made.fake
         if self.values is not None and not self.whole:
             self.values.lerp_(self.weight.to(self.dtype), 1 - share)
         if self.values is not None and self.weight.requires_grad:
             self.values.requires_grad_()
             self.values.register_post_accumulate_grad_hook(self._pass_on)
-        self.codes_t = None if floats else transposed(made.codes)
+        if self.seed is not None:
+            self.seed.fill_(seed)
+        self.codes_t = None if floats or shard is not None else transposed(made.codes)
         self._served = None
         if old is None:
             return torch.zeros((), dtype=torch.int64, device=self.codes.device)
@@ -118,16 +134,21 @@ class QuantizedWeight(nn.Module):
         if self.options.method not in LEARNED or self.weight.grad is None:
             return
         assert self.step is not None
+        rows = _rows_of(self.weight.grad)[0]
         gradient, step = fake_quantize_gradient(
-            self.weight.grad,
-            self.weight,
-            self.step,
+            rows,
+            _rows_of(self.weight)[0],
+            _rows_of(self.step)[0],
             self.codes,
             scheme=self.scheme.name,
             method=self.options.method,
         )
-        self.weight.grad.lerp_(gradient, self.share)
-        self.step.grad = step.mul_(self.share)
+        rows.lerp_(gradient, self.share)
+        step = step.mul_(self.share)
+        whole = self.step.data
+        if isinstance(whole, DTensor):
+            step = DTensor.from_local(step, whole.device_mesh, whole.placements)
+        self.step.grad = step
 
     def packed(self) -> PackedTensor:
         """The codes of the last refresh, as a checkpoint holds them."""
@@ -143,3 +164,13 @@ class QuantizedWeight(nn.Module):
         """Shape and format, for print(model)."""
         rows, columns = self.weight.shape
         return f"{columns} -> {rows}, {self.scheme.name}, {self.options}"
+
+
+def _rows_of(tensor: Tensor) -> tuple[Tensor, ShardedWeight | None]:
+    """What of a parameter or gradient lies here; its shard where it is gathered as codes."""
+    # to_local() would give a view: the codes must be left on the very shard that FSDP holds
+    local = tensor
+    if isinstance(tensor, DTensor):
+        local = tensor._local_tensor  # pyright: ignore[reportPrivateUsage]
+    shard = local if isinstance(local, ShardedWeight) else None
+    return (local, None) if shard is None else (shard.rows, shard)

@@ -27,6 +27,15 @@ def read_journal(path: Path) -> list[Line]:
     return lines
 
 
+def check_tensorboard() -> None:
+    """UnsupportedError where TensorBoard is not installed."""
+    if importlib.util.find_spec("tensorboard") is None:
+        raise UnsupportedError(
+            "TensorBoard is not installed: pip install 'tercet[tensorboard]', or leave "
+            "--tensorboard out"
+        )
+
+
 class Journal:
     """Appends lines.
 
@@ -40,17 +49,14 @@ class Journal:
     """
 
     def __init__(self, directory: Path, step: int, tensorboard: bool) -> None:
+        if tensorboard:
+            check_tensorboard()
         path = directory / NAME
         kept = [line for line in read_journal(path) if line["step"] < step]
         write_atomic(path, "".join(json.dumps(line) + "\n" for line in kept).encode())
         self._file = path.open("a", encoding="utf-8")
         self._events: Any = None
         if tensorboard:
-            if importlib.util.find_spec("tensorboard") is None:
-                raise UnsupportedError(
-                    "TensorBoard is not installed: pip install 'tercet[tensorboard]', or leave "
-                    "--tensorboard out"
-                )
             from torch.utils.tensorboard import SummaryWriter
 
             self._events = SummaryWriter(str(directory / "tensorboard"), purge_step=step)

@@ -144,7 +144,7 @@ class Loop:
                 share = self.settings.share(self.step)
                 # after the last step, what is left is what will be served
                 share = 1.0 if self.step == self.settings.steps else share
-                changed, self._codes = refresh(self.student.quantized, share)
+                changed, self._codes = refresh(self.student.quantized, share, self.step)
                 self._changed += changed
 
     def _line(self, losses: Losses, norm: Tensor, seconds: float) -> Line:

@@ -17,7 +17,8 @@ class TrainingSettings(BaseModel):
         length: tokens in a sequence.
         learning_rate: at its highest; warmup steps rise to it linearly, then it falls along half a
             cosine to final_share of it.
-        step_rate_share: the rate of learned quantization steps, as a share of that.
+        step_rate_share: the rate of learned quantization steps, as a share of that: a step moves
+            all weights of its block at once.
         weight_decay: of matrices (AdamW).
         betas, epsilon: of AdamW.
         clip: gradients are scaled down to this norm; 0 for no limit.
@@ -25,7 +26,7 @@ class TrainingSettings(BaseModel):
         seed: of the order of sequences, and of what is random in a step.
         precision: of products: "float32", or "bfloat16" with weights still held in float32.
         checkpoint_activations: layers are computed again in the backward pass.
-        compile: the model runs under torch.compile.
+        compile: layers run under torch.compile.
         save_every: steps between states on disk, from which a killed run goes on.
         log_every: steps between lines of the journal.
     """
@@ -39,7 +40,7 @@ class TrainingSettings(BaseModel):
     learning_rate: float = Field(default=1e-4, gt=0)
     final_share: float = Field(default=0.1, ge=0, le=1)
     warmup: int = Field(default=20, ge=0)
-    step_rate_share: float = Field(default=1.0, ge=0)
+    step_rate_share: float = Field(default=0.1, ge=0)
     weight_decay: float = Field(default=0.0, ge=0)
     betas: tuple[float, float] = (0.9, 0.95)
     epsilon: float = Field(default=1e-8, gt=0)

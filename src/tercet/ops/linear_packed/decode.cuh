@@ -132,13 +132,6 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   if (task.dependent) {
 #pragma unroll
     for (int d = 0; d < PIECES; d++) ask(d);
-    // weights that no register has room for come as far as the L2
-    for (int row = lane; row < task.ahead && warp_n + row * warps_n < last_row; row += 32) {
-      const int done = min(units, max(0, PIECES * UNITS - row * task.warp_units));
-      if (done < units)
-        fetch_to_l2(codes + (static_cast<int64_t>(row) * warps_n * task.units + done) * 32,
-                    (units - done) * 512);
-    }
     prepare();
     let_next_start();
     wait_for_previous();
@@ -292,12 +285,11 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
       scales[j] = number_of(j == thread ? my_scale : scale_of(j), task.scale_type);
   __syncthreads();
   auto sum_at = [&](int m, int j) { return slots + j / 16 * slot_step + m * PITCH + j % 16; };
-  const int active =
-      min(warps_k, max(0, (task.units - block_unit + task.warp_units - 1) / task.warp_units));
+  const int active = min(warps_k, max(0, task.warps_all - rank * warps_k));
   auto sum_here = [&](int m, int j) {
     const Sum* const from = sum_at(m, j);
     Sum sum = 0;
-#pragma unroll 8
+#pragma unroll 4
     for (int i = 0; i < active; i++) sum += from[i * slot_words];
     return sum;
   };

@@ -20,11 +20,6 @@ __device__ __forceinline__ uint4 load_once(const uint4* p) {
   return v;
 }
 
-// asks for bytes, a multiple of 16, to be in the L2 soon
-__device__ __forceinline__ void fetch_to_l2(const void* p, uint32_t bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
-}
-
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }

@@ -18,8 +18,8 @@ _MOST_WARPS = 16
 _UNIT_BYTES, _PIECES = 512, 2  # of codes; pieces that a warp has under way
 # x that a block takes without sharing K with another: so much, or a part of its weights
 _SMALL_X, _PART_OF_WEIGHTS = 64 * 1024, 3
-# weights that the L2 is asked to hold before their kernel may read x
-_AHEAD_BYTES = 24_000_000
+# weights of a multiprocessor up to which a single token is quicker with two small blocks
+_SMALL_WEIGHTS = 128 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,14 +31,12 @@ class Plan:
         ranks: blocks of a cluster, 1, 2, 4 or 8; they split K.
         warps_k: warps of a block that split its part of K.
         warps_n: as many such rows of warps; they take the row-blocks in turn. 16 warps in all.
-        ahead: row-blocks of a warp that go to the L2 before the kernel ahead has ended.
     """
 
     clusters: int
     ranks: int
     warps_k: int
     warps_n: int
-    ahead: int = 0
 
     def warp_units(self, units: int) -> int:
         """Units of a row-block that a warp takes: whole pieces."""
@@ -106,8 +104,9 @@ def plan_for(m: int, row_blocks: int, units: int, needs: Needs, processors: int)
     """
     pieces = -(-units // PIECE_UNITS)
     weights = row_blocks * units * _UNIT_BYTES
-    most_x = max(_SMALL_X, weights // processors // _PART_OF_WEIGHTS)
-    per = 2 if m == 1 and row_blocks * pieces >= 2 * _MOST_WARPS * processors else 1
+    most_x = max(_SMALL_X, min(2 * _SMALL_X, weights // processors // _PART_OF_WEIGHTS))
+    small = weights <= processors * _SMALL_WEIGHTS
+    per = 2 if m == 1 and small and 2 * row_blocks * pieces >= 3 * _MOST_WARPS * processors else 1
     rounds = 1
     while rounds <= row_blocks:
         for ranks in (1, 2, 4, 8):
@@ -118,14 +117,7 @@ def plan_for(m: int, row_blocks: int, units: int, needs: Needs, processors: int)
             clusters = min(row_blocks, max(1, blocks // ranks))
             rows = -(-row_blocks // clusters)
             for warps_k, warps_n in _dealt(m, -(-pieces // ranks), rows, _MOST_WARPS // per):
-                in_turn = -(-rows // warps_n)
-                plan = Plan(
-                    clusters=clusters,
-                    ranks=ranks,
-                    warps_k=warps_k,
-                    warps_n=warps_n,
-                    ahead=min(in_turn, in_turn * _AHEAD_BYTES // weights),
-                )
+                plan = Plan(clusters=clusters, ranks=ranks, warps_k=warps_k, warps_n=warps_n)
                 if shared_bytes(m, row_blocks, units, plan, needs) <= _SHARED:
                     return plan
         rounds *= 2
@@ -138,15 +130,18 @@ def plan_for(m: int, row_blocks: int, units: int, needs: Needs, processors: int)
 def _dealt(m: int, share: int, rows: int, most_warps: int) -> list[tuple[int, int]]:
     """(warps_k, warps_n) to go over `rows` row-blocks of `share` pieces, the shortest first.
 
-    Of those that are equally short the first has many warps along K for a single token, whose sums
-    are soon added, and few for more.
+    Of those that are equally short the first wastes least; then it has some eight warps along K for
+    a single token, whose sums are soon added, and few for more.
     """
-    found = list[tuple[int, int, int, int]]()
-    most = min(most_warps, max(_MOST_WARPS // 2, share * rows // _PIECES))
+    found = list[tuple[int, int, int, int, int]]()
+    many = _MOST_WARPS // 2
+    most = min(most_warps, max(many, share * rows // _PIECES))
     for warps_n in (1, 2, 4, 8, 16):
         for warps_k in range(1, min(share, most // warps_n) + 1):
             each = -(-share // warps_k)
             if -(-share // each) == warps_k and warps_n <= rows:
-                length = each * -(-rows // warps_n)
-                found.append((length, -warps_k if m == 1 else warps_k, warps_k, warps_n))
-    return [(warps_k, warps_n) for _, _, warps_k, warps_n in sorted(found)]
+                length, waste = each * -(-rows // warps_n), each * warps_k - share
+                found.append(
+                    (length, waste, abs(warps_k - many) if m == 1 else warps_k, warps_k, warps_n)
+                )
+    return [(warps_k, warps_n) for *_, warps_k, warps_n in sorted(found)]

@@ -27,10 +27,10 @@ struct Task {
   int group_steps_log2;     // a group is 32 * 2^this columns
   int scale_type, x_type, bias_type, residual_type, y_type;
   int warp_units;           // units of a row-block that a warp takes, a multiple of a piece
+  int warps_all;            // warps of a cluster along K that have units
   int rows_each, rows_more; // row-blocks of a cluster; of the first rows_more clusters one more
   int rows_most;            // and so of any
   unsigned rows_inverse;    // 2^23 over that, rounded up
-  int ahead;                // of a warp's row-blocks, as many go to the L2 before the kernel ahead ends
   int dependent;            // whether the kernel ahead may still run
   float factor;             // sums are products times 1 / factor
   Places places;

@@ -208,7 +208,6 @@ inline uint32_t __vmaxu2(uint32_t a, uint32_t b) {
   return max(a & 0xffffu, b & 0xffffu) | max(a & 0xffff0000u, b & 0xffff0000u);
 }
 
-inline void fetch_to_l2(const void*, uint32_t) {}
 inline uint4 load_once(const uint4* p) { return *p; }
 inline uint32_t shared_address(const void* p) {
   return static_cast<const unsigned char*>(p) - emulated::memory();

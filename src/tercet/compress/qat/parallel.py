@@ -1,0 +1,73 @@
+"""Parallel: a student's layers sharded over devices by FSDP2, their weights gathered as codes."""
+
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from tercet.compress.qat.sharded import shard_parameter
+from tercet.compress.qat.student import Student
+from tercet.errors import PlanError
+
+
+def shard(student: Student, mesh: DeviceMesh) -> None:
+    """Shards every layer of a student over a one-dimensional mesh, in place.
+
+    In a layer, weights of products of codes are gathered as packed codes, all else (norms, what a
+    plan keeps) as it is. What lies outside the layers (embeddings, head, last norm) stays whole on
+    each device: `reduce_outside` averages its gradients, once a step.
+
+    Raises:
+        PlanError: a layer's module is quantized without products of codes, or cannot be cut.
+    """
+    layers = student.layers()
+    inside = {id(parameter) for layer in layers for parameter in layer.parameters()}
+    for name, module in student.quantized.items():
+        if id(module.weight) not in inside:
+            continue
+        if module.options.activation is None:
+            raise PlanError(
+                f"{name} over several devices: layers are gathered as the codes that products "
+                f"read: give its rule activation: int8_token, as the plan ternary-a8 does"
+            )
+        module.weight = shard_parameter(module.weight, module.scheme, mesh.size())
+    for layer in layers:
+        fully_shard(layer, mesh=mesh)
+    rest = {p for p in student.model.parameters() if not isinstance(p, DTensor)}
+    base = cast(nn.Module, cast(Any, student.model).base_model)
+    fully_shard(base, mesh=mesh, ignored_params=rest)
+
+
+@torch.no_grad()
+def reduce_outside(student: Student, mesh: DeviceMesh) -> None:
+    """The mean over devices of the gradients that FSDP does not reduce."""
+    for parameter in student.parameters():
+        if parameter.grad is not None and not isinstance(parameter, DTensor):
+            dist.all_reduce(parameter.grad, group=mesh.get_group())
+            parameter.grad /= mesh.size()
+
+
+@torch.no_grad()
+def clip_gradients(student: Student, mesh: DeviceMesh, limit: float) -> Tensor:
+    """Scales gradients down to a norm of `limit` over all devices; the norm before."""
+    cut = torch.zeros((), device=student.device)
+    whole = torch.zeros((), device=student.device)
+    grads: list[Tensor] = []
+    for parameter in student.parameters():
+        grad = parameter.grad
+        if isinstance(grad, DTensor):
+            grads.append(grad._local_tensor)  # pyright: ignore[reportPrivateUsage]
+            cut += grads[-1].float().square().sum()
+        elif grad is not None:
+            grads.append(grad)
+            whole += grad.float().square().sum()
+    dist.all_reduce(cut, group=mesh.get_group())
+    norm = (cut + whole).sqrt()
+    factor = (limit / (norm + 1e-6)).clamp(max=1.0)
+    for grad in grads:
+        grad *= factor
+    return norm

@@ -1,0 +1,181 @@
+"""Sharded weights: FSDP2 gathers the packed codes of a layer, not its weights.
+
+Each rank holds some rows of W and makes their codes, once a step; with one scale a row they are the
+codes that one device would make. `fully_shard` asks a parameter for what is to be gathered
+(`fsdp_pre_all_gather`) and what to make of it (`fsdp_post_all_gather`): packed codes and scales go
+over the wire, 2 bits a ternary weight, and come back as a GatheredCodes, whose gradient is reduced
+like any other's.
+"""
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from tercet.errors import PlanError
+from tercet.formats import STORAGES, Granularity, Scheme
+
+_STORAGE_OF = {2: "bits2", 3: "bits4", 4: "bits4", 8: "bits8"}
+_ATEN = torch.ops.aten
+# what keeps a shard a shard: FSDP cuts, pads and moves parameters with these
+_KEEPING = {
+    _ATEN.empty_like.default,
+    _ATEN.new_zeros.default,
+    _ATEN.slice.Tensor,
+    _ATEN.copy_.default,
+    _ATEN.view.default,
+    _ATEN.as_strided.default,
+    _ATEN._to_copy.default,
+    _ATEN.split.Tensor,
+    _ATEN.clone.default,
+    _ATEN.detach.default,
+}
+_same_version = cast(Any, torch.autograd)._unsafe_preserve_version_counter
+
+
+@dataclass(frozen=True)
+class Wire:
+    """How codes travel.
+
+    Attributes:
+        lowest: the lowest level; codes are unsigned on the wire.
+        storage: their bit order.
+    """
+
+    lowest: int
+    storage: str
+
+    def pack(self, codes: Tensor) -> Tensor:
+        """int8 [N, K] to uint8 [N, bytes]."""
+        return STORAGES[self.storage].pack((codes.short() - self.lowest).to(torch.uint8))
+
+    def unpack(self, packed: Tensor, columns: int) -> Tensor:
+        """The same back."""
+        levels = STORAGES[self.storage].unpack(packed, columns).short() + self.lowest
+        return levels.to(torch.int8)
+
+
+def wire_of(scheme: Scheme) -> Wire:
+    """How codes of this scheme travel; PlanError where rows do not have scales of their own."""
+    if scheme.scaling.granularity is not Granularity.CHANNEL or scheme.scaling.zero is not None:
+        raise PlanError(
+            f"{scheme.name!r} over several devices: rows are quantized where they lie, which needs "
+            f"one scale a row and no zero point: use {scheme.element.name}-channel"
+        )
+    return Wire(int(scheme.element.lowest), _STORAGE_OF[scheme.element.bits])
+
+
+class ShardedWeight(Tensor):
+    """Rows of a weight, held in full precision; gathered as codes."""
+
+    rows: Tensor
+    wire: Wire
+    made: tuple[Tensor, Tensor] | None
+
+    @staticmethod
+    def __new__(cls: Any, rows: Tensor, wire: Wire) -> "ShardedWeight":
+        maker: Any = Tensor._make_wrapper_subclass  # pyright: ignore[reportPrivateUsage]
+        return maker(
+            cls,
+            rows.size(),
+            strides=rows.stride(),
+            storage_offset=rows.storage_offset(),
+            dtype=rows.dtype,
+            device=rows.device,
+            requires_grad=rows.requires_grad,
+        )
+
+    def __init__(self, rows: Tensor, wire: Wire) -> None:
+        self.rows, self.wire, self.made = rows, wire, None
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Computes on the rows; what cuts or moves a shard gives shards again."""
+        del types
+        wires: list[Wire] = []
+
+        def plain(shard: ShardedWeight) -> Tensor:
+            wires.append(shard.wire)
+            return shard.rows
+
+        flat, named = tree_map_only(cls, plain, (args, kwargs or {}))
+        out = func(*flat, **named)
+        if func is _ATEN.copy_.default and isinstance(args[0], cls):
+            return args[0]
+        if func not in _KEEPING:
+            return out
+        return tree_map_only(Tensor, lambda tensor: cls(tensor, wires[0]), out)
+
+    def fsdp_pre_all_gather(self, mesh: Any) -> tuple[tuple[Tensor, ...], tuple[int, torch.dtype]]:
+        """(packed codes, scales) of these rows, and what the other side has to know."""
+        del mesh
+        assert self.made is not None, "refresh makes codes before a forward pass"
+        codes, scale = self.made
+        return (self.wire.pack(codes), scale), (self.shape[1], self.dtype)
+
+    def fsdp_post_all_gather(
+        self,
+        gathered: tuple[Tensor, ...],
+        metadata: tuple[int, torch.dtype],
+        param_dtype: torch.dtype,
+        *,
+        out: Tensor | None = None,
+    ) -> tuple[Tensor, tuple[Tensor, ...]] | None:
+        """The whole weight as codes; into `out`, whose memory is there again, if it is given."""
+        del param_dtype
+        packed, scale = gathered
+        codes = self.wire.unpack(packed, metadata[0])
+        if out is not None:
+            whole = cast(GatheredCodes, out)
+            for kept, value in ((whole.codes, codes), (whole.scale, scale)):
+                # the backward pass saved these very tensors, and gets the same values again
+                with _same_version(kept):
+                    kept.copy_(value)
+            return None
+        scale = scale.clone()
+        return GatheredCodes(codes, scale, metadata[1]), (codes, scale)
+
+
+class GatheredCodes(Tensor):
+    """A whole weight [N, K] as codes and scales: what `linear_qat` gives a gradient to."""
+
+    codes: Tensor
+    scale: Tensor
+
+    @staticmethod
+    def __new__(cls: Any, codes: Tensor, scale: Tensor, dtype: torch.dtype) -> "GatheredCodes":
+        maker: Any = Tensor._make_wrapper_subclass  # pyright: ignore[reportPrivateUsage]
+        return maker(cls, codes.size(), dtype=dtype, device=codes.device)
+
+    def __init__(self, codes: Tensor, scale: Tensor, dtype: torch.dtype) -> None:
+        del dtype
+        self.codes, self.scale = codes, scale
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Products take the codes; a detached or viewed weight is the same weight."""
+        del types
+        if func in (_ATEN.detach.default, _ATEN.as_strided.default, _ATEN.view.default):
+            return cls(args[0].codes, args[0].scale, args[0].dtype)
+        if func.namespace != "tercet":
+            raise NotImplementedError(f"{func} of gathered codes, whose values are not there")
+        # a product gets codes and scales as arguments; of the weight it reads nothing
+        flat, named = tree_map_only(cls, lambda _: None, (args, kwargs or {}))
+        return func(*flat, **named)
+
+
+def shard_parameter(weight: nn.Parameter, scheme: Scheme, ranks: int) -> nn.Parameter:
+    """The parameter as one that `fully_shard` gathers as codes; for so many ranks.
+
+    Raises:
+        PlanError: rows do not divide, or have no scales of their own.
+    """
+    if weight.shape[0] % ranks:
+        raise PlanError(f"{weight.shape[0]} rows over {ranks} devices: they must divide")
+    return nn.Parameter(ShardedWeight(weight.data, wire_of(scheme)))
