@@ -12,6 +12,7 @@ modes are timed where it is installed.
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -24,8 +25,10 @@ from torch.nn.functional import linear
 
 from tercet.harness.attempt import Failure, attempt
 from tercet.harness.device_state import DeviceState, device_state, state_metrics
+from tercet.kernel.select import load, using
 from tercet.ops.fake_quantize import fake_quantize
 from tercet.ops.linear_qat import linear_qat, transposed
+from tercet.ops.linear_qat.op import OP
 from tercet.records import Environment, Outcome, Record, append
 
 SCHEME = "ternary-channel-float32"
@@ -279,11 +282,14 @@ def main() -> None:
     parser.add_argument("--columns", type=int, default=4096)
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--implementation", help="of linear_qat; default: the one it chooses")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("no GPU: this benchmark needs one")
-    records = run(options)
+    kernels = load(OP, options.implementation) if options.implementation else None
+    with using(OP, kernels) if kernels is not None else nullcontext():
+        records = run(options)
     if options.out is not None:
         append(options.out, records)
     for record in records:
