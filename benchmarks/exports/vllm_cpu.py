@@ -75,8 +75,13 @@ def _mode(given: argparse.Namespace) -> str:
     return ", ".join(parts)
 
 
-def _environment() -> dict[str, str]:
-    return {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+def _environment(given: argparse.Namespace) -> dict[str, str]:
+    found = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+    if given.tensor_parallel > 1:
+        # left to itself, vLLM wants a memory node for each rank
+        cores = [str(rank % (os.cpu_count() or 1)) for rank in range(given.tensor_parallel)]
+        found["VLLM_CPU_OMP_THREADS_BIND"] = "|".join(cores)
+    return found
 
 
 def _generated(held: Path, prompt: list[int], given: argparse.Namespace) -> tuple[list[int], str]:
@@ -85,7 +90,9 @@ def _generated(held: Path, prompt: list[int], given: argparse.Namespace) -> tupl
     options += ["--tensor-parallel", str(given.tensor_parallel)]
     tokens = [str(token) for token in prompt]
     command = [given.python, SCRIPT, str(held), given.dtype, str(COUNT), *tokens, *options]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=_environment(given)
+    )
     rows = [line for line in done.stdout.splitlines() if line.startswith("[") and "," in line]
     found = json.loads(rows[-1]) if done.returncode == 0 else []
     return found, done.stdout + done.stderr
@@ -100,7 +107,7 @@ def _served(held: Path, prompt: list[int], given: argparse.Namespace) -> tuple[l
     wanted |= {"ignore_eos": True, "return_token_ids": True}
     with tempfile.TemporaryFile("w+") as log:
         command = [given.python, SCRIPT, "--serve", str(held), *options]
-        server = subprocess.Popen(command, stdout=log, stderr=log, env=_environment())
+        server = subprocess.Popen(command, stdout=log, stderr=log, env=_environment(given))
         try:
             ready = _wait_for(server)
             found = _ask("v1/completions", wanted)["choices"][0]["token_ids"] if ready else []

@@ -42,10 +42,13 @@ def greedy() -> None:
         dtype=given.dtype,
         enforce_eager=not given.compiled,
         tensor_parallel_size=given.tensor_parallel,
-        max_model_len=256,
+        max_model_len=128,
         max_num_seqs=1,
+        skip_tokenizer_init=True,
     )
-    wanted = SamplingParams(temperature=0, max_tokens=given.count, ignore_eos=True)
+    wanted = SamplingParams(
+        temperature=0, max_tokens=given.count, ignore_eos=True, detokenize=False
+    )
     done = model.generate({"prompt_token_ids": given.tokens}, wanted)[0]
     print(json.dumps(list(done.outputs[0].token_ids)))
 

@@ -85,7 +85,7 @@ def test_unknown_format_offers_the_nearest(model: Path, tercet: Run, tmp_path: P
     before = listing(tmp_path)
     error = tercet("compress", model, "--to", "ternry", "--out", tmp_path / "out").error
     assert "'ternry': did you mean 'ternary'" in error
-    assert "shipped plans: int4, nonary, ternary" in error
+    assert "shipped plans: int4, nonary, nonary-a8, ternary, ternary-a8" in error
     assert listing(tmp_path) == before
 
 

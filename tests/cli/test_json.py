@@ -61,4 +61,10 @@ def test_plan_show_can_be_used_again(name: str, tercet: Run, tmp_path: Path) -> 
 
 
 def test_plan_list(tercet: Run) -> None:
-    assert json.loads(tercet("plan", "list", "--json").out) == ["int4", "nonary", "ternary"]
+    assert json.loads(tercet("plan", "list", "--json").out) == [
+        "int4",
+        "nonary",
+        "nonary-a8",
+        "ternary",
+        "ternary-a8",
+    ]

@@ -36,9 +36,13 @@ def quantized(name: str, weights: dict[str, Tensor]) -> dict[str, Quantized]:
 
 
 def test_all_are_found() -> None:
-    expected = {"rtn", "hqq", "gptq", "awq", "smoothquant", "hadamard", "trit_planes"}
+    expected = {"rtn", "hqq", "gptq", "awq", "smoothquant", "hadamard", "trit_planes", "qat"}
     assert set(algorithms()) == expected
-    assert {name for name, one in algorithms().items() if not one.needs_inputs} == {"rtn", "hqq"}
+    assert {name for name, one in algorithms().items() if not one.needs_inputs} == {
+        "rtn",
+        "hqq",
+        "qat",
+    }
 
 
 def test_an_unknown_name_offers_the_nearest() -> None:

@@ -6,12 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 import tercet
-from tercet.errors import UnsupportedError
+from tercet.checkpoints.origin import ORIGIN_NAME
+from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export.bitnet import TARGET, pack_rows
 from tercet.formats import encode, parse_scheme
 from tercet.recipes.export_run import export
+from tercet.recipes.import_run import import_checkpoint
 
 EMBEDDING = {"match": "model.embed_tokens", "format": "int8-g32", "algorithm": "rtn"}
 TERNARY = {"match": "*.layers.*", "format": "ternary-tensor", "algorithm": "rtn"}
@@ -58,6 +61,60 @@ def test_a_kept_projection_and_an_own_head_stay_plain(
     packed = make_case("llama", False, EMBEDDING, keep, TERNARY).packed
     report = export(packed, "bitnet", tmp_path / "out", verify=True, tokens=TOKENS)
     assert report.passed, report.client
+
+
+@pytest.fixture
+def exported(make_case: Callable[..., Any], tmp_path: Path) -> tuple[Path, Path]:
+    """A packed checkpoint and its export."""
+    packed = make_case("llama", True, EMBEDDING, TERNARY).packed
+    TARGET.write(tercet.open_packed(packed), tmp_path / "out")
+    return packed, tmp_path / "out"
+
+
+def test_it_comes_back_byte_for_byte(exported: tuple[Path, Path], tmp_path: Path) -> None:
+    packed, out = exported
+    import_checkpoint(out, tmp_path / "back")
+    names = sorted(path.name for path in packed.iterdir())
+    assert sorted(path.name for path in (tmp_path / "back").iterdir()) == names
+    for name in names:
+        assert (tmp_path / "back" / name).read_bytes() == (packed / name).read_bytes(), name
+
+
+def test_without_its_origin_it_is_a_foreign_checkpoint(
+    exported: tuple[Path, Path], tmp_path: Path
+) -> None:
+    packed, out = exported
+    (out / ORIGIN_NAME).unlink()
+    import_checkpoint(out, tmp_path / "back")
+    found, before = tercet.open_packed(tmp_path / "back"), tercet.open_packed(packed)
+    assert set(before.modules) - set(found.modules) == {"model.embed_tokens"}
+    for name, entry in found.modules.items():
+        assert (entry.format, entry.activation) == ("ternary-tensor-float32", "int8_token")
+        assert torch.equal(found.packed(name).dequantize(), before.packed(name).dequantize())
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "no ternary number"])
+def test_a_damaged_export_is_refused(
+    damage: str, exported: tuple[Path, Path], tmp_path: Path
+) -> None:
+    path = exported[1] / "model.safetensors"
+    tensors = load_file(path)
+    name = "model.layers.1.mlp.up_proj"
+    if damage == "cut":
+        path.write_bytes(path.read_bytes()[:-10])
+        message = r"model\.safetensors.*truncated"
+    else:
+        # 0b01 and 0b10 are numbers, 0b11 is none
+        first = tensors[f"{name}.weight"][0, :1]
+        first.fill_(0b10010110 if int(first) != 0b10010110 else 0b01010110)
+        message = "its weights are not those that were exported"
+        if damage == "no ternary number":
+            first.fill_(0b11)
+            message = rf"{name}: the weight at \[0, 0\] is 2, which is not ternary"
+        save_file(tensors, path)
+    with pytest.raises(CheckpointError, match=message):
+        import_checkpoint(exported[1], tmp_path / "back")
+    assert not (tmp_path / "back").exists()
 
 
 @pytest.mark.parametrize(

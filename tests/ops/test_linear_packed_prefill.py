@@ -33,14 +33,12 @@ def dealt(plan: Plan, depth: int) -> Counter[tuple[int, int]]:
     return seen
 
 
-@pytest.mark.parametrize("x_bytes", [1, 2])
+@pytest.mark.parametrize("x", ["int8", "bfloat16"])
 @pytest.mark.parametrize("size", SIZES)
-def test_every_stage_of_every_tile_is_computed_once(
-    size: tuple[int, int, int], x_bytes: int
-) -> None:
+def test_every_stage_of_every_tile_is_computed_once(size: tuple[int, int, int], x: str) -> None:
     m, n, k = size
     depth = -(-k // 128)
-    for plan in plans(m, n, k, 2, 0, PROCESSORS, x_bytes):
+    for plan in plans(m, n, k, 2, 0, PROCESSORS, x):
         tile = TILES[plan.shape]
         tiles = -(-m // tile.tokens) * -(-n // (tile.rows * tile.cluster))
         assert plan.tiles == tiles

@@ -17,11 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tercet.checkpoints.exported import read_exported, stored_tensor
 from tercet.checkpoints.foreign import Foreign, Read, import_foreign, needed, scale_dtype
+from tercet.checkpoints.layout import PackedModule
+from tercet.checkpoints.origin import recall
+from tercet.checkpoints.packed_writer import check_free
 from tercet.checkpoints.safetensors_directory import open_weights, read_json
 from tercet.checkpoints.safetensors_header import StoredTensor
 from tercet.errors import CheckpointError, UnsupportedError
-from tercet.formats import from_codes, parse_scheme
+from tercet.formats import PackedTensor, from_codes, parse_scheme
 
 METHOD = "bitnet"
 _ROWS_A_BYTE = 4
@@ -53,6 +57,11 @@ def read_bitnet(directory: Path, out: Path, *, overwrite: bool = False) -> None:
             f"have not"
         )
     _, stored = open_weights(directory)
+    origin = recall(directory)
+    if origin is not None:
+        check_free(out, overwrite=overwrite, resume=False)
+        read_exported(directory, out, origin, stored, partial(_restore, stored))
+        return
     how = Foreign(
         method=METHOD,
         anchor="weight_scale",
@@ -74,18 +83,29 @@ def _module(kind: str, names: set[str], module: str, parts: dict[str, Tensor]) -
         raise UnsupportedError(
             f"{module}: it has a bias, which AutoBitLinear multiplies by the weight's scale"
         )
-    codes = _codes(packed)
+    codes = _sound(_codes(packed), module)
+    scale = 1 / scale.float() if kind == "bitlinear" else scale
+    dtype = scale_dtype(scale, module)
+    scheme = parse_scheme("ternary-tensor" + ("" if dtype == "float16" else f"-{dtype}"))
+    weight = from_codes(codes, scheme, scale.reshape(1, 1))
+    return Read(weight=weight, activation="int8_token")
+
+
+def _restore(stored: dict[str, StoredTensor], module: str, entry: PackedModule) -> PackedTensor:
+    packed = stored_tensor(stored, f"{module}.weight").read()
+    scale = stored_tensor(stored, f"{module}.weight_scale").read()
+    scale = scale.reshape(1, 1).to(entry.scheme.scaling.torch_dtype)
+    return from_codes(_sound(_codes(packed), module), entry.scheme, scale)
+
+
+def _sound(codes: Tensor, module: str) -> Tensor:
     if bool((codes > 2).any()):
         row, column = (int(i) for i in (codes > 2).nonzero()[0])
         raise CheckpointError(
             f"{module}: the weight at [{row}, {column}] is 2, which is not ternary: the file is "
             f"damaged, copy it again"
         )
-    scale = 1 / scale.float() if kind == "bitlinear" else scale
-    dtype = scale_dtype(scale, module)
-    scheme = parse_scheme("ternary-tensor" + ("" if dtype == "float16" else f"-{dtype}"))
-    weight = from_codes(codes, scheme, scale.reshape(1, 1))
-    return Read(weight=weight, activation="int8_token")
+    return codes
 
 
 def _codes(packed: Tensor) -> Tensor:

@@ -95,7 +95,7 @@ class Plan(BaseModel):
 def shipped_plans() -> dict[str, Path]:
     """The plans that come with the package, by short name."""
     folder = Path(str(files("tercet.compress"))) / "plans"
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem)}
 
 
 def load_plan(reference: str | Path) -> Plan:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from tercet.checkpoints.atomic import atomic_directory
 from tercet.checkpoints.layout import PackedModule
-from tercet.checkpoints.origin import copy_companions
+from tercet.checkpoints.origin import copy_companions, remember
 from tercet.checkpoints.packed import PackedCheckpoint
 from tercet.checkpoints.safetensors_directory import open_weights, read_json
 from tercet.errors import CheckpointError
@@ -70,6 +70,7 @@ class BitNet:
             text = json.dumps(_config(checkpoint), indent=1, sort_keys=True)
             (target / "config.json").write_text(text)
             copy_companions(checkpoint.directory, target)
+            remember(checkpoint, target, [n for n in checkpoint.modules if is_embedding(n)])
 
     def write_twin(self, checkpoint: PackedCheckpoint, out: Path) -> None:
         transformers_client.write_twin(checkpoint, out)

@@ -1,4 +1,4 @@
-"""What launchers of row-wise kernels share: rows of a tensor, programs of a persistent grid."""
+"""What launchers of row-wise kernels share: rows of a tensor, programs and stages of a grid."""
 
 from functools import cache
 from typing import cast
@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 _INTERPRETED = 3
+_IN_FLIGHT_BYTES = 128 * 1024
 
 
 def as_rows(x: Tensor) -> Tensor:
@@ -23,3 +24,15 @@ def multiprocessors(device: torch.device) -> int:
 @cache
 def _count(index: int) -> int:
     return cast(int, torch.cuda.get_device_properties(index).multi_processor_count)
+
+
+def fitting_stages(wanted: int, tile_bytes: int) -> int:
+    """As many stages of a loop as fit: all but one lie in shared memory.
+
+    A configuration that was tuned for shorter rows, or narrower numbers, would exceed it.
+
+    Args:
+        wanted: by the configuration.
+        tile_bytes: that one turn of the loop loads.
+    """
+    return max(1, min(wanted, 1 + _IN_FLIGHT_BYTES // tile_bytes))

@@ -113,6 +113,28 @@ def test_scales_and_rotations_of_the_input_are_applied_to_the_shard() -> None:
     torch.testing.assert_close(total.double(), expected, rtol=1e-5, atol=1e-3)
 
 
+def test_weights_whose_inputs_are_scaled_apart_stay_apart() -> None:
+    weights = [packed("ternary", 16, seed) for seed in (1, 2)]
+    scales = [torch.full((COLUMNS,), factor).half() for factor in (2.0, 0.5)]
+    modules = [
+        (f"layer.{i}", PackedModule(format="ternary-g64", shape=(16, COLUMNS), input_scale=True))
+        for i in range(2)
+    ]
+    arrival = Arrival(modules, [whole(w.shape) for w in weights])
+    for index in range(2):
+        send(arrival, index, weights[index])
+        arrival.take(index, "input_scale", scales[index])
+    product = arrival.product(CPU, 32)
+    expected = torch.cat(
+        [
+            inputs() * scale.float() @ weight.dequantize().T
+            for weight, scale in zip(weights, scales, strict=True)
+        ],
+        1,
+    )
+    torch.testing.assert_close(product(inputs()), expected, rtol=1e-5, atol=1e-4)
+
+
 @pytest.mark.parametrize("more", [{}, {"hadamard": 32, "activation": "int8_token"}])
 def test_it_is_one_graph_for_the_compiler(more: dict[str, Any]) -> None:
     """vLLM compiles whole models and takes no break in their graph."""

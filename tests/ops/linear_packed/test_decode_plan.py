@@ -1,56 +1,67 @@
 """decode: how products are cut up on any shape, and which calls it takes."""
 
+import itertools
+
 import pytest
 import torch
 
 from tercet.kernel.select import explain
-from tercet.ops.linear_packed.decode_plan import Piece, Plan, piece_of, plan_for, shared_bytes
+from tercet.ops.linear_packed.decode_plan import (
+    MOST_COLUMNS,
+    PIECE_UNITS,
+    Needs,
+    Plan,
+    needs_of,
+    plan_for,
+    shared_bytes,
+)
 from tercet.ops.linear_packed.op import OP
 
 PROCESSORS, SHARED = 132, 227 * 1024
 
 
 @pytest.mark.parametrize("m", [1, 3, 8, 9, 16])
-@pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("x_bytes", [1, 2])
 @pytest.mark.parametrize("zeros", [False, True])
-@pytest.mark.parametrize("row_blocks", [1, 5, 132, 256, 1792, 9496])
-def test_a_plan_covers_every_row_and_fits(
-    m: int, bits: int, x_bytes: int, zeros: bool, row_blocks: int
-) -> None:
-    for units in (1, 3, 32, 112, 897):
-        piece = piece_of(m, bits, x_bytes, 64, 1, 4, zeros)
-        plan = plan_for(m, row_blocks, units, piece, PROCESSORS)
-        assert 1 <= plan.blocks <= row_blocks
-        assert 1 <= plan.warps <= 16
-        assert (plan.warps - 1) * piece.units < units, "a warp has nothing to do"
-        assert plan.stages >= 2
-        assert shared_bytes(m, row_blocks, plan, piece) <= SHARED
+def test_a_plan_covers_k_and_fits(m: int, x_bytes: int, zeros: bool) -> None:
+    for bits, row_blocks, columns in itertools.product(
+        (2, 4, 8), (1, 5, 132, 256, 1792, 9496), (16, 384, 4096, 14336, 28672, MOST_COLUMNS)
+    ):
+        units = -(-columns // (256 // bits))
+        needs = needs_of(m, bits, x_bytes, 64, 1, zeros)
+        plan = plan_for(m, row_blocks, units, needs, PROCESSORS)
+        assert 1 <= plan.clusters <= row_blocks
+        assert plan.ranks in (1, 2, 4, 8)
+        assert 1 <= plan.warps_k * plan.warps_n <= 16
+        share = plan.warp_units(units)
+        assert share % PIECE_UNITS == 0
+        assert share * plan.warps_k * plan.ranks >= units
+        assert shared_bytes(m, row_blocks, units, plan, needs) <= SHARED
 
 
 def test_every_multiprocessor_has_work() -> None:
     for row_blocks in (132, 256, 896, 1792):
-        plan = plan_for(1, row_blocks, 32, piece_of(1, 2, 1), PROCESSORS)
-        assert plan.blocks >= PROCESSORS
+        plan = plan_for(1, row_blocks, 32, needs_of(1, 2, 1), PROCESSORS)
+        assert plan.clusters * plan.ranks >= PROCESSORS
 
 
-def test_pieces_by_hand() -> None:
-    whole_rows = Piece(units=4, stage_bytes=2048, row_bytes=4 * 128 + 16, one_slot=True)
-    assert piece_of(1, 2, 1) == whole_rows
-    # two tiles of bfloat16 against 2 bits would fill the registers with x: half as many units
-    assert piece_of(16, 2, 2) == Piece(units=2, stage_bytes=1024, row_bytes=2 * 128 * 2 + 16)
-    # four units of 64 columns touch at most nine groups of 32, of 16 rows, in 16 bits
-    assert piece_of(1, 4, 1, 128, 1).stage_bytes == 2048 + 384
-    assert piece_of(1, 4, 1, 128, 1, 2, zeros=True).stage_bytes == 2048 + 640
+def test_needs_by_hand() -> None:
+    assert needs_of(1, 2, 1) == Needs(x=128)
+    assert needs_of(16, 4, 2) == Needs(x=64 * 2)
+    # scales of four units of 16 rows in float32; twice as many where a group is half a unit
+    assert needs_of(1, 4, 1, 128, 2).scales == 4 * 16 * 4
+    assert needs_of(1, 4, 1, 128, 1).scales == 2 * 4 * 16 * 4
+    assert needs_of(9, 4, 1, 128, 1, zeros=True) == Needs(x=64, sums=128, scales=1024)
 
 
 def test_shared_memory_by_hand() -> None:
-    plan, piece = Plan(blocks=2, warps=4, stages=3), piece_of(2, 8, 1)
-    rings, x, scales, slots = 4 * 3 * 2048, 4 * 2 * (128 + 16), 3 * 64, 3 * 2 * 80
-    assert shared_bytes(2, 5, plan, piece) == 2048 + rings + x + scales + slots
-    # sums of floats: a slot for each warp
-    x = 4 * 2 * (256 + 16)
-    assert shared_bytes(2, 5, plan, piece_of(2, 8, 2)) == 2048 + rings + x + scales + 4 * slots
+    plan = Plan(clusters=2, ranks=2, warps_k=3, warps_n=2)
+    # 50 units of 32 columns over 6 warps of whole pieces: 12 each, 36 a block
+    assert plan.warp_units(50) == 12
+    x, scales, slots = 2 * (36 * 32 + 16), 256, 3 * 3 * 2 * 80
+    assert shared_bytes(2, 5, 50, plan, needs_of(2, 8, 1)) == 64 + scales + x + slots
+    x = 2 * (36 * 64 + 16)
+    assert shared_bytes(2, 5, 50, plan, needs_of(2, 8, 2)) == 64 + scales + x + slots
 
 
 TAKEN = {"scheme": "ternary-g128", "activation": "int8", "layout": "fragments", "out": "bfloat16"}
@@ -66,6 +77,7 @@ TAKEN = {"scheme": "ternary-g128", "activation": "int8", "layout": "fragments", 
         ({"activation": "fp8_e4m3"}, {}, torch.bfloat16, "takes activation"),
         ({"layout": "rows16"}, {}, torch.bfloat16, "takes layout"),
         ({}, {"M": 17}, torch.bfloat16, "takes M from 0 to 16"),
+        ({}, {"K": 60000}, torch.bfloat16, "takes K from 0 to 53248"),
         ({}, {}, torch.float32, "the input is torch.float32"),
         ({}, {}, torch.float8_e4m3fn, "the input is torch.float8_e4m3fn"),
     ],

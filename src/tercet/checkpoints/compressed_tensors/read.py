@@ -5,7 +5,6 @@ the densest element whose levels hold every value that occurs: 2-bit integers wi
 ternary, 4-bit ones from -4 to 4 nonary.
 """
 
-import json
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -13,7 +12,6 @@ from typing import Any
 
 from torch import Tensor
 
-from tercet.checkpoints.atomic import atomic_directory
 from tercet.checkpoints.compressed_tensors.config import (
     METHOD,
     Activations,
@@ -22,6 +20,7 @@ from tercet.checkpoints.compressed_tensors.config import (
     read_section,
 )
 from tercet.checkpoints.compressed_tensors.tensors import restore, values
+from tercet.checkpoints.exported import read_exported
 from tercet.checkpoints.foreign import (
     Foreign,
     Read,
@@ -29,13 +28,13 @@ from tercet.checkpoints.foreign import (
     import_foreign,
     scale_dtype,
 )
-from tercet.checkpoints.layout import QuantizationConfig
-from tercet.checkpoints.origin import Origin, dequantized_parts, recall, write_origin
+from tercet.checkpoints.layout import PackedModule
+from tercet.checkpoints.origin import recall
 from tercet.checkpoints.packed_writer import check_free
 from tercet.checkpoints.safetensors_directory import open_weights, read_json
 from tercet.checkpoints.safetensors_header import StoredTensor
 from tercet.errors import CheckpointError, UnsupportedError
-from tercet.formats import ELEMENTS, Granularity, Scaling, Scheme, storage
+from tercet.formats import ELEMENTS, Granularity, PackedTensor, Scaling, Scheme, storage
 from tercet.formats.scheme import DENSEST_STORAGE
 
 _DYNAMIC = {
@@ -59,58 +58,18 @@ def read_compressed_tensors(directory: Path, out: Path, *, overwrite: bool = Fal
     origin = recall(directory)
     check_free(out, overwrite=overwrite, resume=False)
     if origin is not None:
-        with atomic_directory(out, replace=out.exists()) as target:
-            write_origin(
-                origin, _Exported(directory, section, stored, origin).read, target, directory
-            )
+        read_exported(directory, out, origin, stored, partial(_restore, section, stored))
         return
     _refuse_extras(section)
     import_foreign(_foreign(section), config, directory, out, overwrite=overwrite)
 
 
-class _Exported:
-    """Tensors of the packed checkpoint that an export was made from."""
-
-    def __init__(
-        self, directory: Path, section: Section, stored: dict[str, StoredTensor], origin: Origin
-    ) -> None:
-        self.directory, self.section, self.stored = directory, section, stored
-        config = _parse_origin(origin)
-        self.modules = config.modules
-        self.owner = {name: m for m, entry in self.modules.items() for name in entry.layout(m)}
-
-    def read(self, names: list[str]) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
-        for name in names:
-            module = self.owner.get(name)
-            if module is None:
-                found[name] = _stored(self.stored, name).read()
-            elif name not in found:
-                parts = self._module(module)
-                found.update({part: parts[part] for part in names if part in parts})
-        return found
-
-    def _module(self, module: str) -> dict[str, Tensor]:
-        if f"{module}.weight_scale" not in self.stored:
-            values = _stored(self.stored, f"{module}.weight").read()
-            return dequantized_parts(self.directory, module, self.modules[module], values)
-        group = self.section.group(module)
-        bits = group.weights.num_bits if group is not None and group.weights is not None else 8
-        scheme = self.modules[module].scheme
-        packed = restore(_read_parts(self.stored, module), scheme, bits, module)
-        return {f"{module}.weight_{part}": tensor for part, tensor in packed.parts().items()}
-
-
-def _parse_origin(origin: Origin) -> QuantizationConfig:
-    return QuantizationConfig.model_validate(
-        json.loads(origin.texts["config.json"])["quantization_config"]
-    )
-
-
-def _stored(stored: dict[str, StoredTensor], name: str) -> StoredTensor:
-    if name not in stored:
-        raise CheckpointError(f"the checkpoint holds no tensor {name!r}: copy it again")
-    return stored[name]
+def _restore(
+    section: Section, stored: dict[str, StoredTensor], module: str, entry: PackedModule
+) -> PackedTensor:
+    group = section.group(module)
+    bits = group.weights.num_bits if group is not None and group.weights is not None else 8
+    return restore(_read_parts(stored, module), entry.scheme, bits, module)
 
 
 def _read_parts(stored: dict[str, StoredTensor], module: str) -> dict[str, Tensor]:

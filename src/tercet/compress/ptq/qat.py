@@ -9,7 +9,7 @@ from torch import Tensor
 from tercet.compress.algorithm import Algorithm, Quantized, Statistics
 from tercet.compress.qat.codes import check_activation, first_step, pack
 from tercet.compress.qat.options import Options
-from tercet.formats import Scheme
+from tercet.formats import Scheme, check_weight
 from tercet.ops.fake_quantize import fake_quantize
 
 
@@ -18,6 +18,7 @@ def _quantize_group(
 ) -> dict[str, Quantized]:
     results: dict[str, Quantized] = {}
     for name, weight in weights.items():
+        check_weight(weight, name)
         check_activation(name, scheme, options.activation)
         step = first_step(weight, scheme, options.method)
         made = fake_quantize(weight, step, scheme=scheme.name, method=options.method)

@@ -42,8 +42,6 @@ __device__ inline void pin(T (&registers)[COUNT]) {
 template <int N>
 __device__ void product_s8(int (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool add);
 template <int N>
-__device__ void product_e4m3(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool add);
-template <int N>
 __device__ void product_f16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool add);
 template <int N>
 __device__ void product_bf16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool add);
@@ -54,17 +52,19 @@ __device__ void product_bf16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t
 #define D32(kind) EIGHT(kind, 0), EIGHT(kind, 8)
 #define D64(kind) D32(kind), EIGHT(kind, 16), EIGHT(kind, 24)
 #define D128(kind) D64(kind), EIGHT(kind, 32), EIGHT(kind, 40), EIGHT(kind, 48), EIGHT(kind, 56)
+#define D160(kind) D128(kind), EIGHT(kind, 64), EIGHT(kind, 72)
 #define D256(kind)                                                                              \
-  D128(kind), EIGHT(kind, 64), EIGHT(kind, 72), EIGHT(kind, 80), EIGHT(kind, 88), EIGHT(kind, 96), \
-      EIGHT(kind, 104), EIGHT(kind, 112), EIGHT(kind, 120)
+  D160(kind), EIGHT(kind, 80), EIGHT(kind, 88), EIGHT(kind, 96), EIGHT(kind, 104), \
+      EIGHT(kind, 112), EIGHT(kind, 120)
 #define NAMES32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define NAMES64 NAMES32 \
   ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define NAMES128 NAMES64 \
   ",%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47" \
   ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define NAMES256 NAMES128 \
-  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79" \
+#define NAMES160 NAMES128 \
+  ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define NAMES256 NAMES160 \
   ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95" \
   ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111" \
   ",%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
@@ -78,18 +78,18 @@ __device__ void product_bf16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t
                  ", 0;\nwgmma.mma_async.sync.aligned.m64n" #n types " {" NAMES##n "}, {" A     \
                  "}, " B ", p" tail ";\n}"                                                     \
                  : D##n(kind)                                                                  \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add))); \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(add)));         \
   }
 #define PRODUCTS(function, Type, kind, types, tail)                                             \
   PRODUCT(function, Type, kind, 32, types, tail, "%16,%17,%18,%19", "%20", "%21") \
   PRODUCT(function, Type, kind, 64, types, tail, "%32,%33,%34,%35", "%36", "%37") \
   PRODUCT(function, Type, kind, 128, types, tail, "%64,%65,%66,%67", "%68", "%69") \
+  PRODUCT(function, Type, kind, 160, types, tail, "%80,%81,%82,%83", "%84", "%85") \
   PRODUCT(function, Type, kind, 256, types, tail, "%128,%129,%130,%131", "%132", "%133")
 #define INTEGER(register) "+r"(register)
 #define FLOAT(register) "+f"(register)
 
 PRODUCTS(product_s8, int, INTEGER, "k32.s32.s8.s8", "")
-PRODUCTS(product_e4m3, float, FLOAT, "k32.f32.e4m3.e4m3", ", 1, 1")
 PRODUCTS(product_f16, float, FLOAT, "k16.f32.f16.f16", ", 1, 1, 0")
 PRODUCTS(product_bf16, float, FLOAT, "k16.f32.bf16.bf16", ", 1, 1, 0")
 
@@ -97,10 +97,12 @@ PRODUCTS(product_bf16, float, FLOAT, "k16.f32.bf16.bf16", ", 1, 1, 0")
 #undef D32
 #undef D64
 #undef D128
+#undef D160
 #undef D256
 #undef NAMES32
 #undef NAMES64
 #undef NAMES128
+#undef NAMES160
 #undef NAMES256
 #undef PRODUCT
 #undef PRODUCTS

@@ -16,10 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tercet.kernel.launch import as_rows, multiprocessors
+from tercet.kernel.launch import as_rows, fitting_stages, multiprocessors
 from tercet.kernel.tuned import configuration
-
-_IN_FLIGHT_BYTES = 128 * 1024
 
 
 @triton.jit
@@ -169,12 +167,6 @@ def _default_gradient(n: int) -> dict[str, int]:
     return {"ROWS": 1, "WAVES": 1, "STAGES": stages, "num_warps": min(max(block // 512, 2), 16)}
 
 
-def _stages(wanted: int, tile_bytes: int) -> int:
-    """As many as fit: all but one lie in shared memory, which a configuration of shorter rows
-    would exceed."""
-    return max(1, min(wanted, 1 + _IN_FLIGHT_BYTES // tile_bytes))
-
-
 def forward(
     x: Tensor, weight: Tensor, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -198,7 +190,7 @@ def forward(
             HAS_BIAS=bias is not None, BLOCK=min(piece, block), num_warps=options["num_warps"],
         )  # fmt: skip
         return y, mean, rstd
-    options["STAGES"] = _stages(options["STAGES"], height * block * x.element_size())
+    options["STAGES"] = fitting_stages(options["STAGES"], height * block * x.element_size())
     programs = triton.cdiv(m, height)
     if waves:
         programs = min(programs, waves * multiprocessors(x.device))
@@ -227,7 +219,7 @@ def gradient(
     )
     height, waves = options.pop("ROWS"), options.pop("WAVES")
     block = triton.next_power_of_2(n)
-    options["STAGES"] = _stages(options["STAGES"], 2 * height * block * x.element_size())
+    options["STAGES"] = fitting_stages(options["STAGES"], 2 * height * block * x.element_size())
     programs = min(triton.cdiv(m, height), waves * multiprocessors(x.device))
     sums = 2 if has_bias else 1
     part = torch.empty((sums, programs, n), dtype=torch.float32, device=x.device)

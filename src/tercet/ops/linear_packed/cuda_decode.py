@@ -13,7 +13,7 @@ from tercet.kernel.device.quantize_rows import quantize_rows
 from tercet.kernel.launch import as_rows, multiprocessors
 from tercet.kernel.packed_call import finished
 from tercet.kernel.rows16 import layout_of
-from tercet.ops.linear_packed.decode_plan import GROUPS, MOST_TOKENS, Plan, piece_of, plan_for
+from tercet.ops.linear_packed.decode_plan import GROUPS, MOST_TOKENS, Plan, needs_of, plan_for
 
 _TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
 _STEP = 32
@@ -28,8 +28,16 @@ _LIBRARIES = {
 SOURCES = tuple(_LIBRARIES.values())
 
 
+class Places(ctypes.Structure):
+    """Mirrors `struct Places` of decode_task.cuh; the launch fills it in."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_int) for name in ("x", "row_stride", "slots", "x_sums", "scales", "end")
+    )
+
+
 class Task(ctypes.Structure):
-    """Mirrors `struct Task` of decode.cuh, field by field."""
+    """Mirrors `struct Task` of decode_task.cuh, field by field."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("codes", "scale", "zero", "x", "x_scale", "bias")),
@@ -38,19 +46,20 @@ class Task(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("m", "n", "k", "units", "groups")),
         *((name, ctypes.c_int) for name in ("group_steps_log2", "scale_type", "x_type")),
         *((name, ctypes.c_int) for name in ("bias_type", "residual_type", "y_type")),
-        *((name, ctypes.c_int) for name in ("rows_each", "rows_more", "warp_units")),
-        *(
-            (name, ctypes.c_int)
-            for name in ("stages", "stage_bytes", "early", "dependent", "rehearse")
-        ),
+        *((name, ctypes.c_int) for name in ("warp_units", "rows_each", "rows_more", "rows_most")),
+        ("rows_inverse", ctypes.c_uint),
+        *((name, ctypes.c_int) for name in ("ahead", "dependent")),
         ("factor", ctypes.c_float),
+        ("places", Places),
     )
 
 
 class Launch(ctypes.Structure):
-    """Mirrors `struct Launch` of decode_launch.cuh."""
+    """Mirrors `struct Launch` of decode_task.cuh."""
 
-    _fields_ = tuple((name, ctypes.c_int) for name in ("bits", "warps", "blocks", "dependent"))
+    _fields_ = tuple(
+        (name, ctypes.c_int) for name in ("bits", "clusters", "ranks", "warps_k", "warps_n")
+    )
 
 
 @cache
@@ -151,10 +160,9 @@ def product(
     steps = group // _STEP if groups > 1 else 2**_ONE_GROUP
     kind = torch.int8 if quantize else x.dtype
     row_blocks, units = codes.shape[:2]
-    piece = piece_of(
-        m, bits, kind.itemsize, groups, steps, scale.element_size(), zeros=zero is not None
-    )
-    chosen = plan or plan_for(m, row_blocks, units, piece, multiprocessors(x.device))
+    needs = needs_of(m, bits, kind.itemsize, groups, steps, zeros=zero is not None)
+    chosen = plan or plan_for(m, row_blocks, units, needs, multiprocessors(x.device))
+    rows_most = -(-row_blocks // chosen.clusters)
     task = Task(
         codes=codes.data_ptr(),
         scale=scale.data_ptr(),
@@ -177,20 +185,21 @@ def product(
         bias_type=_TYPES[bias.dtype] if bias is not None else 0,
         residual_type=_TYPES[residual.dtype] if residual is not None else 0,
         y_type=_TYPES[y.dtype],
-        rows_each=row_blocks // chosen.blocks,
-        rows_more=row_blocks % chosen.blocks,
-        warp_units=-(-units // chosen.warps),
-        stages=chosen.stages,
-        early=chosen.early if dependent else 0,
+        warp_units=chosen.warp_units(units),
+        rows_each=row_blocks // chosen.clusters,
+        rows_more=row_blocks % chosen.clusters,
+        rows_most=rows_most,
+        rows_inverse=-(-(2**23) // rows_most),
+        ahead=chosen.ahead,
         dependent=dependent,
-        rehearse=chosen.rehearse,
         factor=2.0 ** -(8 - bits) if kind == torch.int8 else 0.5 if bits == 2 else 1.0,
     )
     launch = Launch(
         bits=bits,
-        warps=chosen.warps,
-        blocks=chosen.blocks,
-        dependent=dependent,
+        clusters=chosen.clusters,
+        ranks=chosen.ranks,
+        warps_k=chosen.warps_k,
+        warps_n=chosen.warps_n,
     )
     status = library(kind).tercet_decode(ctypes.byref(task), ctypes.byref(launch), stream())
     if status:

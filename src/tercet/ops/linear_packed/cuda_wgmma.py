@@ -1,6 +1,6 @@
 """linear_packed for many tokens on Hopper, int8 activations: prefill_kernel.cuh.
 
-Its `product` takes x in 16 bits too, which is cuda_wgmma_float.
+Its `product` takes floats too, for cuda_wgmma_float.
 """
 
 import ctypes
@@ -120,7 +120,8 @@ def product(
     y = torch.empty((m, rows), dtype=dtype, device=x.device)
     if not y.numel():
         return y
-    plan = plan or best_plan(m, rows, k, bits, group, multiprocessors(x.device), size)
+    kind = str(x.dtype)[6:]
+    plan = plan or best_plan(m, rows, k, bits, group, multiprocessors(x.device), kind)
     sums = arrivals = None
     if plan.tiles > plan.whole:
         work = torch.empty(plan.sums + plan.arrivals, dtype=torch.int32, device=x.device)

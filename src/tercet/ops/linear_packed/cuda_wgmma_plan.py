@@ -58,7 +58,13 @@ TILES = (
     Tile(rows=128, tokens=128, split=2, stage_us=0.326, result_us=3.1),
     Tile(rows=128, tokens=128, split=4, stage_us=0.326, result_us=3.4),
 )
-_WITH_GROUPS = (4, 6)  # shapes that exist for scales of groups
+
+
+def _shapes(x: str, group: int) -> tuple[int, ...]:
+    """The tiles that exist, by their index."""
+    if group:
+        return (4, 6)
+    return tuple(range(14)) if x == "int8" else (0, 1, *range(4, 14))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,20 +95,22 @@ class Plan:
 
 
 def plans(
-    m: int, n: int, k: int, bits: int, group: int, processors: int, x_bytes: int = 1
+    m: int, n: int, k: int, bits: int, group: int, processors: int, x: str = "int8"
 ) -> Iterator[Plan]:
-    """Every sensible plan of y [m, n] = x [m, k] W^T, with the time that it is expected to take."""
-    for shape, tile in enumerate(TILES):
+    """Every sensible plan of y [m, n] = x [m, k] W^T, with the time that it is expected to take.
+
+    x is the name of its dtype.
+    """
+    for shape in _shapes(x, group):
+        tile = TILES[shape]
         tiles = -(-m // tile.tokens) * -(-n // (tile.rows * tile.cluster))
         fitting = processors if tile.blocks < 4 else int(processors * _FOURS)
         clusters, depth = fitting // tile.blocks, -(-k // _DEPTH)
-        if group and shape not in _WITH_GROUPS:
-            continue
         if tile.split > 1:
             if tiles > clusters or depth < 2 * tile.split:
                 continue
             clusters = tiles
-        for whole, part, us in _dealt(tile, tiles, clusters, depth, group, x_bytes):
+        for whole, part, us in _dealt(tile, tiles, clusters, depth, group, 1 if x == "int8" else 2):
             yield Plan(
                 shape=shape,
                 clusters=clusters,
@@ -138,7 +146,7 @@ def _tile_us(tile: Tile, stages: int, group: int, x_bytes: int) -> float:
 
 @cache
 def best_plan(
-    m: int, n: int, k: int, bits: int, group: int, processors: int, x_bytes: int = 1
+    m: int, n: int, k: int, bits: int, group: int, processors: int, x: str = "int8"
 ) -> Plan:
     """The plan that is expected to be fastest."""
-    return min(plans(m, n, k, bits, group, processors, x_bytes), key=lambda plan: plan.us)
+    return min(plans(m, n, k, bits, group, processors, x), key=lambda plan: plan.us)

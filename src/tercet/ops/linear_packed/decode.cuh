@@ -1,15 +1,12 @@
 // y[M, N] = x[M, K] W[N, K]^T for M up to 16, W in the layout "fragments": bound by reading W.
 //
-// A block takes a run of row-blocks (16 rows of W each), and each of its warps a fixed range of K. So a
-// warp holds its part of x in registers, as the B operand of mma, over all row-blocks: the inner loop
-// only fetches and decodes weights. Where the range is longer than UNITS units, the warp goes over the
-// row-blocks again for each further piece of it.
+// A cluster of blocks takes a run of row-blocks (16 rows of W each). The blocks split K, and so do the
+// warps of a block; other warps take other row-blocks. A warp's weights come straight into registers, a
+// piece of a row-block at a time and several pieces ahead; the block's part of x lies in shared memory,
+// from where `ldmatrix` brings it as the B operand of mma.
 //
-// A piece of a row-block is contiguous in memory. One lane requests it by a bulk copy into a ring in
-// shared memory that belongs to the warp alone: one barrier a stage says that it came, a __syncwarp
-// that it was read. At the end of a piece a warp adds its sums to a slot of the row-block: integers to
-// one slot of all warps, since their order does not matter; floats to the warp's own, and in the end
-// all threads add the slots in a fixed order. Then they scale and store.
+// At the end of a row-block a warp leaves its sums in a slot of the row-block and of its range of K. In the
+// end all threads of the cluster add the slots in a fixed order, scale and store.
 //
 // Weights and scales do not depend on the kernel before, so with programmatic dependent launch they are
 // on their way while that kernel still runs; x is read after it.
@@ -20,309 +17,317 @@
 #include "decode_task.cuh"
 #include "decode_unit.cuh"
 
-template <int BITS, int TILES, class X, Scales SCALES, int UNITS>
+// how a warp goes over its weights
+template <int BITS, int TILES, class X, Scales SCALES> struct Pace {
+  using U = Unit<BITS, TILES, X>;
+  static constexpr bool GROUPED = SCALES != OF_ROWS;
+  static constexpr int UNITS = 4;  // of a piece
+  static constexpr int PIECES = 2; // under way
+  // steps that one scale serves
+  static constexpr int RUN = SCALES == OF_ROWS || SCALES == OF_UNITS ? U::STEPS : 1;
+  static constexpr int RUNS = U::STEPS / RUN;
+  static constexpr int SUM_BYTES = SCALES == WITH_ZEROS ? RUNS * TILES * 32 : 0;
+  // scales of a piece, of 16 rows each, that a lane loads; a warp shares them in shared memory
+  static constexpr int SCALES_EACH = GROUPED ? UNITS * RUNS * 16 / 32 : 0;
+  static constexpr int SCALE_BYTES = SCALES_EACH * 32 * 4 * (SCALES == WITH_ZEROS ? 2 : 1);
+};
+
+template <int BITS, int TILES, class X, Scales SCALES>
 __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task task) {
   using U = Unit<BITS, TILES, X>;
+  using P = Pace<BITS, TILES, X, SCALES>;
   using Part = typename U::Sum;
-  constexpr bool GROUPED = SCALES != OF_ROWS, ZEROS = SCALES == WITH_ZEROS;
+  constexpr bool GROUPED = P::GROUPED, ZEROS = SCALES == WITH_ZEROS;
   // sums that scales of groups have been applied to are floats
   using Sum = std::conditional_t<GROUPED, float, Part>;
-  constexpr bool SHARED_SLOTS = std::is_same_v<Sum, int>;
-  constexpr int PITCH = Places::SLOT_PITCH, STEP_WORDS = U::STEP_WORDS;
+  constexpr int PITCH = Places::SLOT_PITCH, UNITS = P::UNITS, PIECES = P::PIECES;
   extern __shared__ __align__(128) unsigned char memory[];
 
-  const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  const int warp = __shfl_sync(~0u, static_cast<int>(threadIdx.x / 32), 0);
-  const int block = blockIdx.x;
-  const int first_row = block * task.rows_each + min(block, task.rows_more);
-  const int rows = task.rows_each + (block < task.rows_more);
-  const int first_unit = warp * task.warp_units;
-  const int units = max(0, min(task.warp_units, task.units - first_unit));
-  const int items = (units + UNITS - 1) / UNITS * rows;  // pieces of row-blocks
-  const int m_rows = task.m, scale_bytes = bytes_of(task.scale_type);
-  const Places places(task, warps, UNITS * U::BYTES, ZEROS ? UNITS * U::SUM_BYTES : 0, SHARED_SLOTS);
-  float* rows_scale = reinterpret_cast<float*>(memory + Places::ROWS_SCALE);
-
-  // the first requests for weights
-  const int stages = task.stages;
-  const uint32_t barriers = shared_address(memory + Places::BARRIERS) + warp * stages * 8;
-  const uint32_t ring = shared_address(memory + Places::RING) + warp * stages * task.stage_bytes;
-  const uint4* const start = task.codes + (static_cast<int64_t>(first_row) * task.units + first_unit) * 32;
-  const uint64_t policy = read_once();
+  const int lane = threadIdx.x, thread = thread_of_block(), threads = threads_of_block();
+  const int warp_k = __shfl_sync(~0u, static_cast<int>(threadIdx.y), 0), warps_k = blockDim.y;
+  const int warp_n = __shfl_sync(~0u, static_cast<int>(threadIdx.z), 0), warps_n = blockDim.z;
+  const int rank = blockIdx.x, ranks = gridDim.x, cluster = blockIdx.y;
+  const int first_row = cluster * task.rows_each + min(cluster, task.rows_more);
+  const int rows = task.rows_each + (cluster < task.rows_more);
+  const int block_unit = rank * warps_k * task.warp_units;
+  const int first_unit = block_unit + warp_k * task.warp_units;
+  const int units = min(task.warp_units, task.units - first_unit);
+  const int last_row = units > 0 ? rows : 0;  // for this warp, rows from warp_n on
+  const int m_rows = task.m;
+  const Places& places = task.places;
+  float* const rows_scale = reinterpret_cast<float*>(memory + Places::ROWS_SCALE);
   auto group_of = [&](int unit, int step) {
-    return min((unit * U::STEPS + step) >> task.group_steps_log2, task.groups - 1);
+    return min(((first_unit + unit) * U::STEPS + step) >> task.group_steps_log2, task.groups - 1);
   };
-  int asked = 0, asked_row = 0, asked_unit = 0, asked_stage = 0;
-  const uint4* next = start;
-  auto ask = [&] {
-    const int count = min(UNITS, units - asked_unit);
-    if (lane == 0) {
-      const uint32_t barrier = barriers + asked_stage * 8, to = ring + asked_stage * task.stage_bytes;
+
+  uint4 w[PIECES][UNITS];
+  constexpr int EACH = P::SCALES_EACH > 0 ? P::SCALES_EACH : 1;
+  uint32_t scale_bits[PIECES][EACH], zero_bits[PIECES][EACH];
+  int asked_unit = 0, asked_row = warp_n;
+  const uint4* const codes =
+      task.codes + (static_cast<int64_t>(first_row + warp_n) * task.units + first_unit) * 32;
+  const uint4* next = codes + lane;
+  auto ask = [&](int d) {
+    if (asked_row < last_row) {
+      const int count = units - asked_unit;
+#pragma unroll
+      for (int u = 0; u < UNITS; u++)
+        if (u < count) w[d][u] = load_once(next + u * 32);
       if constexpr (GROUPED) {
-        const int low = group_of(first_unit + asked_unit, 0);
-        const int high = group_of(first_unit + asked_unit + count - 1, U::STEPS - 1);
-        const int bytes = (high - low + 1) * 16 * scale_bytes;
-        const int64_t at = static_cast<int64_t>(first_row + asked_row) * task.groups + low;
-        expect(barrier, count * 512 + (ZEROS ? 2 : 1) * bytes);
-        copy_bulk(to, next, count * 512, barrier, policy);
-        if constexpr (ZEROS)
-          copy_bulk(to + UNITS * 512 + bytes, static_cast<const char*>(task.zero) + at * 16 * scale_bytes,
-                    bytes, barrier, policy);
-        copy_bulk(to + UNITS * 512, static_cast<const char*>(task.scale) + at * 16 * scale_bytes,
-                  bytes, barrier, policy);
-      } else {
-        expect(barrier, count * 512);
-        copy_bulk(to, next, count * 512, barrier, policy);
+        const int64_t at = static_cast<int64_t>(first_row + asked_row) * task.groups;
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+          const int run = i * 2 + lane / 16;
+          const int group = group_of(asked_unit + run / P::RUNS, run % P::RUNS * P::RUN);
+          scale_bits[d][i] = bits_at(task.scale, (at + group) * 16 + lane % 16, task.scale_type);
+          if (ZEROS) zero_bits[d][i] = bits_at(task.zero, (at + group) * 16 + lane % 16, task.scale_type);
+        }
+      }
+      next += UNITS * 32, asked_unit += UNITS;
+      if (asked_unit >= units) {
+        next += (warps_n * task.units - asked_unit) * 32;
+        asked_unit = 0, asked_row += warps_n;
       }
     }
-    asked++, asked_row++;
-    next += task.units * 32;
-    if (++asked_stage == stages) asked_stage = 0;
-    if (asked_row == rows) asked_row = 0, asked_unit += UNITS, next = start + asked_unit * 32;
   };
-  Sum* const slots = reinterpret_cast<Sum*>(memory + places.slots);
-  const int slot_words = m_rows * PITCH, slot_step = (SHARED_SLOTS ? 1 : warps) * slot_words;
-  if constexpr (SHARED_SLOTS) {
-    for (int i = threadIdx.x; i < rows * slot_words; i += blockDim.x) slots[i] = 0;
-    __syncthreads();
-  }
-  const uint32_t scales_barrier = shared_address(memory + Places::SCALES_BARRIER);
-  if (lane == 0) {
-#pragma unroll 1
-    for (int s = 0; s < stages; s++) barrier_init(barriers + s * 8);
-    if (warp == 0) barrier_init(scales_barrier);
-    barriers_ready();
-    if (!GROUPED && warp == 0) {
-      const int bytes = 16 * scale_bytes;
-      expect(scales_barrier, rows * bytes);
-      copy_bulk(shared_address(memory + places.scales),
-                static_cast<const char*>(task.scale) + static_cast<int64_t>(first_row) * bytes,
-                rows * bytes, scales_barrier, policy);
-    }
-  }
-  __syncwarp();
-  const int first_asks = min(stages, items);
-#pragma unroll 1
-  while (asked < min(task.early, first_asks)) ask();
-  let_next_start();
+#pragma unroll
+  for (int i = 0; i < PIECES * UNITS; i++) w[i / UNITS][i % UNITS] = make_uint4(0, 0, 0, 0);
 
-  unsigned char* const x_here = memory + places.x + warp * m_rows * places.row_stride;
-  auto stage_x = [&](int unit) {
-    const int column = (first_unit + unit) * U::COLUMNS;
-    const Rows part{task.x, task.x_pitch, task.x_type, m_rows, column,
-                    min(task.k, (first_unit + units) * U::COLUMNS), UNITS * U::COLUMNS, places.row_stride};
-    if constexpr (sizeof(X) == 1) {
-      if (task.x_type != 3) return stage_codes(part, rows_scale, x_here);
-    }
-    stage<X>(part, x_here);
-  };
+  unsigned char* const x_here = memory + places.x;
   const bool floats = sizeof(X) == 1 && task.x_type != 3;
-  const int outputs = rows * 16 * m_rows, width = rows * 16;
+  auto stage_x = [&] {
+    const int column = block_unit * U::COLUMNS, share = task.warp_units * U::COLUMNS;
+    const Rows part{task.x, task.x_pitch, task.x_type, m_rows, column,
+                    min(task.k, column + warps_k * share), share, places.row_stride};
+    if constexpr (sizeof(X) == 1) {
+      if (floats) return stage_codes(part, rows_scale, x_here);
+    }
+    stage(part, X(), x_here);
+  };
+
+  // what is needed besides the sums: loaded early, looked at in the end
+  const int width = rows * 16, outputs = task.rows_most * 16 * m_rows;
+  const int my_output = rank * threads + thread;
+  // an output's row of x, and its place among the rows of W
+  auto token_of = [&](int o) { return static_cast<int>((o / 16u * task.rows_inverse) >> 23); };
+  auto place_of = [&](int o, int m) { return o - m * task.rows_most * 16; };
+  const int my_m = token_of(my_output), my_j = place_of(my_output, my_m);
+  auto scale_of = [&](int j) { return bits_at(task.scale, first_row * 16 + j, task.scale_type); };
   struct Addend { uint32_t bias, residual; };
-  auto addend = [&](int o) {
+  auto addend = [&](int m, int j) {
     Addend raw{0, 0};
-    if (!task.bias && !task.residual) return raw;
-    const int m = o / width, n = first_row * 16 + o % width;
-    if (o >= outputs || n >= task.n) return raw;
+    const int n = first_row * 16 + j;
+    if (m >= m_rows || j >= width || n >= task.n) return raw;
     if (task.bias) raw.bias = bits_at(task.bias, n, task.bias_type);
     if (task.residual) raw.residual = bits_at(task.residual, m * task.residual_pitch + n, task.residual_type);
     return raw;
   };
-  // what a thread's first output needs besides its sum: loaded early, looked at in the end
-  float x_scale = 1.f;
-  Addend first_addend{0, 0};
-
-  uint32_t held[TILES][UNITS * U::STEPS * STEP_WORDS];
-  int stage_now = 0;
-  uint32_t parity = 0;
-  float* const x_sums =
-      reinterpret_cast<float*>(memory + places.x_sums) + warp * UNITS * (U::SUM_BYTES / 4);
-  // whether a unit's step is the last of its group, or of the unit
-  auto ends_group = [&](int j) {
-    return j + 1 == U::STEPS || ((j + 1) & ((1 << task.group_steps_log2) - 1)) == 0;
+  uint32_t my_scale = 0;
+  Sum* const slots = reinterpret_cast<Sum*>(memory + places.slots);
+  const int slot_words = m_rows * PITCH, slot_step = warps_k * slot_words;
+  auto prepare = [&] {
+    if (!GROUPED && thread < width) my_scale = scale_of(thread);
+    if (floats && thread < 16) rows_scale[thread] = 0.f;
   };
-  // The first pass is a rehearsal: on whatever lies in shared memory and without a result. Code is
-  // fetched from memory as slowly as weights are; so it comes with them, not after them.
-  const int first_pass = task.rehearse ? 0 : 1, starting_pass = task.dependent ? 1 : first_pass;
-#pragma unroll 1
-  for (int pass = first_pass; pass < 2; pass++) {
-    const bool real = pass == 1;
-    if (pass == starting_pass) {
-      wait_for_previous();
-      if (floats) {
-        if constexpr (sizeof(X) == 1) {
-          if (threadIdx.x < 16) rows_scale[threadIdx.x] = 0.f;
-          __syncthreads();
-          const Rows all{task.x, task.x_pitch, task.x_type, m_rows, 0, task.k, task.units * U::COLUMNS, 0};
-          find_largest(all, reinterpret_cast<uint32_t*>(rows_scale));
-          __syncthreads();
-          if (threadIdx.x < m_rows) rows_scale[threadIdx.x] = __fdiv_rn(rows_scale[threadIdx.x], 127.f);
-          __syncthreads();
-        }
-      } else if (task.x_scale && threadIdx.x < m_rows) {
-        x_scale = task.x_scale[threadIdx.x];
-      }
-      first_addend = addend(threadIdx.x);
+  if (task.dependent) {
+#pragma unroll
+    for (int d = 0; d < PIECES; d++) ask(d);
+    // weights that no register has room for come as far as the L2
+    for (int row = lane; row < task.ahead && warp_n + row * warps_n < last_row; row += 32) {
+      const int done = min(units, max(0, PIECES * UNITS - row * task.warp_units));
+      if (done < units)
+        fetch_to_l2(codes + (static_cast<int64_t>(row) * warps_n * task.units + done) * 32,
+                    (units - done) * 512);
     }
-    // x one piece ahead: its code is long, so it is here once
-    const int last = real ? units : UNITS;
-#pragma unroll 1
-    for (int unit = pass == starting_pass ? -UNITS : 0; unit < last; unit += UNITS) {
-      if (unit >= 0) {
-        if (real) copies_arrived();
-        __syncwarp();
-#pragma unroll
-        for (int t = 0; t < TILES; t++) {
-          // rows of x past the last are the last again: their columns of the product go nowhere
-          const int row = min((sizeof(X) == 1 ? lane % 8 : lane / 4) + 8 * t, m_rows - 1);
-          U::template hold<UNITS>(shared_address(x_here) + row * places.row_stride +
-                                      (sizeof(X) == 1 ? lane / 8 * 16 : 0),
-                                  lane, held[t]);
-        }
-        if constexpr (ZEROS) {
-          // the sum of x over each group's part of a unit, in the places that its product is in
-#pragma unroll
-          for (int t = 0; t < TILES; t++) {
-            Part part[4] = {U::ZERO, U::ZERO};
-#pragma unroll
-            for (int i = 0; i < UNITS * U::STEPS; i++) {
-              U::sum_step(held[t] + i * STEP_WORDS, part);
-              if (lane < 4)
-                *reinterpret_cast<float2*>(x_sums + (i * TILES + t) * 8 + lane * 2) =
-                    make_float2(U::value(part[0]) / task.factor, U::value(part[1]) / task.factor);
-              if (ends_group(i % U::STEPS)) part[0] = part[1] = U::ZERO;
-            }
-          }
-        }
-        __syncwarp();
-      }
-      // x is asked for before most of the weights, since it would come after them
-      if ((real || unit < 0) && unit + UNITS < units) stage_x(unit + UNITS);
-      if (unit < 0) {
-#pragma unroll 1
-        while (asked < first_asks) ask();
-        continue;
-      }
+    prepare();
+    let_next_start();
+    wait_for_previous();
+  }
+  if constexpr (sizeof(X) == 1) {
+    if (floats) {
+      if (!task.dependent) prepare();
+      __syncthreads();
+      const Rows all{task.x, task.x_pitch, task.x_type, m_rows, 0, task.k, 0, 0};
+      find_largest(all, reinterpret_cast<uint32_t*>(rows_scale));
+      __syncthreads();
+      if (thread < m_rows) rows_scale[thread] = __fdiv_rn(rows_scale[thread], 127.f);
+      __syncthreads();
+    }
+  }
 
-      Sum* slot = slots + (SHARED_SLOTS ? 0 : warp * slot_words) + lane % 4 * 2 * PITCH + lane / 4;
-      const int low = GROUPED ? group_of(first_unit + unit, 0) : 0;
-      const int high = GROUPED ? group_of(first_unit + min(unit + UNITS, units) - 1, U::STEPS - 1) : 0;
+  constexpr int CHAINS = GROUPED ? 1 : TILES == 1 ? 4 : 2;  // of dependent products
+  Sum sums[CHAINS][TILES][4];
+  auto clear = [&] {
+#pragma unroll
+    for (int i = 0; i < 4 * CHAINS * TILES; i++) sums[i / (4 * TILES)][i / 4 % TILES][i % 4] = 0;
+  };
+  clear();
+  stage_x();
+  if (!task.dependent) {
+#pragma unroll
+    for (int d = 0; d < PIECES; d++) ask(d);
+    if (!floats) prepare();
+  }
+  float x_scale = 1.f;
+  if (my_m < m_rows && task.x_scale && !floats) x_scale = task.x_scale[my_m];
+  const Addend my_addend = addend(my_m, my_j);
+  if (sizeof(X) == 1) copies_arrived();
+  __syncthreads();
+  uint32_t x_start[TILES];
+#pragma unroll
+  for (int t = 0; t < TILES; t++)
+    // rows of x past the last are the last again: their columns of the product go nowhere
+    x_start[t] = shared_address(x_here) + min(lane % 8 + 8 * t, m_rows - 1) * places.row_stride +
+                 warp_k * task.warp_units * U::BYTES + lane / 8 * 16;
+  float* const x_sums = reinterpret_cast<float*>(
+      memory + places.x_sums + warp_k * task.warp_units * P::SUM_BYTES);
+  if constexpr (ZEROS) {
+    // the sum of x over each run of steps, in the places that its product is in
+    for (int i = 0; warp_n == 0 && i < task.warp_units; i += U::HELD_UNITS) {
+#pragma unroll
+      for (int t = 0; t < TILES; t++) {
+        uint32_t held[U::HELD_UNITS * U::STEPS * U::STEP_WORDS];
+        U::hold(x_start[t] + i * U::BYTES, held);
+#pragma unroll
+        for (int j = 0; j < U::HELD_UNITS * U::STEPS; j++) {
+          Part part[4] = {U::ZERO, U::ZERO};
+          U::sum_step(held + j * U::STEP_WORDS, part);
+          if (lane < 4)
+            *reinterpret_cast<float2*>(x_sums + ((i * U::STEPS + j) * TILES + t) * 8 + lane * 2) =
+                make_float2(U::value(part[0]) / task.factor, U::value(part[1]) / task.factor);
+        }
+      }
+    }
+    __syncthreads();
+  }
+
+  int unit = 0, row = warp_n;
+  Sum* slot = slots + warp_n * slot_step + warp_k * slot_words + lane % 4 * 2 * PITCH + lane / 4;
+  // [run of a piece][lane / 4][row lane / 4, row lane / 4 + 8]
+  float2* const scales_here = reinterpret_cast<float2*>(
+      memory + places.scales + (warp_n * warps_k + warp_k) * P::SCALE_BYTES);
+  float2* const zeros_here = scales_here + EACH * 16;
 #pragma unroll 1
-      for (int row = real ? 0 : rows - 1; row < rows; row++, slot += slot_step) {
-        const uint32_t at = ring + stage_now * task.stage_bytes;
-        if (real) wait_for(barriers + stage_now * 8, parity);
-        uint32_t w[UNITS][4];
+  while (row < last_row) {
 #pragma unroll
-        for (int u = 0; u < UNITS; u++) {
-          const uint4 four = four_words(at + u * 512 + lane * 16);
-          w[u][0] = four.x, w[u][1] = four.y, w[u][2] = four.z, w[u][3] = four.w;
+    for (int d = 0; d < PIECES; d++) {
+      if (row >= last_row) break;
+      if constexpr (GROUPED) {
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < EACH; i++) {
+          const int to = ((i * 2 + lane / 16) * 8 + lane % 8) * 2 + lane / 8 % 2;
+          reinterpret_cast<float*>(scales_here)[to] = number_of(scale_bits[d][i], task.scale_type);
+          if (ZEROS)
+            reinterpret_cast<float*>(zeros_here)[to] = number_of(zero_bits[d][i], task.scale_type);
         }
-        // chains of dependent products: few warps have to keep the tensor cores busy
-        constexpr int CHAINS = TILES == 1 && !GROUPED ? 4 : 2;
-        Sum sums[CHAINS][TILES][4];
-#pragma unroll
-        for (int i = 0; i < 4 * CHAINS * TILES; i++) sums[i / (4 * TILES)][i / 4 % TILES][i % 4] = 0;
-        if constexpr (GROUPED) {
-          const unsigned char* scales =
-              memory + Places::RING + (warp * stages + stage_now) * task.stage_bytes + UNITS * 512;
-          auto apply = [&](const Part(&part)[TILES][4], int u, int j) {
-            const int i = (min(group_of(first_unit + unit + u, j), high) - low) * 16 + lane / 4;
-            const float above = number_at(scales, i, task.scale_type);
-            const float below = number_at(scales, i + 8, task.scale_type);
-            float zeros[2];
-            if constexpr (ZEROS) {
-              zeros[0] = number_at(scales, (high - low + 1) * 16 + i, task.scale_type);
-              zeros[1] = number_at(scales, (high - low + 1) * 16 + i + 8, task.scale_type);
-            }
-#pragma unroll
-            for (int t = 0; t < TILES; t++)
-#pragma unroll
-              for (int c = 0; c < 4; c++) {
-                float value = U::value(part[t][c]);
-                if constexpr (ZEROS) {
-                  const int at = ((u * U::STEPS + j) * TILES + t) * 8 + lane % 4 * 2 + c % 2;
-                  value = fmaf(-zeros[c / 2], x_sums[at], value);
-                }
-                sums[u % CHAINS][t][c] = fmaf(value, c < 2 ? above : below, sums[u % CHAINS][t][c]);
-              }
-          };
-#pragma unroll
-          for (int u = 0; u < UNITS; u++) {
-            Part part[TILES][4];
-#pragma unroll
-            for (int i = 0; i < 4 * TILES; i++) part[i / 4][i % 4] = U::ZERO;
-#pragma unroll
-            for (int j = 0; j < U::STEPS; j++) {
-              const uint32_t* x[TILES];
-#pragma unroll
-              for (int t = 0; t < TILES; t++) x[t] = held[t] + (u * U::STEPS + j) * STEP_WORDS;
-              U::step(w[u], j, x, part);
-              if (ends_group(j)) {
-                apply(part, u, j);
-#pragma unroll
-                for (int i = 0; i < 4 * TILES; i++) part[i / 4][i % 4] = U::ZERO;
-              }
-            }
-          }
-          __syncwarp();
-          if (real && asked < items) ask();
-        } else {
-          __syncwarp();
-          if (real && asked < items) ask();
-#pragma unroll
-          for (int u = 0; u < UNITS; u++)
-#pragma unroll
-            for (int j = 0; j < U::STEPS; j++) {
-              const uint32_t* x[TILES];
-#pragma unroll
-              for (int t = 0; t < TILES; t++) x[t] = held[t] + (u * U::STEPS + j) * STEP_WORDS;
-              U::step(w[u], j, x, sums[u % CHAINS]);
-            }
-        }
-        // c: row lane / 4 + 8 (c / 2) of W, row 8 t + 2 (lane % 4) + c % 2 of x
+        __syncwarp();
+      }
+      auto apply = [&](const Part(&part)[TILES][4], int u, int run) {
+        const float2 scale = scales_here[(u * P::RUNS + run) * 8 + lane / 4];
+        float2 zero{0.f, 0.f};
+        if (ZEROS) zero = zeros_here[(u * P::RUNS + run) * 8 + lane / 4];
 #pragma unroll
         for (int t = 0; t < TILES; t++)
 #pragma unroll
           for (int c = 0; c < 4; c++) {
-            if (8 * t + lane % 4 * 2 + c % 2 >= m_rows) continue;
-            Sum& to = slot[(8 * t + c % 2) * PITCH + c / 2 * 8];
-            Sum sum = sums[0][t][c] + sums[1][t][c];
-            if constexpr (CHAINS == 4) sum += sums[2][t][c] + sums[3][t][c];
-            if constexpr (SHARED_SLOTS) atomicAdd(&to, real ? sum : 0);
-            else to = unit ? to + sum : sum;
+            float value = U::value(part[t][c]);
+            if constexpr (ZEROS) {
+              const int at = (((unit + u) * P::RUNS + run) * TILES + t) * 8;
+              value = fmaf(c < 2 ? -zero.x : -zero.y, x_sums[at + lane % 4 * 2 + c % 2], value);
+            }
+            sums[0][t][c] = fmaf(value, c < 2 ? scale.x : scale.y, sums[0][t][c]);
           }
-        if (real && ++stage_now == stages) stage_now = 0, parity ^= 1;
-      }
-    }
-    if (real && !floats && threadIdx.x < m_rows) rows_scale[threadIdx.x] = x_scale;
-    __syncthreads();
-
-    if constexpr (!GROUPED)
-      if (real) wait_for(scales_barrier, 0);
-    const int active =
-        SHARED_SLOTS ? 1 : min(warps, (task.units + task.warp_units - 1) / task.warp_units);
-    constexpr int AT_ONCE = 2;
-#pragma unroll 1
-    for (int first = threadIdx.x; first < outputs; first += AT_ONCE * blockDim.x) {
-      Addend raw[AT_ONCE];
+      };
 #pragma unroll
-      for (int i = 0; i < AT_ONCE; i++)
-        raw[i] = i == 0 && first == threadIdx.x ? first_addend : addend(first + i * blockDim.x);
+      for (int u = 0; u < UNITS; u += U::HELD_UNITS) {
+        uint32_t held[TILES][U::HELD_UNITS * U::STEPS * U::STEP_WORDS];
 #pragma unroll
-      for (int i = 0; i < AT_ONCE; i++) {
-        const int o = first + i * blockDim.x;
-        const int m = o / width, j = o % width, n = first_row * 16 + j;
-        if (o >= outputs || n >= task.n) continue;
-        const Sum* from = slots + j / 16 * slot_step + m * PITCH + j % 16;
-        Sum sum = from[0];
-#pragma unroll 4
-        for (int w = 1; w < active; w++) sum += from[w * slot_words];
-        const float scale = GROUPED ? 1.f : number_at(memory + places.scales, j, task.scale_type);
-        const float more = number_of(raw[i].bias, task.bias_type) +
-                           number_of(raw[i].residual, task.residual_type);
-        const float value = static_cast<float>(sum) * task.factor * scale * rows_scale[m] + more;
-        if (real) put_number(task.y, static_cast<int64_t>(m) * task.n + n, task.y_type, value);
+        for (int t = 0; t < TILES; t++) U::hold(x_start[t] + (unit + u) * U::BYTES, held[t]);
+#pragma unroll
+        for (int v = 0; v < U::HELD_UNITS; v++) {
+          const uint4 four = w[d][u + v];
+          const uint32_t words[4] = {four.x, four.y, four.z, four.w};
+          Part part[TILES][4];
+#pragma unroll
+          for (int j = 0; j < U::STEPS; j++) {
+            const uint32_t* x[TILES];
+#pragma unroll
+            for (int t = 0; t < TILES; t++) x[t] = held[t] + (v * U::STEPS + j) * U::STEP_WORDS;
+            if constexpr (!GROUPED) {
+              U::step(words, j, x, sums[((u + v) * U::STEPS + j) % CHAINS]);
+            } else {
+              if (j % P::RUN == 0)
+#pragma unroll
+                for (int i = 0; i < 4 * TILES; i++) part[i / 4][i % 4] = U::ZERO;
+              U::step(words, j, x, part);
+              if (j % P::RUN == P::RUN - 1) apply(part, u + v, j / P::RUN);
+            }
+          }
+        }
       }
+      ask(d);
+      unit += UNITS;
+      if (unit < units) continue;
+      // c: row lane / 4 + 8 (c / 2) of W, row 8 t + 2 (lane % 4) + c % 2 of x
+#pragma unroll
+      for (int t = 0; t < TILES; t++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+          if (8 * t + lane % 4 * 2 + c % 2 >= m_rows) continue;
+          Sum& to = slot[(8 * t + c % 2) * PITCH + c / 2 * 8];
+          Sum sum = sums[0][t][c];
+#pragma unroll
+          for (int chain = 1; chain < CHAINS; chain++) sum += sums[chain][t][c];
+          to = sum;
+        }
+      clear();
+      unit = 0, row += warps_n, slot += warps_n * slot_step;
     }
   }
+
+  float* const scales = reinterpret_cast<float*>(memory + Places::SCALES);
+  if constexpr (!GROUPED)
+    for (int j = thread; j < width; j += threads)
+      scales[j] = number_of(j == thread ? my_scale : scale_of(j), task.scale_type);
+  __syncthreads();
+  auto sum_at = [&](int m, int j) { return slots + j / 16 * slot_step + m * PITCH + j % 16; };
+  const int active =
+      min(warps_k, max(0, (task.units - block_unit + task.warp_units - 1) / task.warp_units));
+  auto sum_here = [&](int m, int j) {
+    const Sum* const from = sum_at(m, j);
+    Sum sum = 0;
+#pragma unroll 8
+    for (int i = 0; i < active; i++) sum += from[i * slot_words];
+    return sum;
+  };
+  if (ranks > 1) {
+#pragma unroll 1
+    for (int o = thread; o < outputs; o += threads) {
+      const int m = token_of(o), j = place_of(o, m);
+      if (j < width) *sum_at(m, j) = sum_here(m, j);
+    }
+    cluster_arrive(), cluster_wait();
+  }
+#pragma unroll 1
+  for (int o = my_output; o < outputs; o += ranks * threads) {
+    const bool first = o == my_output;
+    const int m = first ? my_m : token_of(o), j = place_of(o, m), n = first_row * 16 + j;
+    if (j >= width || n >= task.n) continue;
+    const Addend raw = first ? my_addend : addend(m, j);
+    if (floats) x_scale = rows_scale[m];
+    else if (!first && task.x_scale) x_scale = task.x_scale[m];
+    Sum sum = 0;
+    if (ranks == 1) sum = sum_here(m, j);
+    else
+#pragma unroll 4
+      for (int i = 0; i < ranks; i++)
+        sum += from_bits<Sum>(word_of(shared_address(sum_at(m, j)), i));
+    const float scale = GROUPED ? 1.f : scales[j];
+    const float more = number_of(raw.bias, task.bias_type) + number_of(raw.residual, task.residual_type);
+    const float value = static_cast<float>(sum) * task.factor * scale * x_scale + more;
+    put_number(task.y, static_cast<int64_t>(m) * task.n + n, task.y_type, value);
+  }
+  // nobody leaves while its sums are read
+  if (ranks > 1) cluster_arrive(), cluster_wait();
 }

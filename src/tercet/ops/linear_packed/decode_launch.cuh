@@ -2,24 +2,25 @@
 #pragma once
 #include "decode.cuh"
 
-struct Launch {
-  int bits, warps, blocks, dependent;
-};
+// bytes: of x, a row and unit; of sums of x, a unit; of a warp's scales of groups
+static Places places_of(const Task& task, const Launch& how, int x_bytes, int sum_bytes, int scale_bytes) {
+  Places at;
+  const int rows = task.rows_most, units = how.warps_k * task.warp_units;
+  at.row_stride = units * x_bytes + 16;
+  at.x = Places::SCALES + (rows * 64 + 127) / 128 * 128;
+  at.slots = at.x + task.m * at.row_stride;
+  at.x_sums = at.slots + rows * how.warps_k * task.m * Places::SLOT_PITCH * 4;
+  at.scales = at.x_sums + units * sum_bytes;
+  at.end = at.scales + how.warps_k * how.warps_n * scale_bytes;
+  return at;
+}
 
-template <int BITS, int TILES, class X, Scales SCALES, int UNITS>
+template <int BITS, int TILES, class X, Scales SCALES>
 static int launch(Task task, const Launch& how, cudaStream_t stream) {
-  auto kernel = decode<BITS, TILES, X, SCALES, UNITS>;
-  using U = Unit<BITS, TILES, X>;
-  task.stage_bytes = UNITS * 512;
-  if (SCALES != OF_ROWS) {
-    const int touched = ((UNITS * U::STEPS - 1) >> task.group_steps_log2) + 2;
-    task.stage_bytes += (touched < task.groups ? touched : task.groups) * 16 *
-                        bytes_of(task.scale_type) * (SCALES == WITH_ZEROS ? 2 : 1);
-  }
-  task.stage_bytes = (task.stage_bytes + 127) / 128 * 128;
-  const Places places(task, how.warps, UNITS * U::BYTES,
-                      SCALES == WITH_ZEROS ? UNITS * U::SUM_BYTES : 0,
-                      sizeof(X) == 1 && SCALES == OF_ROWS);
+  auto kernel = decode<BITS, TILES, X, SCALES>;
+  using P = Pace<BITS, TILES, X, SCALES>;
+  const Places places = task.places =
+      places_of(task, how, P::U::BYTES, P::SUM_BYTES, P::SCALE_BYTES);
   constexpr int MOST_DEVICES = 64;
   static int allowed[MOST_DEVICES] = {};
   int device = 0;
@@ -34,28 +35,38 @@ static int launch(Task task, const Launch& how, cudaStream_t stream) {
     if (status != cudaSuccess) return cudaGetLastError(), status;
     allowed[device] = places.end;
   }
-  cudaLaunchAttribute dependent;
-  dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  dependent.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(how.blocks);
-  config.blockDim = dim3(how.warps * 32);
+  config.gridDim = dim3(how.ranks, how.clusters);
+  config.blockDim = dim3(32, how.warps_k, how.warps_n);
   config.dynamicSmemBytes = places.end;
   config.stream = stream;
-  config.attrs = &dependent;
-  config.numAttrs = how.dependent ? 1 : 0;
+  config.attrs = attributes;
+  if (task.dependent) {
+    cudaLaunchAttribute& dependent = attributes[config.numAttrs++];
+    dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    dependent.val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (how.ranks > 1) {
+    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {static_cast<unsigned>(how.ranks), 1, 1};
+  }
   const cudaError_t status = cudaLaunchKernelEx(&config, kernel, task);
   return status != cudaSuccess ? (cudaGetLastError(), status) : 0;
 }
 
 template <int BITS, int TILES, class X>
 static int with_scales(const Task& task, const Launch& how, cudaStream_t stream) {
-  // at most 64 registers of x a lane; groups need some for themselves
-  constexpr int EACH = Unit<BITS, TILES, X>::STEPS * Unit<BITS, TILES, X>::STEP_WORDS * TILES;
-  constexpr int OF_GROUP = EACH >= 16 ? 2 : 4, OF_ROW = EACH > 16 ? 2 : 4;
-  if (task.zero) return launch<BITS, TILES, X, WITH_ZEROS, OF_GROUP>(task, how, stream);
-  if (task.groups > 1) return launch<BITS, TILES, X, OF_GROUPS, OF_GROUP>(task, how, stream);
-  return launch<BITS, TILES, X, OF_ROWS, OF_ROW>(task, how, stream);
+  if (task.zero) {
+    // ternary levels need none
+    if constexpr (BITS > 2) return launch<BITS, TILES, X, WITH_ZEROS>(task, how, stream);
+    else return cudaErrorInvalidValue;
+  }
+  if (task.groups == 1) return launch<BITS, TILES, X, OF_ROWS>(task, how, stream);
+  if constexpr (BITS < 8)
+    if ((1 << task.group_steps_log2) < 8 / BITS) return launch<BITS, TILES, X, OF_STEPS>(task, how, stream);
+  return launch<BITS, TILES, X, OF_UNITS>(task, how, stream);
 }
 
 template <int BITS, class X>

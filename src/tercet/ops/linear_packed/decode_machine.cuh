@@ -5,11 +5,24 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-// weights are read once: not through the L1, and first to leave the L2
-__device__ __forceinline__ uint64_t read_once() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
+// threads x are lanes, y and z warps
+__device__ __forceinline__ int thread_of_block() {
+  return (threadIdx.z * blockDim.y + threadIdx.y) * 32 + threadIdx.x;
+}
+__device__ __forceinline__ int threads_of_block() { return blockDim.z * blockDim.y * 32; }
+
+// weights are read once: not through the L1
+__device__ __forceinline__ uint4 load_once(const uint4* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
+  return v;
+}
+
+// asks for bytes, a multiple of 16, to be in the L2 soon
+__device__ __forceinline__ void fetch_to_l2(const void* p, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "r"(bytes) : "memory");
 }
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) {
@@ -20,55 +33,29 @@ __device__ __forceinline__ void load_matrices(uint32_t at, uint32_t* b) {
                : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
                : "r"(at));
 }
-__device__ __forceinline__ uint4 four_words(uint32_t at) {
-  uint4 v;
-  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "r"(at));
-  return v;
-}
-__device__ __forceinline__ uint2 two_words(uint32_t at) {
-  uint2 v;
-  asm volatile("ld.shared.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
-  return v;
-}
-
 // 16 bytes, of which `bytes` are read and the rest is zero
 __device__ __forceinline__ void copy_async(uint32_t shared, const void* global, int bytes = 16) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global),
                "r"(bytes)
                : "memory");
 }
+// after it all copies of this thread have come
 __device__ __forceinline__ void copies_arrived() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// bulk copies to shared memory that a barrier counts; bytes are a multiple of 16
-__device__ __forceinline__ void barrier_init(uint32_t barrier) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+// blocks of a cluster: a barrier for all their threads, and a word of another's memory
+__device__ __forceinline__ void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void barriers_ready() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+__device__ __forceinline__ void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-__device__ __forceinline__ void expect(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
-}
-__device__ __forceinline__ void copy_bulk(uint32_t shared, const void* global, uint32_t bytes,
-                                          uint32_t barrier, uint64_t policy) {
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-      "[%0], [%1], %2, [%3], %4;" ::"r"(shared),
-      "l"(global), "r"(bytes), "r"(barrier), "l"(policy)
-      : "memory");
-}
-__device__ __forceinline__ void wait_for(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nagain_%=:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra again_%=;\n}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
+__device__ __forceinline__ uint32_t word_of(uint32_t shared, int rank) {
+  uint32_t there, word;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared), "r"(rank));
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(word) : "r"(there) : "memory");
+  return word;
 }
 
 // c += a b of one tile, 16 rows of W by 8 of x, 32 columns of int8 or 16 of floats
@@ -89,6 +76,11 @@ __device__ __forceinline__ void mma_float16(float (&c)[4], const uint32_t* a, co
       "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+template <class T> __device__ __forceinline__ T from_bits(uint32_t word) {
+  if constexpr (T(0.5f) != 0) return __uint_as_float(word);
+  else return word;
 }
 
 // programmatic dependent launch: both do nothing in a launch without it

@@ -2,15 +2,24 @@
 
 from dataclasses import dataclass
 
+from tercet.errors import UnsupportedError
+
 MOST_TOKENS = 16
 # columns that may share a scale, where a row has several
 GROUPS = (32, 64, 128, 256, 512, 1024)
-_UNIT_BYTES, _STEP_COLUMNS, _ROWS = 512, 32, 16
+_STEP_COLUMNS, _ROWS = 32, 16
 _TILE = 8  # rows of x that one mma takes
-_RING = 2048  # where the rings start: scales of x and barriers come first
-_SLOT_PITCH, _SCALES_BYTES = 20, 64
+PIECE_UNITS = 4  # of a row-block
+# the longest rows of 16-bit floats of which 16 fit the shared memory of eight blocks
+MOST_COLUMNS = 53248
+_SLOT_PITCH = 20
 _SHARED = 227 * 1024
-_STAGES, _MOST_WARPS, _LEAST_WARPS = 2, 16, 8
+_MOST_WARPS = 16
+_UNIT_BYTES, _PIECES = 512, 2  # of codes; pieces that a warp has under way
+# x that a block takes without sharing K with another: so much, or a part of its weights
+_SMALL_X, _PART_OF_WEIGHTS = 64 * 1024, 3
+# weights that the L2 is asked to hold before their kernel may read x
+_AHEAD_BYTES = 24_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,50 +27,43 @@ class Plan:
     """How a product is cut up.
 
     Attributes:
-        blocks: in the grid; each takes a run of row-blocks.
-        warps: a block; they split K.
-        stages: pieces of a row-block that a warp has under way.
-        early: stages asked for before the kernel ahead has ended, where that is allowed.
-        rehearse: whether to run the code once for nothing while the first weights come, so that
-            it comes from memory with them.
+        clusters: of blocks in the grid; each takes a run of row-blocks.
+        ranks: blocks of a cluster, 1, 2, 4 or 8; they split K.
+        warps_k: warps of a block that split its part of K.
+        warps_n: as many such rows of warps; they take the row-blocks in turn. 16 warps in all.
+        ahead: row-blocks of a warp that go to the L2 before the kernel ahead has ended.
     """
 
-    blocks: int
-    warps: int = 8
-    stages: int = _STAGES
-    early: int = _STAGES
-    rehearse: bool = True
+    clusters: int
+    ranks: int
+    warps_k: int
+    warps_n: int
+    ahead: int = 0
+
+    def warp_units(self, units: int) -> int:
+        """Units of a row-block that a warp takes: whole pieces."""
+        return -(-units // (self.ranks * self.warps_k * PIECE_UNITS)) * PIECE_UNITS
 
 
 @dataclass(frozen=True, kw_only=True)
-class Piece:
-    """What a warp fetches at once: `units` units of a row-block, with the scales of their groups.
+class Needs:
+    """Bytes of shared memory that a product takes.
 
     Attributes:
-        units: of 512 bytes each.
-        stage_bytes: in shared memory.
-        row_bytes: of one row of x against it, in shared memory.
-        sum_bytes: of the sums of x that zero points need, in shared memory.
-        one_slot: whether the warps add to one sum: integers.
+        x: of a unit, for one row of x.
+        sums: of a unit, for the sums of x that zero points need.
+        scales: of a warp, for scales and zero points of groups.
     """
 
-    units: int
-    stage_bytes: int
-    row_bytes: int
-    sum_bytes: int = 0
-    one_slot: bool = False
+    x: int
+    sums: int = 0
+    scales: int = 0
 
 
-def piece_of(
-    m: int,
-    bits: int,
-    x_bytes: int,
-    groups: int = 1,
-    group_steps: int = 1,
-    scale_bytes: int = 2,
-    zeros: bool = False,
-) -> Piece:
-    """The piece of such a product; the same arithmetic as in decode_launch.cuh.
+def needs_of(
+    m: int, bits: int, x_bytes: int, groups: int = 1, group_steps: int = 1, zeros: bool = False
+) -> Needs:
+    """What such a product needs; the same arithmetic as `Pace` in decode.cuh.
 
     Args:
         m: rows of x, at most 16.
@@ -69,57 +71,82 @@ def piece_of(
         x_bytes: of an element of x as it is multiplied.
         groups: scales a row of W.
         group_steps: columns a scale, where there are several, over 32; a power of two.
-        scale_bytes: of one.
         zeros: whether each has a zero point.
     """
     steps, tiles = 8 // bits, -(-m // _TILE)
-    # as many as leave registers for more than x
-    units = 2 if steps * 2 * x_bytes * tiles > (15 if groups > 1 or zeros else 16) else 4
-    stage_bytes = units * _UNIT_BYTES
-    if groups > 1 or zeros:
-        touched = min((units * steps - 1) // group_steps + 2, groups)
-        stage_bytes += touched * _ROWS * scale_bytes * (2 if zeros else 1)
-    return Piece(
-        units=units,
-        stage_bytes=-(-stage_bytes // 128) * 128,
-        row_bytes=units * steps * _STEP_COLUMNS * x_bytes + 16,
-        sum_bytes=units * steps * tiles * _TILE * 4 if zeros else 0,
-        one_slot=x_bytes == 1 and groups == 1 and not zeros,
+    runs = steps if zeros or group_steps < steps else 1
+    scales = PIECE_UNITS * runs * _ROWS * 4 if groups > 1 or zeros else 0
+    return Needs(
+        x=steps * _STEP_COLUMNS * x_bytes,
+        sums=steps * tiles * _TILE * 4 if zeros else 0,
+        scales=scales * (2 if zeros else 1),
     )
 
 
-def shared_bytes(m: int, row_blocks: int, plan: Plan, piece: Piece) -> int:
-    """Shared memory of a block; the same arithmetic as `Places` in decode.cuh."""
-    rows = -(-row_blocks // plan.blocks)
-    warp = plan.stages * piece.stage_bytes + m * piece.row_bytes + piece.sum_bytes
-    return _RING + plan.warps * warp + rows * _row_bytes(m, plan.warps, piece)
+def shared_bytes(m: int, row_blocks: int, units: int, plan: Plan, needs: Needs) -> int:
+    """Shared memory of a block; the same arithmetic as `places_of` in decode_launch.cuh."""
+    rows = -(-row_blocks // plan.clusters)
+    here = plan.warps_k * plan.warp_units(units)
+    x = m * (here * needs.x + 16) + here * needs.sums
+    slots = rows * plan.warps_k * m * _SLOT_PITCH * 4
+    return 64 + -(-rows * 64 // 128) * 128 + x + slots + plan.warps_k * plan.warps_n * needs.scales
 
 
-def _row_bytes(m: int, warps: int, piece: Piece) -> int:
-    return (1 if piece.one_slot else warps) * m * _SLOT_PITCH * 4 + _SCALES_BYTES
+def plan_for(m: int, row_blocks: int, units: int, needs: Needs, processors: int) -> Plan:
+    """A block a multiprocessor, or two small ones for a single token, with two pieces a warp.
 
-
-def plan_for(m: int, row_blocks: int, units: int, piece: Piece, processors: int) -> Plan:
-    """A block a multiprocessor, with a warp for each piece of a row-block, up to 16.
-
-    Two stages: 32 to 64 KiB a multiprocessor keep the memory busy, and x and code, which come the
-    same way, wait behind all that is asked for.
+    Blocks share K where each would need more of x than it has time to load, four and eight only
+    where less does not fit.
 
     Args:
         m: rows of x, at most 16.
         row_blocks, units: of W.
-        piece: as `piece_of` has it.
+        needs: as `needs_of` has it.
         processors: multiprocessors of the GPU.
     """
-    pieces = -(-units // piece.units)
-    for most_warps in (_MOST_WARPS, _MOST_WARPS // 2):
-        warps = min(most_warps, pieces)
-        # several narrow blocks make up for one
-        blocks = min(row_blocks, processors * max(1, _LEAST_WARPS // warps))
-        plan = Plan(blocks=blocks, warps=warps, stages=_STAGES)
-        room = _SHARED // max(1, _LEAST_WARPS // warps)
-        if shared_bytes(m, row_blocks, plan, piece) <= room:
-            return plan
-    fixed = shared_bytes(m, 0, plan, piece)
-    most = (room - fixed) // _row_bytes(m, plan.warps, piece)
-    return Plan(blocks=-(-row_blocks // most), warps=plan.warps, stages=_STAGES)
+    pieces = -(-units // PIECE_UNITS)
+    weights = row_blocks * units * _UNIT_BYTES
+    most_x = max(_SMALL_X, weights // processors // _PART_OF_WEIGHTS)
+    per = 2 if m == 1 and row_blocks * pieces >= 2 * _MOST_WARPS * processors else 1
+    rounds = 1
+    while rounds <= row_blocks:
+        for ranks in (1, 2, 4, 8):
+            if ranks == 1 and pieces > 1 and m * units * needs.x > most_x:
+                continue
+            # clusters of four and more leave some multiprocessors over
+            blocks = rounds * per * (processors if ranks < 4 else processors * 9 // 10)
+            clusters = min(row_blocks, max(1, blocks // ranks))
+            rows = -(-row_blocks // clusters)
+            for warps_k, warps_n in _dealt(m, -(-pieces // ranks), rows, _MOST_WARPS // per):
+                in_turn = -(-rows // warps_n)
+                plan = Plan(
+                    clusters=clusters,
+                    ranks=ranks,
+                    warps_k=warps_k,
+                    warps_n=warps_n,
+                    ahead=min(in_turn, in_turn * _AHEAD_BYTES // weights),
+                )
+                if shared_bytes(m, row_blocks, units, plan, needs) <= _SHARED:
+                    return plan
+        rounds *= 2
+    raise UnsupportedError(
+        f"decode: {m} tokens against {units} units of {needs.x} bytes of x do not fit the shared "
+        f"memory: at most {MOST_COLUMNS} columns are taken"
+    )
+
+
+def _dealt(m: int, share: int, rows: int, most_warps: int) -> list[tuple[int, int]]:
+    """(warps_k, warps_n) to go over `rows` row-blocks of `share` pieces, the shortest first.
+
+    Of those that are equally short the first has many warps along K for a single token, whose sums
+    are soon added, and few for more.
+    """
+    found = list[tuple[int, int, int, int]]()
+    most = min(most_warps, max(_MOST_WARPS // 2, share * rows // _PIECES))
+    for warps_n in (1, 2, 4, 8, 16):
+        for warps_k in range(1, min(share, most // warps_n) + 1):
+            each = -(-share // warps_k)
+            if -(-share // each) == warps_k and warps_n <= rows:
+                length = each * -(-rows // warps_n)
+                found.append((length, -warps_k if m == 1 else warps_k, warps_k, warps_n))
+    return [(warps_k, warps_n) for _, _, warps_k, warps_n in sorted(found)]

@@ -1,6 +1,6 @@
-// Rows of x into shared memory: a row of `width` columns (a multiple of 32, zero past the end of x)
-// every `stride` bytes, so that eight rows lie in different banks. Copied as they are; or rows of
-// floats become int8 codes by kernel/device/row_codes.py.
+// Rows of x into shared memory, by all threads of a block: a row of the block's columns (zero past the end
+// of x) every `stride` bytes, so that eight rows lie in different banks. Copied; or
+// rows of floats become int8 codes by kernel/device/row_codes.py.
 #pragma once
 #include "decode_machine.cuh"
 
@@ -10,30 +10,88 @@ struct Rows {
   int type;         // 0 float32, 1 float16, 2 bfloat16, 3 int8
   int count;        // rows
   int first, end;   // columns to take: [first, end), cut at the end of x
-  int width;        // columns staged
+  int share;        // columns of a warp, a multiple of 128
   int stride;       // bytes from row to row in shared memory
 };
+
+// the odd, or the even, of four 16-bit elements
+__device__ __forceinline__ uint32_t odd(uint32_t low, uint32_t high) {
+  return __byte_perm(low, high, 0x7632);
+}
+__device__ __forceinline__ uint32_t even(uint32_t low, uint32_t high) {
+  return __byte_perm(low, high, 0x5410);
+}
 
 __device__ __forceinline__ bool lies_well(const Rows& rows, int bytes) {
   return ((reinterpret_cast<uint64_t>(rows.x) | (rows.pitch * bytes)) & 15) == 0;
 }
 
-// a warp copies its columns as they are, in elements of X
-template <class X> __device__ __forceinline__ void stage(const Rows& rows, unsigned char* to) {
-  constexpr int EACH = 16 / sizeof(X);
-  const int lane = threadIdx.x % 32;
-  const X* x = static_cast<const X*>(rows.x);
-  const bool well = lies_well(rows, sizeof(X));
-  for (int m = 0; m < rows.count; m++) {
-    for (int k = lane * EACH; k < rows.width; k += 32 * EACH) {
-      X* there = reinterpret_cast<X*>(to + m * rows.stride) + k;
-      const X* from = x + m * rows.pitch + rows.first + k;
-      const int left = min(EACH, max(0, rows.end - rows.first - k));
-      if (well) {
-        copy_async(shared_address(there), left > 0 ? from : x, left * sizeof(X));
-      } else {
+// Warps y of a block share the columns, warps z the rows: a warp goes over its chunks of `each` columns.
+struct Walk {
+  int row, column, first, last, each;
+  __device__ Walk(const Rows& rows, int each) : each(each) {
+    first = threadIdx.y * rows.share + threadIdx.x * each, last = (threadIdx.y + 1) * rows.share;
+    column = first, row = first < last ? threadIdx.z : 1 << 24;
+  }
+  __device__ __forceinline__ void advance() {
+    column += 32 * each;
+    if (column >= last) column = first, row += blockDim.z;
+  }
+};
+
+// int8 codes, copied as they are; under way until the thread's copies have come
+__device__ __forceinline__ void stage(const Rows& rows, int8_t, unsigned char* to) {
+  const int8_t* x = static_cast<const int8_t*>(rows.x);
+  const bool well = lies_well(rows, 1);
 #pragma unroll 1
-        for (int j = 0; j < EACH; j++) there[j] = j < left ? from[j] : X(0);
+  for (Walk at(rows, 16); at.row < rows.count; at.advance()) {
+    unsigned char* there = to + at.row * rows.stride + at.column;
+    const int8_t* from = x + at.row * rows.pitch + rows.first + at.column;
+    const int left = min(16, max(0, rows.end - rows.first - at.column));
+    if (well) {
+      copy_async(shared_address(there), left > 0 ? from : x, left);
+    } else {
+#pragma unroll 1
+      for (int j = 0; j < 16; j++) there[j] = j < left ? from[j] : 0;
+    }
+  }
+}
+
+// 16-bit floats, of each 16 the odd ones first; a thread has several chunks of 16 under way
+template <class X> __device__ __forceinline__ void stage(const Rows& rows, X, unsigned char* to) {
+  constexpr int AT_ONCE = 4;
+  const uint16_t* x = static_cast<const uint16_t*>(rows.x);
+  const bool well = lies_well(rows, 2);
+  Walk at(rows, 16);
+#pragma unroll 1
+  while (at.row < rows.count) {
+    uint4 raw[AT_ONCE][2];
+    Walk ahead = at;
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++, ahead.advance()) {
+      const uint16_t* from = x + ahead.row * rows.pitch + rows.first + ahead.column;
+#pragma unroll
+      for (int half = 0; half < 2; half++) {
+        raw[i][half] = make_uint4(0, 0, 0, 0);
+        if (ahead.row < rows.count && well && rows.end - rows.first - ahead.column >= 16)
+          raw[i][half] = *reinterpret_cast<const uint4*>(from + half * 8);
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++, at.advance()) {
+      if (at.row >= rows.count) continue;
+      const int left = rows.end - rows.first - at.column;
+      unsigned char* there = to + at.row * rows.stride + at.column * 2;
+      if (well && left >= 16) {
+        const uint4 a = raw[i][0], b = raw[i][1];
+        uint4* const chunks = reinterpret_cast<uint4*>(there);
+        chunks[0] = make_uint4(odd(a.x, a.y), odd(a.z, a.w), odd(b.x, b.y), odd(b.z, b.w));
+        chunks[1] = make_uint4(even(a.x, a.y), even(a.z, a.w), even(b.x, b.y), even(b.z, b.w));
+      } else {
+        const uint16_t* from = x + at.row * rows.pitch + rows.first + at.column;
+        uint16_t* const places = reinterpret_cast<uint16_t*>(there);
+#pragma unroll 1
+        for (int j = 0; j < 16; j++) places[(j % 2 ? 0 : 8) + j / 2] = j < left ? from[j] : 0;
       }
     }
   }
@@ -50,18 +108,18 @@ __device__ __forceinline__ void widen(const uint4& raw, int type, float (&v)[8])
 // A NaN has larger bits than any number, so it stays. Several loads are under way at a time.
 __device__ __forceinline__ void find_largest(const Rows& rows, uint32_t* largest) {
   const bool well = rows.type != 0 && lies_well(rows, 2);
-  const int vectors = well ? rows.end / 8 : 0;
+  const int vectors = well ? rows.end / 8 : 0, thread = thread_of_block(), threads = threads_of_block();
 #pragma unroll 1
   for (int m = 0; m < rows.count; m++) {
     const uint4* from =
         reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(rows.x) + m * rows.pitch);
     uint32_t pair = 0;
 #pragma unroll 1
-    for (int v = threadIdx.x; v < vectors; v += 4 * blockDim.x) {
+    for (int v = thread; v < vectors; v += 4 * threads) {
       uint4 raw[4];
 #pragma unroll
       for (int i = 0; i < 4; i++) {
-        const int at = v + i * blockDim.x;
+        const int at = v + i * threads;
         raw[i] = at < vectors ? from[at] : make_uint4(0, 0, 0, 0);
       }
 #pragma unroll
@@ -73,10 +131,10 @@ __device__ __forceinline__ void find_largest(const Rows& rows, uint32_t* largest
     uint32_t top = __float_as_uint(number_of(max(pair >> 16, pair & 0xffffu), rows.type));
     if (!vectors) top = 0;
 #pragma unroll 4
-    for (int k = vectors * 8 + threadIdx.x; k < rows.end; k += blockDim.x)
+    for (int k = vectors * 8 + thread; k < rows.end; k += threads)
       top = max(top, __float_as_uint(number_at(rows.x, m * rows.pitch + k, rows.type)) & 0x7fffffffu);
     top = __reduce_max_sync(~0u, top);
-    if (threadIdx.x % 32 == 0) atomicMax(&largest[m], top);
+    if (threadIdx.x == 0) atomicMax(&largest[m], top);
   }
 }
 
@@ -104,34 +162,32 @@ struct Coder {
   }
 };
 
-// int8 codes of a warp's columns of float rows whose scales are known, eight columns a lane
+// int8 codes of float rows whose scales are known; a thread has several chunks of 8 under way
 __device__ __forceinline__ void stage_codes(const Rows& rows, const float* scale, unsigned char* to) {
   const bool well = rows.type != 0 && lies_well(rows, 2);
-  const int lane = threadIdx.x % 32, chunks = rows.width / 256 + (rows.width % 256 > 0);
   constexpr int AT_ONCE = 2;
+  Walk at(rows, 8);
 #pragma unroll 1
-  for (int first = 0; first < rows.count * chunks; first += AT_ONCE) {
+  while (at.row < rows.count) {
     uint4 raw[AT_ONCE];
-    int row[AT_ONCE], column[AT_ONCE], left[AT_ONCE];
+    Walk ahead = at;
 #pragma unroll
-    for (int i = 0; i < AT_ONCE; i++) {
-      row[i] = (first + i) / chunks, column[i] = ((first + i) % chunks * 32 + lane) * 8;
-      left[i] = row[i] < rows.count && column[i] < rows.width ? rows.end - rows.first - column[i] : -8;
-      if (well && left[i] >= 8)
+    for (int i = 0; i < AT_ONCE; i++, ahead.advance())
+      if (ahead.row < rows.count && well && rows.end - rows.first - ahead.column >= 8)
         raw[i] = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(rows.x) +
-                                                 row[i] * rows.pitch + rows.first + column[i]);
-    }
+                                                 ahead.row * rows.pitch + rows.first + ahead.column);
 #pragma unroll
-    for (int i = 0; i < AT_ONCE; i++) {
-      if (row[i] >= rows.count || column[i] >= rows.width) continue;
-      const Coder coder(scale[row[i]]);
+    for (int i = 0; i < AT_ONCE; i++, at.advance()) {
+      if (at.row >= rows.count) continue;
+      const int left = rows.end - rows.first - at.column;
+      const Coder coder(scale[at.row]);
       float v[8];
-      if (well && left[i] >= 8) {
+      if (well && left >= 8) {
         widen(raw[i], rows.type, v);
       } else {
-        const int64_t at = row[i] * rows.pitch + rows.first + column[i];
+        const int64_t from = at.row * rows.pitch + rows.first + at.column;
 #pragma unroll
-        for (int j = 0; j < 8; j++) v[j] = j < left[i] ? number_at(rows.x, at + j, rows.type) : 0.f;
+        for (int j = 0; j < 8; j++) v[j] = j < left ? number_at(rows.x, from + j, rows.type) : 0.f;
       }
       uint32_t words[2] = {0, 0};
       if (coder.ordinary) {
@@ -146,7 +202,7 @@ __device__ __forceinline__ void stage_codes(const Rows& rows, const float* scale
           for (int k = 0; k < 7; k++) v[k] = v[k + 1];
         }
       }
-      *reinterpret_cast<uint2*>(to + row[i] * rows.stride + column[i]) = make_uint2(words[0], words[1]);
+      *reinterpret_cast<uint2*>(to + at.row * rows.stride + at.column) = make_uint2(words[0], words[1]);
     }
   }
 }

@@ -3,6 +3,15 @@
 #pragma once
 #include "decode_machine.cuh"
 
+// where things lie in shared memory, in bytes
+struct Places {
+  static constexpr int ROWS_SCALE = 0, SCALES = 64;
+  static constexpr int SLOT_PITCH = 20;  // words from one row of x to the next: no bank conflicts
+  int x, row_stride, slots, x_sums;
+  int scales;  // of groups, with zero points, for each warp
+  int end;
+};
+
 struct Task {
   const uint4* codes;       // [row_blocks, units, 32]
   const void* scale;        // [row_blocks, groups, 16]
@@ -17,31 +26,22 @@ struct Task {
   int units, groups;
   int group_steps_log2;     // a group is 32 * 2^this columns
   int scale_type, x_type, bias_type, residual_type, y_type;
-  int rows_each, rows_more; // row-blocks of a block; of the first rows_more blocks one more
-  int warp_units;           // units of a row-block that a warp takes
-  int stages, stage_bytes;  // of a warp's ring
-  int early;                // stages to ask for before the kernel ahead has ended
-  int dependent;            // whether it may still run
-  int rehearse;             // whether to run the code once for nothing while the weights come
+  int warp_units;           // units of a row-block that a warp takes, a multiple of a piece
+  int rows_each, rows_more; // row-blocks of a cluster; of the first rows_more clusters one more
+  int rows_most;            // and so of any
+  unsigned rows_inverse;    // 2^23 over that, rounded up
+  int ahead;                // of a warp's row-blocks, as many go to the L2 before the kernel ahead ends
+  int dependent;            // whether the kernel ahead may still run
   float factor;             // sums are products times 1 / factor
+  Places places;
 };
 
-// where things lie in shared memory, in bytes
-struct Places {
-  static constexpr int ROWS_SCALE = 0, SCALES_BARRIER = 64, BARRIERS = 72, RING = 2048;
-  static constexpr int SLOT_PITCH = 20;  // words from one row of x to the next: no bank conflicts
-  int row_stride, x, scales, slots, x_sums, end;
-  __host__ __device__ Places(const Task& task, int warps, int row_bytes, int sum_bytes,
-                             bool shared_slots) {
-    row_stride = row_bytes + 16;
-    x = RING + warps * task.stages * task.stage_bytes;
-    const int rows = task.rows_each + (task.rows_more > 0);
-    scales = x + warps * task.m * row_stride;
-    slots = scales + rows * 64;
-    x_sums = slots + rows * (shared_slots ? 1 : warps) * task.m * SLOT_PITCH * 4;
-    end = x_sums + warps * sum_bytes;
-  }
+// Grid: cluster y, block x of a cluster; they split K. Threads: lane x of a warp; warps y of a block
+// split its part of K, warps z take row-blocks in turn.
+struct Launch {
+  int bits, clusters, ranks, warps_k, warps_n;
 };
 
-// what scales belong to: whole rows of W, groups of columns, or groups that have zero points too
-enum Scales { OF_ROWS, OF_GROUPS, WITH_ZEROS };
+// what scales belong to: whole rows of W; groups of whole units of columns; smaller groups; or groups
+// that have zero points too, of any size
+enum Scales { OF_ROWS, OF_UNITS, OF_STEPS, WITH_ZEROS };

@@ -4,7 +4,7 @@
 //
 // bfloat16 and float16 have no k32: word 2 h holds columns 4 q .. 4 q + 3 of a half h of 16 columns in
 // lane q = l % 4. Its odd bytes become the first pair of k slots of m16n8k16 and its even bytes the
-// second, and x is held to match.
+// second, and x lies to match: of each 16 columns the odd ones first, then the even ones.
 #pragma once
 #include "decode_machine.cuh"
 
@@ -92,22 +92,13 @@ template <int BITS, int TILES, class X> struct Unit {
     return sum;
   }
 
-  // UNITS units of x in registers, [step][word]; x points to this lane's row in shared memory
-  template <int UNITS>
-  static __device__ __forceinline__ void hold(uint32_t x, int lane,
-                                              uint32_t (&held)[UNITS * STEPS * STEP_WORDS]) {
-    if constexpr (Product<X>::WHOLE) {
-      static_assert(UNITS * STEPS % 2 == 0, "ldmatrix brings two steps");
+  // x in registers, 64 bytes of a row at a time: HELD_UNITS units, [step][word]; x is the address
+  // in shared memory of the 16 bytes of lane / 8, in row lane % 8
+  static constexpr int HELD_UNITS = BYTES < 64 ? 2 : 1;
+  static __device__ __forceinline__ void hold(uint32_t x,
+                                              uint32_t (&held)[HELD_UNITS * STEPS * STEP_WORDS]) {
 #pragma unroll
-      for (int i = 0; i < UNITS * STEPS / 2; i++) load_matrices(x + i * 64, held + i * 4);
-    } else {
-#pragma unroll
-      for (int i = 0; i < UNITS * STEPS * 2; i++) {
-        const uint2 w = two_words(x + i * 32 + lane % 4 * 8);
-        held[2 * i] = __byte_perm(w.x, w.y, 0x7632);
-        held[2 * i + 1] = __byte_perm(w.x, w.y, 0x5410);
-      }
-    }
+    for (int i = 0; i < HELD_UNITS * BYTES / 64; i++) load_matrices(x + i * 64, held + i * 4);
   }
 
   // sums += the sum of x over a step, in every row of the tile

@@ -22,7 +22,7 @@ from tercet.kernel.select import choose
 from tercet.ops.linear_packed import torch_path
 from tercet.ops.linear_packed.arguments import check, describe, prepared, traits
 from tercet.ops.linear_packed.cases import CASES, inputs, shapes
-from tercet.ops.linear_packed.decode_plan import GROUPS, MOST_TOKENS
+from tercet.ops.linear_packed.decode_plan import GROUPS, MOST_COLUMNS, MOST_TOKENS
 from tercet.ops.linear_packed.reference import magnitude, reference
 
 _FRAGMENTS = "tercet.ops.linear_packed.arguments:as_fragments"
@@ -209,6 +209,39 @@ _BASELINES = (
     Baseline(name="read only", path=f"{_PEERS}:read_only", prepare=f"{_PEERS}:prepare_read_only"),
 )
 
+_SMALL = ("ternary", "nonary", "int3", "int4")
+
+
+def _wgmma(
+    name: str,
+    dtypes: tuple[torch.dtype, ...],
+    activation: str,
+    elements: tuple[str, ...],
+) -> Implementation:
+    """One of those for many tokens on Hopper, which differ in what x is multiplied as."""
+    return Implementation(
+        name=name,
+        requirement=Requirement(
+            devices=("cuda",),
+            dtypes=dtypes,
+            nvcc=True,
+            capability=(9, 0),
+            # sums of int8 by bytes of up to 128 * 128 are held in int32
+            ranges={"M": (17, 2**24), "N": (1, 2**24), "K": (1, 2**17 - 1)},
+            options={
+                "layout": ("fragments",),
+                "activation": (activation,),
+                "element": elements,
+                "group": (0, 64, 128),
+                "zero": (False,),
+            },
+        ),
+        module=f"tercet.ops.linear_packed.{name}",
+        language="cuda",
+        arrange=_FRAGMENTS,
+    )
+
+
 OP = Op(
     name="linear_packed",
     axes=(
@@ -242,7 +275,7 @@ OP = Op(
                 dtypes=(torch.int8, torch.bfloat16, torch.float16),
                 nvcc=True,
                 capability=(9, 0),
-                ranges={"M": (0, MOST_TOKENS)},
+                ranges={"M": (0, MOST_TOKENS), "K": (0, MOST_COLUMNS)},
                 options={
                     "layout": ("fragments",),
                     "element": ("ternary", "nonary", "int3", "int4", "int8"),
@@ -254,47 +287,8 @@ OP = Op(
             language="cuda",
             arrange=_FRAGMENTS,
         ),
-        Implementation(
-            name="cuda_wgmma",
-            requirement=Requirement(
-                devices=("cuda",),
-                dtypes=(*FLOATS, torch.int8),
-                nvcc=True,
-                capability=(9, 0),
-                # sums of bytes of up to 128 * 128 are held in int32
-                ranges={"M": (17, 2**24), "N": (1, 2**24), "K": (1, 2**17 - 1)},
-                options={
-                    "layout": ("fragments",),
-                    "activation": ("int8",),
-                    "element": ("ternary", "nonary", "int2", "int3", "int4", "int8"),
-                    "group": (0, 64, 128),
-                    "zero": (False,),
-                },
-            ),
-            module="tercet.ops.linear_packed.cuda_wgmma",
-            language="cuda",
-            arrange=_FRAGMENTS,
-        ),
-        Implementation(
-            name="cuda_wgmma_float",
-            requirement=Requirement(
-                devices=("cuda",),
-                dtypes=(torch.bfloat16, torch.float16),
-                nvcc=True,
-                capability=(9, 0),
-                ranges={"M": (17, 2**24), "N": (1, 2**24), "K": (1, 2**24)},
-                options={
-                    "layout": ("fragments",),
-                    "activation": ("none",),
-                    "element": ("ternary", "nonary", "int3", "int4"),
-                    "group": (0, 64, 128),
-                    "zero": (False,),
-                },
-            ),
-            module="tercet.ops.linear_packed.cuda_wgmma_float",
-            language="cuda",
-            arrange=_FRAGMENTS,
-        ),
+        _wgmma("cuda_wgmma", (*FLOATS, torch.int8), "int8", (*_SMALL, "int2", "int8")),
+        _wgmma("cuda_wgmma_float", (torch.bfloat16, torch.float16), "none", _SMALL),
         Implementation(
             name="triton",
             requirement=Requirement(

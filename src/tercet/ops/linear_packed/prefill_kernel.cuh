@@ -1,5 +1,5 @@
-// linear_packed for many tokens on Hopper: y [M, N] = x [M, K] W [N, K]^T, W of 2, 4 or 8 bits, x
-// int8, or bfloat16 or float16 (W of 2 bits is ternary then).
+// linear_packed for many tokens on Hopper: y [M, N] = x [M, K] W [N, K]^T, W of 2, 4 or 8 bits.
+// x is int8, or a float of 16 bits (2 bits are ternary then).
 //
 // The product is computed as y^T = W x^T, so that the packed weights are the operand that wgmma
 // takes from registers (prefill_words.cuh). Nothing is ever decoded into memory. x is the operand
@@ -79,13 +79,14 @@ __device__ void consume(const Ring& ring, Walk walk, const Plan& plan, const Res
     const int row0 = (place.n * S::CLUSTER + rank % S::CLUSTER) * S::ROWS + block * 16;
     Factors<typename S::Own> factors;
     factors.load(result, token0, row0);
+    const int stages = walk.last - walk.first;
     if constexpr (S::GROUP > 0) {
       float totals[S::MB][S::T / 2];
-      multiply_groups<S>(totals, feed, lead, result, block, walk.last - walk.first);
+      multiply_groups<S>(totals, feed, lead, result, block, stages);
       write<S>(totals, factors, result, y_map, token0, row0, turn);
     } else {
       Sums<S> sums;
-      multiply<S>(sums, feed, lead, walk.last - walk.first);
+      multiply<S>(sums, feed, lead, stages);
       if constexpr (S::SPLIT > 1) {
         Sums<typename S::Own> own;
         meet_sums<S>(own, sums, ring.meeting, ring.arrived, rank);

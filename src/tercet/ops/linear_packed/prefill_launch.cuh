@@ -86,8 +86,6 @@ int launch_shape(int shape, const Call& call, const Plan& plan, const Result& re
   if constexpr (GROUP == 0) switch (shape) {
       case 0: SHAPE(2, 128, 1);
       case 1: SHAPE(2, 128, 2);
-      case 2: SHAPE(1, 256, 1);
-      case 3: SHAPE(1, 256, 2);
       case 5: SHAPE(2, 64, 1);
       case 7: SHAPE(2, 32, 1);
       case 8: SHAPE(1, 64, 1, 2);
@@ -96,6 +94,10 @@ int launch_shape(int shape, const Call& call, const Plan& plan, const Result& re
       case 11: SHAPE(2, 64, 1, 4);
       case 12: SHAPE(1, 128, 1, 2);
       case 13: SHAPE(1, 128, 1, 4);
+    }
+  if constexpr (GROUP == 0 && X == INT8) switch (shape) {
+      case 2: SHAPE(1, 256, 1);
+      case 3: SHAPE(1, 256, 2);
     }
 #undef SHAPE
   return cudaErrorInvalidValue;

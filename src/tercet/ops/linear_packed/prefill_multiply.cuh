@@ -26,7 +26,6 @@ template <class S>
 __device__ void product(typename S::Sum (&sums)[S::T / 2], const uint32_t (&a)[4], uint64_t x,
                         bool add) {
   if constexpr (S::X == INT8) wgmma::product_s8<S::T>(sums, a, x, add);
-  if constexpr (S::X == E4M3) wgmma::product_e4m3<S::T>(sums, a, x, add);
   if constexpr (S::X == FLOAT16) wgmma::product_f16<S::T>(sums, a, x, add);
   if constexpr (S::X == BFLOAT16) wgmma::product_bf16<S::T>(sums, a, x, add);
 }
@@ -168,50 +167,47 @@ struct GroupScales {
   }
 };
 
-// totals: of all groups of `stages` stages, times the rows' scales. While one group of warps scales
-// its sums the tensor cores run the products of the other; the operands of the next products are
-// ready before these have ended.
+// totals: of all groups of `stages` stages, times the rows' scales. The operands of the next products
+// are ready before these have ended.
 template <class S>
 __device__ void multiply_groups(float (&totals)[S::MB][S::T / 2], Feed<S>& feed, Lead<S>& lead,
                                 const Result& result, int block, int stages) {
-  constexpr int STARTS = 4 / S::JOIN;                   // a stage
-  constexpr bool WHOLE = S::JOIN == S::GROUP / 32;      // or half a group is started at once
-  static_assert(WHOLE || (STARTS == 2 && S::GROUPS == 1));
+  constexpr int STARTS = 4 / S::JOIN, TURN = STARTS < 2 ? 2 : STARTS;  // operands take turns
   Sums<S> sums;
   Operands<S> operands[2];
-  const int starts = stages * STARTS;
 #pragma unroll
   for (int i = 0; i < S::MB * S::T / 2; i++) totals[i / (S::T / 2)][i % (S::T / 2)] = 0.f;
   feed.open(stages);
   feed.prepare(operands[0], 0);
-  for (int pair = 0; pair < starts; pair += 2)
+  for (int k = 0; k < stages; k += TURN / STARTS)
 #pragma unroll
-    for (int which = 0; which < 2; which++) {
-      if (which == 1 && pair + 1 == starts) break;
-      const int step = STARTS == 2 ? which * S::JOIN : 0, stage = feed.ring.stage;
-      const bool first = WHOLE || which == 0, last = WHOLE || which == 1;  // of the group
+    for (int i = 0; i < TURN; i++) {
+      if (STARTS == 1 && i == 1 && k + 1 == stages) break;
+      const int step = i * S::JOIN % 4, stage = feed.ring.stage;
+      const bool first = step * 32 % S::GROUP == 0;
+      const bool last = (step + S::JOIN) * 32 % S::GROUP == 0;
       const bool stage_ends = step + S::JOIN == 4;
       GroupScales<S> scales;
-      feed.start(sums, operands[which], step, first);
-      if (last) scales.load(feed.ring, block, S::GROUPS == 2 ? which : 0, result.w_scale_type);
+      feed.start(sums, operands[i % 2], step, first);
+      if (last) scales.load(feed.ring, block, step * 32 / S::GROUP, result.w_scale_type);
       feed.pass(step);
       if (!first) wgmma::wait<1>();
-      feed.prepare(operands[1 - which], stage_ends ? 0 : step + S::JOIN);
-      if (stage_ends) lead.count(pair + which == starts - 1);
+      feed.prepare(operands[1 - i % 2], (step + S::JOIN) % 4);
+      if (stage_ends) lead.count((STARTS == 1 ? k + i : k) == stages - 1);
       if (!last) continue;
       float scale[S::MB][2];
 #pragma unroll
-      for (int i = 0; i < S::MB * 2; i++)
-        scale[i / 2][i % 2] = scales.of(i / 2, i % 2, result.w_scale_type);
+      for (int row = 0; row < S::MB * 2; row++)
+        scale[row / 2][row % 2] = scales.of(row / 2, row % 2, result.w_scale_type);
       wgmma::wait<0>();
       if (stage_ends) feed.release(stage);
 #pragma unroll
       for (int mb = 0; mb < S::MB; mb++) {
         wgmma::pin(sums[mb]);
 #pragma unroll
-        for (int i = 0; i < S::T / 2; i++)
-          totals[mb][i] = __fmaf_rn(static_cast<float>(sums[mb][i]), scale[mb][i / 2 % 2],
-                                    totals[mb][i]);
+        for (int j = 0; j < S::T / 2; j++)
+          totals[mb][j] = __fmaf_rn(static_cast<float>(sums[mb][j]), scale[mb][j / 2 % 2],
+                                    totals[mb][j]);
       }
     }
 }

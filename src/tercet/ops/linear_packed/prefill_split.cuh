@@ -1,7 +1,6 @@
 // A tile whose columns are split among the blocks of a cluster: sums meet in shared memory.
 //
-// Each block sends every other one the sums of the tokens that this one finishes, T / SPLIT of them.
-// They are added in an order that depends on nothing but the plan.
+// Each block sends every other one the sums of the tokens that this one finishes, T / SPLIT. They are added in an order that depends on nothing but the plan.
 #pragma once
 #include "mbarrier.cuh"
 #include "prefill_shape.cuh"
@@ -29,7 +28,8 @@ __device__ void meet_sums(Sums<typename S::Own>& own, const Sums<S>& sums, uint3
   for (int to = 0; to < S::SPLIT; to++) {
     if (to == rank) {
 #pragma unroll
-      for (int i = 0; i < S::MB * OWN; i++) own[i / OWN][i % OWN] = sums[i / OWN][to * OWN + i % OWN];
+      for (int i = 0; i < S::MB * OWN; i++)
+        own[i / OWN][i % OWN] = sums[i / OWN][to * OWN + i % OWN];
       continue;
     }
     const int slot = rank < to ? rank : rank - 1;

@@ -37,8 +37,10 @@ __device__ uint32_t minus(uint32_t a, uint32_t b) {
 // 2 bits are sign and magnitude, 2.0 or -2.0 at the top of either type. More bits are the fraction
 // of a power of two, from which that and the sign's offset are taken; 7 bits are too few for a byte
 // in bfloat16, whose top bit then counts twice: it makes 128 to 256, and is subtracted.
+// `zero` is 0 and the compiler does not know: a mask and a sign's flip are one instruction only
+// where one of their constants is in a register.
 template <int X, int BITS>
-__device__ uint32_t two_numbers(uint32_t halves, int at) {
+__device__ uint32_t two_numbers(uint32_t halves, int at, uint32_t zero) {
   constexpr uint32_t BOTH = 0x00010001;
   constexpr uint32_t ONE = X == FLOAT16 ? 0x6400 * BOTH : 0x4300 * BOTH;  // 1024, 128
   if (BITS == 2) return halves << (14 - at) & 0xC000 * BOTH;
@@ -47,7 +49,7 @@ __device__ uint32_t two_numbers(uint32_t halves, int at) {
   constexpr uint32_t MASK = (1u << BITS) - 1, SIGN = 1u << (BITS - 1);
   // 1024 + 8 and 1024 + 128 in float16, 128 + 8 in bfloat16
   constexpr uint32_t OFFSET = (X == BFLOAT16 ? 0x4308 : 0x6400 + SIGN) * BOTH;
-  return minus<X>((halves >> at & MASK * BOTH) ^ (ONE | SIGN * BOTH), OFFSET);
+  return minus<X>((halves >> at & MASK * BOTH) ^ (zero | ONE | SIGN * BOTH), OFFSET);
 }
 
 template <class S, bool WIDE = S::X_SIZE == 2>
@@ -77,6 +79,7 @@ struct Words {
 template <class S>
 struct Words<S, true> {
   uint32_t mine, bytes;  // `bytes`: which two of either word, for prmt
+  const uint32_t zero = unknown_zero();
   uint4 near[S::MB], far[S::MB];
   uint32_t halves[S::MB][4];  // of the rows l / 4 and 8 below, near and far
 
@@ -106,7 +109,7 @@ struct Words<S, true> {
 #pragma unroll
         for (int i = 0; i < 4; i++)
           a[part][mb][i] =
-              two_numbers<S::X, S::BITS>(halves[mb][i], (1 - part) * 8 + S::BITS * field);
+              two_numbers<S::X, S::BITS>(halves[mb][i], (1 - part) * 8 + S::BITS * field, zero);
     }
   }
 };

@@ -90,20 +90,41 @@ __device__ inline uint32_t four_bytes(uint32_t a, uint32_t b, uint32_t c, uint32
   return __byte_perm(__byte_perm(a, b, 0x0040), __byte_perm(c, d, 0x0040), 0x5410);
 }
 
-// Philox 4x32-10 (Salmon et al. 2011): the words of one block under a seed
-__device__ inline uint4 philox(uint64_t seed, uint64_t block) {
-  uint32_t c0 = static_cast<uint32_t>(block), c1 = block >> 32, c2 = 0, c3 = 0;
+// Philox 4x32-10 (Salmon et al. 2011): the words of COUNT blocks under a seed; rounds share their keys
+template <int COUNT>
+__device__ void philox(uint64_t seed, const uint64_t (&block)[COUNT], uint4 (&words)[COUNT]) {
   uint32_t k0 = static_cast<uint32_t>(seed), k1 = seed >> 32;
 #pragma unroll
+  for (int i = 0; i < COUNT; i++)
+    words[i] = make_uint4(static_cast<uint32_t>(block[i]), block[i] >> 32, 0, 0);
+#pragma unroll
   for (int round = 0; round < 10; round++) {
-    const uint64_t first = static_cast<uint64_t>(0xD2511F53) * c0;
-    const uint64_t second = static_cast<uint64_t>(0xCD9E8D57) * c2;
-    c0 = static_cast<uint32_t>(second >> 32) ^ c1 ^ k0;
-    c1 = static_cast<uint32_t>(second);
-    c2 = static_cast<uint32_t>(first >> 32) ^ c3 ^ k1;
-    c3 = static_cast<uint32_t>(first);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+      uint4& c = words[i];
+      const uint64_t first = static_cast<uint64_t>(0xD2511F53) * c.x;
+      const uint64_t second = static_cast<uint64_t>(0xCD9E8D57) * c.z;
+      c = make_uint4(static_cast<uint32_t>(second >> 32) ^ c.y ^ k0, static_cast<uint32_t>(second),
+                     static_cast<uint32_t>(first >> 32) ^ c.w ^ k1, static_cast<uint32_t>(first));
+    }
     k0 += 0x9E3779B9;
     k1 += 0xBB67AE85;
   }
-  return make_uint4(c0, c1, c2, c3);
+}
+
+// floor(x / scale + u) of 8 numbers, which share a block's words
+__device__ inline void random_codes(uint32_t (&code)[8], const float (&x)[8], const Divisor& by,
+                                    bool plain, const uint4& words) {
+  float ratio[8];
+  if (plain) {
+#pragma unroll
+    for (int i = 0; i < 8; i++) ratio[i] = by.plainly(x[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 8; i++) ratio[i] = by.ratio(x[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < 8; i++)
+    code[i] = at_random(
+        ratio[i], i / 2 == 0 ? words.x : i / 2 == 1 ? words.y : i / 2 == 2 ? words.z : words.w, i % 2);
 }

@@ -128,9 +128,9 @@ def coded(
         and wide % 16 == 0
         and grads.data_ptr() % 16 == 0
     )
-    scale = None if scale is None else scale.contiguous()
-    if scale is None or not fits or (scale.numel() > 1 and scale.data_ptr() % 16):
+    if scale is None or not fits:
         return triton.coded(grads, scale, x_scale, seed)
+    scale = scale.contiguous()
     codes = torch.empty((m, n), dtype=torch.int8, device=device)
     size = torch.empty(m, dtype=torch.float32, device=device)
     by_column = turned_size = tops = None

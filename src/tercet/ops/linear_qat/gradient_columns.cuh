@@ -41,7 +41,7 @@ struct TurnedTile {
   }
 };
 
-// What 8 numbers of grad are divided by.
+// What the columns of a tile are divided by.
 struct Divisors {
   float minus[SIDE], inverse[SIDE], power[SIDE];
   __device__ void put(int at, const Divisor& divisor) {
@@ -92,25 +92,25 @@ __global__ void __launch_bounds__(TURN_THREADS, TYPE == FLOAT32 ? 2 : 3)
     const uint64_t key = RANDOM ? *seed : 0;
     const uint64_t blocks = (grad.m + 7) / 8;
 #pragma unroll
-    for (int e = 0; e < 8; e++) {
-      const Divisor divisor = divisors[group * 8 + e];
-      float h[8];
+    for (int pair = 0; pair < 8; pair += 2) {
+      const uint64_t first = (n0 + group * 8 + pair) * blocks + m0 / 8 + eight;
+      uint4 words[2];
+      if constexpr (RANDOM) philox(key, {first, first + blocks}, words);
 #pragma unroll
-      for (int r = 0; r < 8; r++)
-        h[r] = __fmul_rn(g[r][e / Vector<TYPE>::WIDTH][e % Vector<TYPE>::WIDTH], by[r]);
-      uint32_t code[8];
-      if constexpr (RANDOM) {
-        const uint4 words = philox(key, (n0 + group * 8 + e) * blocks + m0 / 8 + eight);
+      for (int e = pair; e < pair + 2; e++) {
+        const Divisor divisor = divisors[group * 8 + e];
+        float h[8];
 #pragma unroll
         for (int r = 0; r < 8; r++)
-          code[r] = at_random(
-              plain ? divisor.plainly(h[r]) : divisor.ratio(h[r]),
-              r / 2 == 0 ? words.x : r / 2 == 1 ? words.y : r / 2 == 2 ? words.z : words.w, r % 2);
-      } else {
-        nearest_codes(code, h, divisor, plain);
+          h[r] = __fmul_rn(g[r][e / Vector<TYPE>::WIDTH][e % Vector<TYPE>::WIDTH], by[r]);
+        uint32_t code[8];
+        if constexpr (RANDOM)
+          random_codes(code, h, divisor, plain, words[e - pair]);
+        else
+          nearest_codes(code, h, divisor, plain);
+        tile.put(group * 8 + e, eight * 2, four_bytes(code[0], code[1], code[2], code[3]));
+        tile.put(group * 8 + e, eight * 2 + 1, four_bytes(code[4], code[5], code[6], code[7]));
       }
-      tile.put(group * 8 + e, eight * 2, four_bytes(code[0], code[1], code[2], code[3]));
-      tile.put(group * 8 + e, eight * 2 + 1, four_bytes(code[4], code[5], code[6], code[7]));
     }
   }
   __syncthreads();

@@ -35,9 +35,9 @@ def forward(
         kept = quantize(x.reshape(m, k), "int8")[:2]
         x_codes, x_scale = kept
     y = exact_product(x_codes.reshape(m, k), codes.T)
-    y = y * scale.reshape(-1) * x_scale.reshape(m, 1)
-    if bias is not None:
-        y = y + bias.float()
+    y, rows = y * scale.reshape(-1), x_scale.reshape(m, 1)
+    # with a bias rounded once, as a fused product and sum: the product is exact in float64
+    y = y * rows if bias is None else (y.double() * rows.double() + bias.double()).float()
     return y.to(out_dtype).reshape(*x.shape[:-1], len(codes)), *kept
 
 

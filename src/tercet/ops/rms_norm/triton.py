@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tercet.kernel.launch import as_rows, multiprocessors
+from tercet.kernel.launch import as_rows, fitting_stages, multiprocessors
 from tercet.kernel.tuned import configuration
 
 _DEFAULT = {"ROWS": 1, "WALK": 0, "num_warps": 4}
@@ -158,13 +158,16 @@ def gradient(
     options = dict(
         configuration("rms_norm", "triton", {"M": m, "N": n}, _DEFAULT_GRADIENT, "backward")
     )
-    height, waves = options.pop("ROWS"), options.pop("WAVES")
+    height, waves, block = options.pop("ROWS"), options.pop("WAVES"), triton.next_power_of_2(n)
+    tiles = 2 if grad_total is None else 3
+    tile_bytes = tiles * height * block * total.element_size()
+    options["STAGES"] = fitting_stages(options["STAGES"], tile_bytes)
     programs = min(triton.cdiv(m, height), waves * multiprocessors(total.device))
     part = torch.empty((programs, n), dtype=torch.float32, device=total.device)
     _gradient[(programs,)](
         grads, through, rows, weight.contiguous(), rstd, grad_x, part,
         m, n, grads.stride(0), through.stride(0), rows.stride(0),
-        HAS_GRAD_TOTAL=grad_total is not None, ROWS=height, BLOCK=triton.next_power_of_2(n),
+        HAS_GRAD_TOTAL=grad_total is not None, ROWS=height, BLOCK=block,
         **options,
     )  # fmt: skip
     grad_weight = torch.empty(n, dtype=weight.dtype, device=weight.device)

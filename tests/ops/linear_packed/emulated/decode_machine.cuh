@@ -1,8 +1,7 @@
 // Stands in for decode_machine.cuh, so that a C++ compiler builds decode.cuh for the CPU: threads of a
-// block are fibers that run in turn, and collective operations wait until the others have come.
+// cluster are fibers that run in turn, and collective operations wait until the others have come.
 //
-// Bulk copies land late, when somebody waits for them, or at once: TERCET_EMULATED_LATE. Late finds
-// reads that do not wait, at once finds stages that are asked for while they are still read.
+// Copies to shared memory land when their thread waits for them: a read that does not wait finds nothing.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -16,7 +15,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <map>
 #include <memory>
 #include <vector>
 
@@ -25,9 +23,13 @@ using std::max;
 using std::min;
 
 struct Index {
-  unsigned x;
+  unsigned x, y, z;
 };
-inline Index threadIdx, blockIdx, blockDim;
+inline Index threadIdx, blockIdx, blockDim, gridDim;
+inline int thread_of_block() {
+  return (threadIdx.z * blockDim.y + threadIdx.y) * 32 + threadIdx.x;
+}
+inline int threads_of_block() { return blockDim.z * blockDim.y * 32; }
 
 namespace emulated {
 
@@ -37,18 +39,12 @@ struct Barrier {
 struct Copy {
   uint32_t to;
   const void* from;
-  uint32_t bytes;
-};
-struct Arrivals {
-  int64_t missing = 0;  // bytes
-  bool open = false;
-  uint32_t phases = 0;
-  std::vector<Copy> late;
+  int bytes;
 };
 
 constexpr int STACK = 128 * 1024, SHARED = 227 * 1024;
-alignas(128) inline unsigned char memory[SHARED];
-inline bool late = false;
+constexpr int MOST_RANKS = 8;
+alignas(128) inline unsigned char memories[MOST_RANKS][SHARED];
 inline const char* failure = nullptr;
 inline std::vector<ucontext_t> fibers;
 inline std::vector<std::unique_ptr<char[]>> stacks;
@@ -56,21 +52,25 @@ inline std::vector<bool> done;
 inline ucontext_t home;
 inline std::function<void()> body;
 inline std::vector<Barrier> warps;
-inline Barrier all;
-inline std::map<uint32_t, Arrivals> arrivals;
-inline uint32_t published[64][32][8];
+inline std::vector<Barrier> blocks;
+inline Barrier cluster_in, cluster_out;
+inline std::vector<std::vector<Copy>> copies;  // of a thread, under way
+inline uint32_t published[16 * MOST_RANKS][32][8];
 inline int64_t idle = 0;
 
-// ends the block: this fiber does not run again
+inline int fiber() { return blockIdx.x * threads_of_block() + thread_of_block(); }
+inline unsigned char* memory() { return memories[blockIdx.x]; }
+
+// ends the cluster: this fiber does not run again
 inline void fail(const char* why) {
   failure = why;
-  swapcontext(&fibers[threadIdx.x], &home);
+  swapcontext(&fibers[fiber()], &home);
 }
 inline void yield() {
-  if (++idle > 10'000'000) fail("the block hangs");
-  const unsigned self = threadIdx.x;
-  swapcontext(&fibers[self], &home);
-  threadIdx.x = self;
+  if (++idle > 10'000'000) fail("the cluster hangs");
+  const Index thread = threadIdx, block = blockIdx;
+  swapcontext(&fibers[fiber()], &home);
+  threadIdx = thread, blockIdx = block;
 }
 inline void meet(Barrier& barrier, int count) {
   const int round = barrier.round;
@@ -81,30 +81,33 @@ inline void meet(Barrier& barrier, int count) {
   }
   while (barrier.round == round) yield();
 }
-inline void meet_warp() { meet(warps[threadIdx.x / 32], 32); }
+inline void meet_warp() { meet(warps[fiber() / 32], 32); }
 
 // what every lane of the warp gives, for every lane to read until the next exchange
 template <class F> void exchange(const uint32_t* words, int count, F read) {
-  const int warp = threadIdx.x / 32;
-  std::copy(words, words + count, published[warp][threadIdx.x % 32]);
+  const int warp = fiber() / 32;
+  std::copy(words, words + count, published[warp][threadIdx.x]);
   meet_warp();
   read(published[warp]);
   meet_warp();
 }
 inline void enter() {
   body();
-  done[threadIdx.x] = true;
+  done[fiber()] = true;
   idle = 0;
-  swapcontext(&fibers[threadIdx.x], &home);
+  swapcontext(&fibers[fiber()], &home);
 }
 inline void land(const Copy& copy) {
-  if (copy.to + copy.bytes > SHARED) return fail("a copy past shared memory");
-  std::memcpy(memory + copy.to, copy.from, copy.bytes);
+  if (copy.to + 16 > SHARED) return fail("a copy past shared memory");
+  std::memset(memory() + copy.to, 0, 16);
+  std::memcpy(memory() + copy.to, copy.from, copy.bytes);
 }
-inline void run_block(int threads) {
-  std::memset(memory, 0xA5, SHARED);
-  arrivals.clear();
-  all = {};
+inline void run_cluster() {
+  const int ranks = gridDim.x, each = threads_of_block(), threads = each * ranks;
+  std::memset(memories, 0xA5, ranks * SHARED);
+  copies.assign(threads, {});
+  blocks.assign(ranks, {});
+  cluster_in = cluster_out = {};
   warps.assign(threads / 32, {});
   fibers.assign(threads, {});
   done.assign(threads, false);
@@ -121,13 +124,12 @@ inline void run_block(int threads) {
     for (int t = 0; t < threads; t++) {
       if (done[t]) continue;
       left = true;
-      threadIdx.x = t;
+      threadIdx = {t % 32u, t % each / 32u % blockDim.y, t % each / 32u / blockDim.y};
+      blockIdx.x = t / each;
       swapcontext(&home, &fibers[t]);
       if (failure) return;
     }
   }
-  for (const auto& [at, barrier] : arrivals)
-    if (barrier.open) failure = "a copy that nobody waited for";
 }
 inline int sign_extended(uint32_t word, int byte) { return static_cast<int8_t>(word >> (8 * byte)); }
 inline float as_float(uint32_t bits) {
@@ -145,7 +147,7 @@ template <class Sum, class Dot>
 void mma(Sum (&c)[4], const uint32_t* a, const uint32_t* b, Dot dot) {
   const uint32_t given[6] = {a[0], a[1], a[2], a[3], b[0], b[1]};
   exchange(given, 6, [&](uint32_t (*of)[8]) {
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x;
     for (int i = 0; i < 4; i++)
       for (int quad = 0; quad < 4; quad++)
         for (int half = 0; half < 2; half++)
@@ -157,12 +159,11 @@ void mma(Sum (&c)[4], const uint32_t* a, const uint32_t* b, Dot dot) {
 template <class... Wanted, class... Given>
 cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(Wanted...), Given&&... given) {
   if (config->dynamicSmemBytes > SHARED) return cudaErrorInvalidValue;
-  late = std::getenv("TERCET_EMULATED_LATE") != nullptr;
-  blockDim.x = config->blockDim.x;
+  blockDim = {config->blockDim.x, config->blockDim.y, config->blockDim.z};
+  gridDim = {config->gridDim.x, config->gridDim.y, 1};
   body = [&] { kernel(given...); };
   failure = nullptr;
-  for (blockIdx.x = 0; blockIdx.x < config->gridDim.x && !failure; blockIdx.x++)
-    run_block(config->blockDim.x);
+  for (blockIdx.y = 0; blockIdx.y < gridDim.y && !failure; blockIdx.y++) run_cluster();
   if (failure) std::fprintf(stderr, "%s\n", failure);
   return failure ? cudaErrorLaunchFailure : cudaSuccess;
 }
@@ -175,7 +176,7 @@ cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(Wanted...), 
 #define cudaGetDevice(device) (*(device) = 0, cudaSuccess)
 
 inline void __syncwarp() { emulated::meet_warp(); }
-inline void __syncthreads() { emulated::meet(emulated::all, blockDim.x); }
+inline void __syncthreads() { emulated::meet(emulated::blocks[blockIdx.x], threads_of_block()); }
 inline int __shfl_sync(unsigned, int value, int lane) {
   uint32_t word = value, from = 0;
   emulated::exchange(&word, 1, [&](uint32_t (*of)[8]) { from = of[lane][0]; });
@@ -188,7 +189,6 @@ inline uint32_t __reduce_max_sync(unsigned, uint32_t value) {
   });
   return most;
 }
-inline void atomicAdd(int* at, int value) { *at += value; }
 inline void atomicMax(uint32_t* at, uint32_t value) { *at = max(*at, value); }
 inline float __uint_as_float(uint32_t bits) { return emulated::as_float(bits); }
 inline uint32_t __float_as_uint(float value) { return emulated::as_bits(value); }
@@ -208,60 +208,38 @@ inline uint32_t __vmaxu2(uint32_t a, uint32_t b) {
   return max(a & 0xffffu, b & 0xffffu) | max(a & 0xffff0000u, b & 0xffff0000u);
 }
 
-inline uint64_t read_once() { return 0; }
+inline void fetch_to_l2(const void*, uint32_t) {}
+inline uint4 load_once(const uint4* p) { return *p; }
 inline uint32_t shared_address(const void* p) {
-  return static_cast<const unsigned char*>(p) - emulated::memory;
+  return static_cast<const unsigned char*>(p) - emulated::memory();
 }
 inline void load_matrices(uint32_t at, uint32_t* b) {
   emulated::exchange(&at, 1, [&](uint32_t (*of)[8]) {
-    const int lane = threadIdx.x % 32;
+    const int lane = threadIdx.x;
     for (int i = 0; i < 4; i++)
-      std::memcpy(b + i, emulated::memory + of[8 * i + lane / 4][0] + lane % 4 * 4, 4);
+      std::memcpy(b + i, emulated::memory() + of[8 * i + lane / 4][0] + lane % 4 * 4, 4);
   });
 }
-inline uint4 four_words(uint32_t at) {
-  uint4 v;
-  std::memcpy(&v, emulated::memory + at, 16);
-  return v;
-}
-inline uint2 two_words(uint32_t at) {
-  uint2 v;
-  std::memcpy(&v, emulated::memory + at, 8);
-  return v;
-}
 inline void copy_async(uint32_t shared, const void* global, int bytes = 16) {
-  std::memset(emulated::memory + shared, 0, 16);
-  std::memcpy(emulated::memory + shared, global, bytes);
+  if ((shared | reinterpret_cast<uint64_t>(global)) & 15) return emulated::fail("a copy not of 16 bytes");
+  emulated::copies[emulated::fiber()].push_back({shared, global, bytes});
 }
-inline void copies_arrived() {}
+inline void copies_arrived() {
+  auto& copies = emulated::copies[emulated::fiber()];
+  for (const emulated::Copy& copy : copies) emulated::land(copy);
+  copies.clear();
+}
 
-inline void barrier_init(uint32_t barrier) { emulated::arrivals[barrier] = {}; }
-inline void barriers_ready() {}
-inline void expect(uint32_t barrier, uint32_t bytes) {
-  emulated::Arrivals& there = emulated::arrivals.at(barrier);
-  if (there.open) return emulated::fail("a stage asked for twice");
-  there.open = true, there.missing += bytes;
+inline void cluster_arrive() { emulated::meet(emulated::cluster_in, emulated::fibers.size()); }
+inline void cluster_wait() { emulated::meet(emulated::cluster_out, emulated::fibers.size()); }
+inline uint32_t word_of(uint32_t shared, int rank) {
+  uint32_t word;
+  std::memcpy(&word, emulated::memories[rank] + shared, 4);
+  return word;
 }
-inline void copy_bulk(uint32_t shared, const void* global, uint32_t bytes, uint32_t barrier, uint64_t) {
-  if (!bytes || (shared | bytes | reinterpret_cast<uint64_t>(global)) & 15)
-    return emulated::fail("a bulk copy that is not of 16 bytes");
-  emulated::Arrivals& there = emulated::arrivals.at(barrier);
-  const emulated::Copy copy{shared, global, bytes};
-  if (emulated::late) there.late.push_back(copy);
-  else emulated::land(copy);
-  there.missing -= bytes;
-}
-inline void wait_for(uint32_t barrier, uint32_t parity) {
-  emulated::Arrivals& there = emulated::arrivals.at(barrier);
-  while ((there.phases & 1) == parity) {
-    if (there.open && !there.missing) {
-      for (const emulated::Copy& copy : there.late) emulated::land(copy);
-      there.late.clear();
-      there.open = false, there.phases++, emulated::idle = 0;
-    } else {
-      emulated::yield();
-    }
-  }
+template <class T> T from_bits(uint32_t word) {
+  if constexpr (T(0.5f) != 0) return emulated::as_float(word);
+  else return word;
 }
 
 inline void mma_int8(int (&c)[4], const uint32_t* a, const uint32_t* b) {
