@@ -23,28 +23,36 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
+def one_rule(scheme: str, method: str) -> Plan:
+    options = {"method": method, "activation": "int8_token"}
+    rule = {"match": "*", "format": scheme, "algorithm": "qat", "options": options}
+    return Plan.model_validate({"name": "one", "rules": [rule]})
+
+
 @pytest.mark.parametrize("scheme", ["ternary-channel", "nonary-tensor", "int4-channel-float32"])
 @pytest.mark.parametrize("method", ["learned", "absmean"])
 def test_linear_qat_is_linear_packed(scheme: str, method: str) -> None:
     linear = torch.nn.Linear(300, 70, bias=False)
-    plan = Plan.model_validate(
-        {
-            "name": "one",
-            "rules": [
-                {
-                    "match": "*", "format": scheme, "algorithm": "qat",
-                    "options": {"method": method, "activation": "int8_token"},
-                }
-            ],
-        }
-    )  # fmt: skip
-    (module,) = (quantized := swap(torch.nn.Sequential(linear), plan)).values()
+    quantized = swap(torch.nn.Sequential(linear), one_rule(scheme, method))
+    (module,) = quantized.values()
     refresh(quantized)
     for dtype in (torch.float32, torch.bfloat16):
         for rows in (1, 9):
             x = normal(rows, 300).to(dtype)
             trained = linear_qat(x, module.codes, module.scale, module.weight).detach()
             assert torch.equal(trained, linear_packed(x, module.served(), activation="int8"))
+
+
+def test_with_a_bias_eval_mode_is_what_is_served() -> None:
+    layer = torch.nn.Sequential(torch.nn.Linear(300, 70))
+    quantized = swap(layer, one_rule("ternary-channel", "learned"))
+    refresh(quantized)
+    x = normal(50, 300)
+    trained = layer(x).detach()
+    evaluated = layer.eval()(x)
+    served = linear_packed(x, quantized["0"].served(), layer[0].bias, activation="int8")
+    assert torch.equal(evaluated, served)
+    torch.testing.assert_close(trained, served, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("plan", ["ternary-a8", "nonary-a8", "ternary"])
@@ -64,6 +72,9 @@ def test_logits_of_training_are_those_of_the_checkpoint(
     register()
     served = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     tokens = torch.arange(48).reshape(2, 24) % 64
+    for module in kept[0].quantized.values():
+        # not their eval mode, but the very forward pass that trained
+        module.train(module.products_of_codes)
     with torch.inference_mode():
         trained, packed = kept[0].logits(tokens), served(tokens).logits
     assert torch.equal(trained, packed)

@@ -38,7 +38,8 @@ class QatLinear(QuantizedWeight):
     def forward(self, x: Tensor) -> Tensor:
         """x [.., K] to y [.., N], in x's dtype, or in the values' under autocast."""
         x = x.to(self.dtype)
-        if self.products_of_codes:
+        # on a CPU linear_qat rounds once more before it adds a bias than what is served does
+        if self.products_of_codes and (self.training or self.bias is None):
             # on its own: torch.compile then quantizes once for all layers that share an input
             x_codes, x_scale, _ = quantize_activation(x.detach())
             codes, scale = self.codes, self.scale
@@ -57,7 +58,8 @@ class QatLinear(QuantizedWeight):
                 seed=self.seed,
             )
         if not self.training and self.whole:
-            return linear_packed(x, self.served(), self.bias)
+            activation = "none" if self.options.activation is None else "int8"
+            return linear_packed(x, self.served(), self.bias, activation=activation)
         if self.options.activation is not None:
             x = fake_quantize_int8(x)
         bias = None if self.bias is None else self.bias.to(x.dtype)

@@ -13,6 +13,7 @@ from tercet.compress.qat.codes import (
 )
 from tercet.compress.qat.options import Options
 from tercet.compress.qat.sharded import ShardedWeight
+from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor, Scheme
 from tercet.kernel import PreparedWeight, prepare
 from tercet.ops.fake_quantize import fake_quantize, fake_quantize_gradient
@@ -151,7 +152,16 @@ class QuantizedWeight(nn.Module):
         self.step.grad = step
 
     def packed(self) -> PackedTensor:
-        """The codes of the last refresh, as a checkpoint holds them."""
+        """The codes of the last refresh, as a checkpoint holds them.
+
+        Raises:
+            UnsupportedError: the weight is cut over several devices.
+        """
+        if self.codes.shape != self.weight.shape:
+            raise UnsupportedError(
+                f"codes {list(self.codes.shape)} of a weight {list(self.weight.shape)} that is cut "
+                f"over several devices: put them together, or pack on one device"
+            )
         return pack(self.codes, self.scale, self.scheme, self.options.method)
 
     def served(self) -> PreparedWeight:
