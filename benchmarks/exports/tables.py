@@ -87,6 +87,31 @@ def greedy() -> list[Row]:
     return rows
 
 
+def speed() -> list[Row]:
+    """Greedy decoding at batch 1, the newest record of each model, format and engine."""
+    rows = [["model", "format", "engine", "held as", "tokens/s", "least to most", "threads", "MB"]]
+    records = [r for path in sorted(Path(__file__).parent.glob("*.jsonl")) for r in load(path)]
+    found = {
+        (str(r.settings["model"]), str(r.settings["format"]), r.subject): r
+        for r in sorted(records, key=lambda r: r.time)
+        if r.kind == "export-speed"
+    }
+    for names, record in sorted(found.items()):
+        metrics, settings = record.metrics, record.settings
+        low, high = (metrics[f"decode_tokens_per_s_{end}"] for end in ("low", "high"))
+        rows.append(
+            [
+                *names,
+                str(settings["kind"] or "packed"),
+                f"{metrics['decode_tokens_per_s']:.0f}",
+                f"{low:.0f} to {high:.0f}",
+                str(settings["threads"]),
+                f"{metrics['size_bytes'] / 1e6:.0f}",
+            ]
+        )
+    return rows
+
+
 def vllm() -> list[Row]:
     """Greedy tokens in vLLM's CPU build, the newest record of each model, format and way."""
     rows = [
@@ -147,6 +172,7 @@ TABLES: dict[str, Callable[[], list[Row]]] = {
     "verified": verified,
     "refused": refused,
     "greedy": greedy,
+    "speed": speed,
     "vllm": vllm,
 }
 
