@@ -44,6 +44,13 @@ def isas() -> tuple[str, ...]:
     return environment.CPU_ISAS[: library().tercet_best_isa() + 1]
 
 
+def _number(isa: str | None) -> int:
+    """The library's number of an instruction set; None is the best one."""
+    if isa is not None and isa not in isas():
+        raise UnsupportedError(f"this CPU has no {isa}: it runs {', '.join(isas())}")
+    return environment.CPU_ISAS.index(isa or isas()[-1])
+
+
 @cache
 def product_for(isa: str | None) -> Product:
     """The product for one instruction set; None is the best one.
@@ -52,9 +59,7 @@ def product_for(isa: str | None) -> Product:
     in rows16 (or whole blocks of one), bias [N] or None, scheme, N and K, and returns [..., N] in
     x's dtype. UnsupportedError where the machine lacks the instruction set.
     """
-    if isa is not None and isa not in isas():
-        raise UnsupportedError(f"this CPU has no {isa}: it runs {', '.join(isas())}")
-    code = environment.CPU_ISAS.index(isa or isas()[-1])
+    code = _number(isa)
     native = library().tercet_packed_product
     threads, empty = torch.get_num_threads, torch.empty
 
@@ -109,9 +114,7 @@ def codes_product_for(isa: str | None) -> CodesProduct:
     It takes x codes [..., K] int8, x_scale [...] float32, codes, scale and zero of a PreparedWeight
     in rows16, bias [N] or None, scheme, N, K and out_dtype, and returns [..., N].
     """
-    if isa is not None and isa not in isas():
-        raise UnsupportedError(f"this CPU has no {isa}: it runs {', '.join(isas())}")
-    code = environment.CPU_ISAS.index(isa or isas()[-1])
+    code = _number(isa)
     native = library().tercet_packed_product
 
     def product(

@@ -38,8 +38,7 @@ class QatLinear(QuantizedWeight):
     def forward(self, x: Tensor) -> Tensor:
         """x [.., K] to y [.., N], in x's dtype, or in the values' under autocast."""
         x = x.to(self.dtype)
-        # on a CPU linear_qat rounds once more before it adds a bias than what is served does
-        if self.products_of_codes and (self.training or self.bias is None):
+        if self.products_of_codes:
             # on its own: torch.compile then quantizes once for all layers that share an input
             x_codes, x_scale, _ = quantize_activation(x.detach())
             codes, scale = self.codes, self.scale
