@@ -3,10 +3,10 @@
 //
 //   lse = log sum exp z,  loss = lse - z[target],  grad = (softmax(z) - onehot(target)) unit
 //
-// Logits lie in pieces of 2^shift classes: piece s is [rows, its classes], from element
-// s 2^shift rows on. The gradient of piece 0 goes to `first`; that of another piece where the logits
-// of the piece before it lay, with rows 2^shift apart: over logits of the same row, which are on
-// chip by then. One piece alone with `first` = `logits` is a plain matrix, overwritten in place.
+// Logits lie in pieces of `piece` classes, a multiple of 16: piece s is [rows, its classes], from
+// element s piece rows on. The gradient of piece 0 goes to `first`; that of another piece where the
+// logits of the piece before it lay, with rows `piece` apart: over logits of the same row, which are
+// on chip by then. One piece alone with `first` = `logits` is a plain matrix, overwritten in place.
 #include <cooperative_groups.h>
 
 #include "long_row.cuh"
@@ -16,16 +16,20 @@ namespace cg = cooperative_groups;
 template <typename T> struct Pieces {
   T *logits, *first;
   int64_t rows;
-  int n, shift;
-  __device__ int start(int element) const { return element >> shift << shift; }
+  int n, piece;
+  uint32_t inverse;  // of piece / 8, times 2^32, rounded up
+  // the first element of its piece; exact, as n and piece are below 2^19
+  __device__ int start(int element) const {
+    return static_cast<int>(__umulhi(element / 8u, inverse)) * piece;
+  }
   __device__ T* logit(int64_t row, int element) const {
     const int from = start(element);
-    return logits + from * rows + row * min(1 << shift, n - from) + (element - from);
+    return logits + from * rows + row * min(piece, n - from) + (element - from);
   }
   __device__ T* grad(int64_t row, int element) const {
-    const int from = start(element), step = 1 << shift;
-    if (from == 0) return first + row * min(step, n) + element;
-    return logits + (from - step) * rows + row * step + (element - from);
+    const int from = start(element);
+    if (from == 0) return first + row * min(piece, n) + element;
+    return logits + (from - piece) * rows + row * piece + (element - from);
   }
 };
 
@@ -144,12 +148,13 @@ int launch(const Pieces<T>& pieces, const int64_t* targets, int64_t ignore_index
 // dtype: 0 float32, 1 float16, 2 bfloat16. first: null where no gradient is wanted. Returns a
 // cudaError_t.
 extern "C" int tercet_softmax_rows(int dtype, void* logits, void* first, int64_t rows, int n,
-                                   int shift, const int64_t* targets, int64_t ignore_index,
+                                   int piece, const int64_t* targets, int64_t ignore_index,
                                    const float* unit, float* losses, float* lses, int cluster,
                                    void* stream) {
+  const uint32_t inverse = static_cast<uint32_t>(((1ull << 32) + piece / 8 - 1) / (piece / 8));
 #define ROWS(T)                                                                               \
   {                                                                                           \
-    const Pieces<T> pieces = {static_cast<T*>(logits), static_cast<T*>(first), rows, n, shift}; \
+    const Pieces<T> pieces = {static_cast<T*>(logits), static_cast<T*>(first), rows, n, piece, inverse}; \
     return first ? launch<T, true>(pieces, targets, ignore_index, unit, losses, lses, cluster, \
                                    stream)                                                    \
                  : launch<T, false>(pieces, targets, ignore_index, unit, losses, lses,        \
