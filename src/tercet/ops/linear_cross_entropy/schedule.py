@@ -21,7 +21,7 @@ from torch import Tensor
 from tercet.kernel.add_product import add_product
 from tercet.kernel.launch import as_rows
 
-DEFAULT = {"CHUNK": 768, "RESIDENT": 1, "SLICE": 16384, "SPLIT": 1}
+DEFAULT = {"CHUNK": 768, "RESIDENT": 1, "SLICE": 16384, "SPLIT": 1, "TILE": 0}
 
 # classes of a piece are whole multiples of this, so that every row of it starts on 16 bytes
 _PIECE = 16
@@ -36,7 +36,7 @@ class Rows:
             contiguous [tokens, its classes] from element s * piece * tokens on.
         first: where the gradient of piece 0 goes, [tokens, min(piece, V)]; None where no gradient
             is wanted. That of piece s goes where piece s - 1 lay, with rows `piece` elements apart.
-        piece: a multiple of 16; V or more for rows that are whole, and then `first` may be `logits`.
+        piece: a multiple of 16; V or more for whole rows, and then `first` may be `logits`.
         target, losses, lse: [tokens].
         unit: [], the factor of the gradient.
     """
@@ -71,6 +71,7 @@ class _Call:
     total: Tensor | None
     softmax: Softmax
     split: int
+    tile: int
 
     def rows(self, part: slice, logits: Tensor, first: Tensor | None, piece: int) -> Rows:
         return Rows(
@@ -98,7 +99,8 @@ def run(
 
     Args:
         inputs: as of op.linear_cross_entropy, but `in_place`; the tensors `prepared`.
-        options: CHUNK, RESIDENT, SLICE (classes of a piece, rounded down to a multiple of 16), SPLIT.
+        options: CHUNK, RESIDENT, SLICE (classes of a piece, rounded down to a multiple of 16),
+            SPLIT, TILE (of the kernel for the gradient of weight, see kernel/cublas_lt.py).
         softmax: the kernel.
     """
     x, weight, target, ignore_index, reduction, x_gradient, weight_gradient, exact, late = inputs
@@ -112,7 +114,7 @@ def run(
         losses=x.new_empty(m, dtype=torch.float32), lse=x.new_empty(m, dtype=torch.float32),
         grad_x=torch.empty((m, h), dtype=x.dtype, device=x.device) if x_gradient else None,
         total=torch.empty((v, h), dtype=kept_as, device=x.device) if weight_gradient else None,
-        softmax=softmax, split=options["SPLIT"],
+        softmax=softmax, split=options["SPLIT"], tile=options["TILE"],
     )  # fmt: skip
     chunk, done = options["CHUNK"], 0
     if call.total is not None and not m:
@@ -146,7 +148,7 @@ def _chunks(call: _Call, done: int, chunk: int) -> None:
         if call.grad_x is not None:
             _times_weight(logits, call.weight, call.grad_x[part], call.split)
         if call.total is not None:
-            add_product(call.total, logits.t(), x, fresh=first == 0)
+            add_product(call.total, logits.t(), x, fresh=first == 0, tile=call.tile)
 
 
 def _resident(call: _Call, count: int, piece: int) -> None:
@@ -170,7 +172,8 @@ def _resident(call: _Call, count: int, piece: int) -> None:
         grad = behind.view(count, -1)[:, : weight.shape[0]]
         if sum_x is not None:
             add_product(sum_x, grad, weight, fresh=first == starts[-1])
-        torch.mm(grad.t(), x, out=total[first : first + weight.shape[0]])
+        out = total[first : first + weight.shape[0]]
+        add_product(out, grad.t(), x, fresh=True, tile=call.tile)
     if sum_x is not None and call.grad_x is not None and sum_x.dtype != x.dtype:
         # by way of the scratch: the sum may lie under its own result
         rounded = scratch.view(-1)[: count * h] if piece >= h <= v else x.new_empty(count * h)
@@ -180,7 +183,7 @@ def _resident(call: _Call, count: int, piece: int) -> None:
 def _sum_memory(grad_x: Tensor, count: int) -> Tensor:
     """Where a float32 sum for the first `count` tokens lies [count, H].
 
-    In the gradient itself where that of as many later tokens, which is not there yet, gives it room.
+    In the gradient itself where that of as many later tokens, not computed yet, gives it room.
     """
     if grad_x.dtype == torch.float32:
         return grad_x[:count]

@@ -33,25 +33,24 @@ template <typename T> struct Pieces {
   }
 };
 
+// softmax times the unit; zeros where the token does not count
 template <typename T, bool WIDE>
 __device__ void write(const Pieces<T>& pieces, int64_t row, int begin, const uint4* mine,
-                      const uint4* kept, const Shifted& result, float factor, float scale,
-                      bool counts, int target) {
+                      const uint4* kept, const Shifted& result, float factor, bool counts) {
   constexpr int COUNT = Lanes<T>::COUNT;
-  float values[COUNT];
 #pragma unroll
   for (int i = 0; i < VECTORS; i++) {
     const int at = begin + i * THREADS * COUNT;
-    if (at < pieces.n) {
+    if (at >= pieces.n) continue;
+    uint4 vector = make_uint4(0, 0, 0, 0);
+    if (counts) {
+      float values[COUNT];
       Lanes<T>::load(i < STASHED ? mine[i * THREADS] : kept[i < STASHED ? 0 : i - STASHED], values);
 #pragma unroll
-      for (int j = 0; j < COUNT; j++) {
-        const float hot = at + j == target ? scale : 0.f;
-        const float grad = fmaf(result.template power<WIDE>(values[j]), factor, -hot);
-        values[j] = counts ? grad : 0.f;
-      }
-      *reinterpret_cast<uint4*>(pieces.grad(row, at)) = Lanes<T>::store(values);
+      for (int j = 0; j < COUNT; j++) values[j] = result.template power<WIDE>(values[j]) * factor;
+      vector = Lanes<T>::store(values);
     }
+    *reinterpret_cast<uint4*>(pieces.grad(row, at)) = vector;
   }
 }
 
@@ -87,8 +86,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
   const bool valid = target >= 0 && target < pieces.n;
   // before anybody overwrites it
   float picked = __int_as_float(0x7fffffff);
-  if (rank == 0 && threadIdx.x == 0 && valid)
-    picked = static_cast<float>(*pieces.logit(row, static_cast<int>(target)));
+  if (valid) picked = static_cast<float>(*pieces.logit(row, static_cast<int>(target)));
 
   Sum sum;
 #pragma unroll
@@ -116,11 +114,17 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     const float scale = valid ? *unit : __int_as_float(0x7fffffff);
     const Shifted result(sum.top, LOG2E);
     const float factor = result.rest / sum.total * scale;
-    const int hot = valid ? static_cast<int>(target) : -1;
     if (result.wide)
-      write<T, true>(pieces, row, begin, mine, kept, result, factor, scale, counts, hot);
+      write<T, true>(pieces, row, begin, mine, kept, result, factor, counts);
     else
-      write<T, false>(pieces, row, begin, mine, kept, result, factor, scale, counts, hot);
+      write<T, false>(pieces, row, begin, mine, kept, result, factor, counts);
+    // by the thread that wrote the softmax there
+    const int hot = static_cast<int>(target) - begin;
+    if (counts && valid && hot >= 0 && hot < VECTORS * THREADS * COUNT &&
+        hot % (THREADS * COUNT) < COUNT) {
+      const float power = result.wide ? result.power<true>(picked) : result.power<false>(picked);
+      *pieces.grad(row, static_cast<int>(target)) = static_cast<T>(fmaf(power, factor, -scale));
+    }
   }
 }
 

@@ -112,7 +112,8 @@ def forward(
             rows.losses, rows.lse,
             count, whole, rows.classes - whole, rows.ignore_index,
             PIECE=rows.piece, GRADIENT=rows.first is not None,
-            BLOCK=min(options["BLOCK"], triton.next_power_of_2(rows.piece)), num_warps=options["num_warps"],
+            BLOCK=min(options["BLOCK"], triton.next_power_of_2(rows.piece)),
+            num_warps=options["num_warps"],
         )  # fmt: skip
 
     return run(
