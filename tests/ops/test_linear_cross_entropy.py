@@ -28,7 +28,7 @@ IMPLEMENTATIONS = ("torch", *KERNELS)
 SCHEDULES = (
     {"CHUNK": 4, "RESIDENT": 0},
     {"CHUNK": 4, "RESIDENT": 1, "SLICE": 16},
-    {"CHUNK": 4, "RESIDENT": 1, "SLICE": 40},
+    {"CHUNK": 7, "RESIDENT": 1, "SLICE": 40},
     {"CHUNK": 5, "RESIDENT": 1, "SLICE": 1000},
     {"CHUNK": 64, "RESIDENT": 1},
     {"CHUNK": 6, "RESIDENT": 0, "SPLIT": 4, "BLOCK": 16},
@@ -102,7 +102,7 @@ def test_the_float32_sum_of_x_lies_in_the_gradient_where_it_fits(
     name: str, m: int, inside: bool, piece: int
 ) -> None:
     x, weight, target = make(m, 8, 44, torch.bfloat16)
-    schedule = {"CHUNK": 4, "RESIDENT": 1, "SLICE": piece}
+    schedule = {"CHUNK": 7, "RESIDENT": 1, "SLICE": piece}
     expected = exact(x, weight, target)
     arguments = (x.detach(), weight.detach(), target, -100, "mean", True, True, False, False, True)
     with forced(OP.name, name, "forward", schedule), Largest() as made:
