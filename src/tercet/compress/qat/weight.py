@@ -16,8 +16,7 @@ from tercet.compress.qat.sharded import ShardedWeight
 from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor, Scheme
 from tercet.kernel import PreparedWeight, prepare
-from tercet.ops.fake_quantize import fake_quantize, fake_quantize_gradient
-from tercet.ops.linear_qat import transposed
+from tercet.ops.fake_quantize import count_changed, fake_quantize, fake_quantize_gradient
 
 
 class QuantizedWeight(nn.Module):
@@ -45,7 +44,6 @@ class QuantizedWeight(nn.Module):
     codes: Tensor
     scale: Tensor
     values: Tensor | None
-    codes_t: Tensor | None
     seed: Tensor | None
 
     def __init__(
@@ -63,7 +61,7 @@ class QuantizedWeight(nn.Module):
         self.weight = weight
         step = first_step(weight.detach(), scheme, options.method)
         self.step = None if step is None else nn.Parameter(step.to(weight.device))
-        for part in ("codes", "scale", "values", "codes_t"):
+        for part in ("codes", "scale", "values"):
             self.register_buffer(part, None, persistent=False)
         random = options.activation is not None and options.weight_gradient == "int8"
         seed = torch.zeros((), dtype=torch.int64, device=weight.device) if random else None
@@ -108,11 +106,10 @@ class QuantizedWeight(nn.Module):
             self.values.register_post_accumulate_grad_hook(self._pass_on)
         if self.seed is not None:
             self.seed.fill_(seed)
-        self.codes_t = None if floats or shard is not None else transposed(made.codes)
         self._served = None
         if old is None:
             return torch.zeros((), dtype=torch.int64, device=self.codes.device)
-        return (old != self.codes).sum()
+        return count_changed(old, self.codes)
 
     def _pass_on(self, values: Tensor) -> None:
         """The straight-through estimator: the values' gradient is added to the weight's."""
