@@ -98,7 +98,8 @@ class Step:
         """One step; its loss."""
         student, ids = self.student, self.ids
         if student.quantized:
-            self.part("codes", lambda: refresh(student.quantized, step=self.number))
+            # as in every step whose changed codes no line of a journal tells
+            self.part("codes", lambda: refresh(student.quantized, step=self.number, counting=False))
         loss = self.part(
             "forward", lambda: next_token_loss(student.hidden(ids), student.head(), ids)
         )

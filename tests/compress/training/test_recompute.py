@@ -30,8 +30,12 @@ class Layer(nn.Module):
 
 
 def gradients_and_kept(recomputing: bool) -> tuple[list[Tensor], set[tuple[int, ...]]]:
-    """Gradients of a compiled layer; shapes of the int8 tensors that its forward pass keeps."""
+    """Gradients of a compiled layer; shapes of the int8 tensors that its forward pass keeps.
+
+    Checks that codes are decoded once for all layers that share an input.
+    """
     kept = set[tuple[int, ...]]()
+    decode = torch.ops.tercet.linear_qat_decoded.default
 
     def cut(graph: Any, *arguments: Any, **named: Any) -> Any:
         if recomputing:
@@ -45,6 +49,7 @@ def gradients_and_kept(recomputing: bool) -> tuple[list[Tensor], set[tuple[int, 
         return make_boxed_func(graph.forward)
 
     def backward(graph: Any, _: Any) -> Any:
+        assert len(graph.graph.find_nodes(op="call_function", target=decode)) == 2
         return make_boxed_func(graph.forward)
 
     torch.manual_seed(0)

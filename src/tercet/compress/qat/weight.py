@@ -74,12 +74,13 @@ class QuantizedWeight(nn.Module):
         self.products_of_codes = self.whole and self.options.activation is not None
 
     @torch.no_grad()
-    def refresh(self, share: float = 1.0, seed: int = 0) -> Tensor:
+    def refresh(self, share: float = 1.0, seed: int = 0, counting: bool = True) -> Tensor | None:
         """Codes, scales and values of the weight as it is; how many codes changed, int64 [].
 
         Args:
             share: of the ramp.
             seed: of what is rounded at random until the next refresh.
+            counting: whether changed codes are counted; None otherwise, and of the first codes.
         """
         old = self._buffers["codes"]
         self._set_share(share)
@@ -107,9 +108,7 @@ class QuantizedWeight(nn.Module):
         if self.seed is not None:
             self.seed.fill_(seed)
         self._served = None
-        if old is None:
-            return torch.zeros((), dtype=torch.int64, device=self.codes.device)
-        return count_changed(old, self.codes)
+        return count_changed(old, self.codes) if counting and old is not None else None
 
     def _pass_on(self, values: Tensor) -> None:
         """The straight-through estimator: the values' gradient is added to the weight's."""
