@@ -91,14 +91,13 @@ class Loop:
         self.student.model.train()
         journal = Journal(self.places.journal, self.step + 1, self.places.tensorboard)
         self._refresh()
-        self._changed.zero_()
         start = time.perf_counter()
         try:
             while self.step < self.settings.steps:
                 losses, norm = self._one()
                 self._since += 1
                 done = self.step == self.settings.steps
-                if done or self.step % self.settings.log_every == 0:
+                if self._has_line():
                     line = self._line(losses, norm, time.perf_counter() - start)
                     journal.write(line)
                     progress(line, self.settings.steps)
@@ -144,8 +143,13 @@ class Loop:
                 share = self.settings.share(self.step)
                 # after the last step, what is left is what will be served
                 share = 1.0 if self.step == self.settings.steps else share
-                changed, self._codes = refresh(self.student.quantized, share, self.step)
-                self._changed += changed
+                self._changed, self._codes = refresh(
+                    self.student.quantized, share, self.step, counting=self._has_line()
+                )
+
+    def _has_line(self) -> bool:
+        """Whether the journal gets a line after this step."""
+        return self.step == self.settings.steps or self.step % self.settings.log_every == 0
 
     def _line(self, losses: Losses, norm: Tensor, seconds: float) -> Line:
         settings = self.settings
@@ -164,15 +168,14 @@ class Loop:
             "memory_bytes": self._memory(),
             "phase_s": {name: value / self._since for name, value in self.phases.take().items()},
         }
-        self._changed.zero_()
         self._since = 0
         return line
 
     def _flipped(self) -> float | None:
-        """Codes that changed in a step, of all codes, on average since the last line."""
+        """Codes that changed in the last step, of all codes."""
         if not self.student.quantized:
             return None
-        return int(self._changed) / (self._codes * self._since)
+        return int(self._changed) / self._codes
 
     def _memory(self) -> int:
         if self.device.type == "cuda":
