@@ -50,7 +50,8 @@ static int launch(Task task, const Launch& how, cudaStream_t stream) {
   if (how.ranks > 1 || how.sharing > 1) {
     cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
     cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {static_cast<unsigned>(how.ranks), static_cast<unsigned>(max(1, how.sharing)), 1};
+    const unsigned sharing = how.sharing > 1 ? how.sharing : 1;
+    cluster.val.clusterDim = {static_cast<unsigned>(how.ranks), sharing, 1};
   }
   const cudaError_t status = cudaLaunchKernelEx(&config, kernel, task);
   return status != cudaSuccess ? (cudaGetLastError(), status) : 0;
