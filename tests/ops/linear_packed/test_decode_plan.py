@@ -51,7 +51,8 @@ def test_every_multiprocessor_has_work() -> None:
 def test_two_blocks_are_sent_x_together_where_it_is_long_beside_their_weights() -> None:
     needs = needs_of(8, 2, 1)
     assert plan_for(8, 256, 32, needs, PROCESSORS, sent=True).sharing == 2
-    assert plan_for(8, 1792, 64, needs, PROCESSORS, sent=True).sharing == 1
+    assert plan_for(4, 256, 32, needs, PROCESSORS, sent=True).sharing == 2
+    assert plan_for(4, 1792, 64, needs, PROCESSORS, sent=True).sharing == 1
     # no two blocks where each takes another part of x, or where one would be left over
     assert plan_for(16, 256, 112, needs, PROCESSORS, sent=True).sharing == 1
     assert plan_for(8, 131, 32, needs, 131, sent=True).sharing == 1

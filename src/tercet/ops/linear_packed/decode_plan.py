@@ -19,7 +19,8 @@ _UNIT_BYTES, _PIECES = 512, 2  # of codes; pieces that a warp has under way
 # x that a block takes without sharing K with another: so much, or a part of its weights; and where
 # the copy engine sends it
 _SMALL_X, _PART_OF_WEIGHTS, _MOST_SENT = 64 * 1024, 3, 128 * 1024
-# a block's weights for each byte of x, up to which two blocks have x sent to them together
+# a block's weights for each byte of x, up to which two blocks have x sent to them together; eight
+# tokens and more always
 _FEW_WEIGHTS = 4
 # weights of a multiprocessor up to which a single token is quicker with two small blocks
 _SMALL_WEIGHTS = 128 * 1024
@@ -127,10 +128,10 @@ def plan_for(
             # clusters of four and more leave some multiprocessors over
             blocks = rounds * per * (processors if ranks < 4 else processors * 9 // 10)
             clusters = min(row_blocks, max(1, blocks // ranks))
-            few = weights <= _FEW_WEIGHTS * x * clusters
+            long = m >= _TILE or weights <= _FEW_WEIGHTS * x * clusters
             rows = -(-row_blocks // clusters)
             for warps_k, warps_n in _dealt(m, -(-pieces // ranks), rows, _MOST_WARPS // per):
-                together = ranks == per == 1 and not clusters % 2 and few
+                together = ranks == per == 1 and not clusters % 2 and long
                 plan = Plan(
                     clusters=clusters,
                     ranks=ranks,
