@@ -140,6 +140,21 @@ def test_any_plan_gives_the_same_exact_sums(scheme: str, m: int) -> None:
 
 @needs_nvcc
 @pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("columns", [16, 1200, 2048])
+@pytest.mark.parametrize(("ranks", "sharing"), [(1, 1), (1, 4), (2, 2), (4, 2)])
+def test_blocks_that_share_x_give_the_sums_of_blocks_alone(
+    columns: int, ranks: int, sharing: int
+) -> None:
+    """Also where x ends within a block's columns, or before them."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(-127, 128, (3, columns), generator=generator, dtype=torch.int8)
+    plan = Plan(clusters=4, ranks=ranks, warps_k=2, warps_n=1, sharing=sharing)
+    y, exact = _product(3, 75, columns, "int8-channel", lambda: (x, torch.ones(3)), plan)
+    assert ((y - exact).abs() <= 2e-6 * exact.abs().max()).all()
+
+
+@needs_nvcc
+@pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_row_that_is_not_finite_stays_alone(dtype: torch.dtype) -> None:
     x = torch.randn(5, 300, generator=torch.Generator().manual_seed(1)).to(dtype)
