@@ -85,7 +85,8 @@ def refresh(quantized: Quantized, share: float = 1.0, step: int = 0) -> tuple[Te
         module.refresh(share, step * len(quantized) + index)
         for index, module in enumerate(quantized.values())
     ]
-    count = sum(module.weight.numel() for module in quantized.values())
+    # of a weight that is cut over devices, the rows that lie here
+    count = sum(module.codes.numel() for module in quantized.values())
     return torch.stack(changed).sum(), count
 
 
