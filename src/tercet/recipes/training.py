@@ -41,7 +41,6 @@ from tercet.compress.training.loop import Loop, Objective, Places, Speed
 from tercet.compress.training.sequences import Sequences
 from tercet.compress.training.settings import TrainingSettings
 from tercet.compress.training.token_file import TokenFile, has_tokens, write_tokens
-from tercet.errors import UnsupportedError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,11 +139,6 @@ class _Run:
         self.plan, self.out, self.losses = training_plan(plan), Path(out), losses
         self.settings = settings or TrainingSettings()
         self.options = _Options(**options)
-        if self.options.resume and group.ranks > 1:
-            raise UnsupportedError(
-                f"--resume with {group.ranks} processes: several keep no state to go on from: "
-                f"start anew with --overwrite, or train on one device"
-            )
         if group.first:
             check_free(self.out, overwrite=self.options.overwrite, resume=self.options.resume)
         if self.options.tensorboard:

@@ -67,8 +67,7 @@ class Loop:
         settings: how.
         places: where state and journal lie.
         speed: what a token costs.
-        group: the processes that train it; None for this one alone. Several keep no state: a run
-            of theirs that is killed begins anew.
+        group: the processes that train it; None for this one alone.
     """
 
     def __init__(
@@ -87,8 +86,7 @@ class Loop:
         self.group = group or Group(device=self.device)
         self.phases = Phases(self.device)
         self.optimizer = make_optimizer(student, settings)
-        alone = self.group.ranks == 1
-        self.step = load_state(places.state, student, self.optimizer) if alone else 0
+        self.step = load_state(places.state, student, self.optimizer, self.group)
         self._changed = torch.zeros((), dtype=torch.int64, device=self.device)
         self._since = 0
 
@@ -112,9 +110,10 @@ class Loop:
                         journal.write(line)
                         progress(line, self.settings.steps)
                     start = time.perf_counter()
-                saves = done or self.step % self.settings.save_every == 0
-                if saves and self.group.ranks == 1:
-                    save_state(self.places.state, self.step, self.student, self.optimizer)
+                if done or self.step % self.settings.save_every == 0:
+                    save_state(
+                        self.places.state, self.step, self.student, self.optimizer, self.group
+                    )
         finally:
             if journal is not None:
                 journal.close()

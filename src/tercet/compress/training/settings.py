@@ -27,8 +27,7 @@ class TrainingSettings(BaseModel):
         precision: of products: "float32", or "bfloat16" with weights still held in float32.
         checkpoint_activations: layers are computed again in the backward pass.
         compile: layers run under torch.compile.
-        save_every: steps between states on disk, from which a killed run goes on; several devices
-            keep none.
+        save_every: steps between states on disk, from which a killed run goes on.
         log_every: steps between lines of the journal.
     """
 
