@@ -106,7 +106,7 @@ def forward(
         scale_type=NUMBERS[scale.dtype],
         bias_type=NUMBERS[bias.dtype] if bias is not None else 0,
         y_type=NUMBERS[out_dtype],
-        factor=_factor(flat.dtype, layout.bits),
+        factor=factor(flat.dtype, layout.bits),
     )
     cut = cut_for(sizes, flat.element_size(), layout.bits, multiprocessors(x.device))
     status = library(flat.dtype).tercet_experts(ctypes.byref(task), ctypes.byref(cut), stream())
@@ -115,7 +115,7 @@ def forward(
     return y
 
 
-def _factor(dtype: torch.dtype, bits: int) -> float:
+def factor(dtype: torch.dtype, bits: int) -> float:
     """Codes are decoded to the top of a byte; as floats, ternary ones to twice their value."""
     if dtype == torch.int8:
         return 2.0 ** -(8 - bits)
@@ -133,8 +133,8 @@ def cut_for(sizes: Mapping[str, int], x_bytes: int, bits: int, processors: int) 
     """
     each, blocks = sizes["T"] / sizes["E"], expert_blocks(sizes["N"])
     rows, part = 48 if each > _MANY else 32, 0
-    if each <= _FEW:
-        row = sizes["K"] * x_bytes
+    row = sizes["K"] * x_bytes
+    if each <= _FEW and row <= 3 * _FEW_X:
         rows = max(1, min(8, _FEW_X // row))
         fit = processors * max(1, min(_RESIDENT, _SHARED // (rows * row + _OUT)))
         used = sizes["E"] * -math.expm1(-each)  # experts that have rows, if all are as likely
