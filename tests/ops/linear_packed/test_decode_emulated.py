@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tercet.formats import encode, fit, parse_scheme
 from tercet.kernel.contract import Case
-from tercet.kernel.cuda import find_nvcc
+from tercet.kernel.cuda import INCLUDE, find_nvcc
 from tercet.kernel.device.row_codes import quantize
 from tercet.kernel.prepared import prepare
 from tercet.ops.linear_packed import cuda_decode
@@ -44,7 +44,8 @@ FITTING = [
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[torch.dtype, ctypes.CDLL]:
     folder = tmp_path_factory.mktemp("decode")
-    for source in (*SOURCES.glob("decode*.cuh"), *SOURCES.glob("decode*.cu")):
+    sources = (*SOURCES.glob("decode*.cuh"), *SOURCES.glob("decode*.cu"))
+    for source in (*sources, INCLUDE / "decode_unit.cuh"):
         text = source.read_text()
         if source.name == "decode.cuh":
             assert SHARED in text

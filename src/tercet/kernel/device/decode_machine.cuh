@@ -1,5 +1,9 @@
-// The few instructions of sm_90 that decode.cuh is made of.
+// The few instructions of sm_90 that kernels for few tokens are made of.
 #pragma once
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#error "clusters and programmatic dependent launch: compile for sm_90 or later"
+#endif
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
