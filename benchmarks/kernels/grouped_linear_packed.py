@@ -46,7 +46,8 @@ def workloads(options: argparse.Namespace) -> list[Workload]:
                         name=f"{workload.name} {activation}",
                         dtype=torch.bfloat16,
                         options=workload.options
-                        | {"scheme": "ternary-channel", **ACTIVATIONS[activation]},
+                        | {"scheme": "ternary-channel", "activation": "none"}
+                        | ACTIVATIONS[activation],
                     )
                 )
     return found
