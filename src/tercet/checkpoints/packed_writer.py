@@ -32,7 +32,7 @@ from tercet.checkpoints.packed import read_header
 from tercet.errors import CheckpointError
 from tercet.version import VERSION
 
-_STATE = "unfinished"
+STATE = "unfinished"
 
 
 class RunIdentity(BaseModel):
@@ -78,7 +78,7 @@ class PackedWriter:
     ) -> None:
         self.out = out
         self.partial = partial_directory(out)
-        self.state = self.partial / _STATE
+        self.state = self.partial / STATE
         self.identity = identity
         check_free(out, overwrite=overwrite, resume=resume)
         if self.partial.exists() and not resume:
@@ -158,7 +158,7 @@ class PackedWriter:
         self._write_json(MANIFEST_NAME, manifest.model_dump())
         self._write_json("config.json", whole)
         replace_directory(self.partial, self.out)
-        shutil.rmtree(self.out / _STATE)
+        shutil.rmtree(self.out / STATE)
         return manifest
 
     def _written(self, unit: int) -> UnitNote:

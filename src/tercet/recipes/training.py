@@ -12,6 +12,7 @@ from torch import Tensor
 from tercet.checkpoints.atomic import disk_errors
 from tercet.checkpoints.layout import SourceInfo
 from tercet.checkpoints.packed_writer import (
+    STATE,
     PackedWriter,
     RunIdentity,
     check_free,
@@ -34,6 +35,7 @@ from tercet.compress.soundness import check_source
 from tercet.compress.training.corpus import Corpus
 from tercet.compress.training.cross_entropy import CrossEntropy
 from tercet.compress.training.flops import forward_flops, peak_flops
+from tercet.compress.training.group import Group, open_group
 from tercet.compress.training.journal import Line, check_tensorboard
 from tercet.compress.training.loop import Loop, Objective, Places, Speed
 from tercet.compress.training.sequences import Sequences
@@ -47,7 +49,7 @@ class Trained:
 
     Attributes:
         directory: the packed checkpoint; its training.jsonl is the journal.
-        last: the journal's last line.
+        last: the journal's last line; None in all but the first of several processes.
     """
 
     directory: Path
@@ -81,9 +83,12 @@ def distill(
         TercetError: bad input; a run that is killed leaves `OUT.partial`, from which `resume` goes
             on with the losses that it would have had.
     """
-    run = _Run(teacher, plan, out, data, settings, losses or DistillSettings(), **options)
-    run.targets = Path(targets) if targets is not None else None
-    return run.all()
+    with open_group(options.get("device")) as group:
+        run = _Run(
+            group, teacher, plan, out, data, settings, losses or DistillSettings(), **options
+        )
+        run.targets = Path(targets) if targets is not None else None
+        return run.all()
 
 
 def train(
@@ -103,7 +108,8 @@ def train(
             at `out`, `resume` an unfinished run, `tensorboard` events, `progress` told (journal
             line, steps in all).
     """
-    return _Run(model, plan, out, data, settings, None, **options).all()
+    with open_group(options.get("device")) as group:
+        return _Run(group, model, plan, out, data, settings, None, **options).all()
 
 
 @dataclass
@@ -120,6 +126,7 @@ class _Run:
 
     def __init__(
         self,
+        group: Group,
         model: str | Path,
         plan: str | Plan,
         out: str | Path,
@@ -128,16 +135,15 @@ class _Run:
         losses: DistillSettings | None,
         **options: Any,
     ) -> None:
+        self.group, self.device = group, group.device
         self.plan, self.out, self.losses = training_plan(plan), Path(out), losses
         self.settings = settings or TrainingSettings()
         self.options = _Options(**options)
-        check_free(self.out, overwrite=self.options.overwrite, resume=self.options.resume)
+        if group.first:
+            check_free(self.out, overwrite=self.options.overwrite, resume=self.options.resume)
         if self.options.tensorboard:
             check_tensorboard()
         self.source = open_source(model)
-        self.device = torch.device(
-            self.options.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        )
         self.data = [str(reference) for reference in data]
         self.corpus = Corpus(
             self.data,
@@ -149,29 +155,41 @@ class _Run:
         check_source(self.skeleton)
 
     def all(self) -> Trained:
-        writer = PackedWriter(
-            self.out, self._identity(), overwrite=self.options.overwrite, resume=self.options.resume
+        """Trains, and packs what was trained."""
+        partial = partial_directory(self.out)
+        writer = self._writer() if self.group.first else None
+        state = partial / STATE
+        if writer is not None:
+            with disk_errors(partial, None):
+                self.source.save_tokenizer(partial)
+            self._tokens(state / "tokens")
+        self.group.wait()
+        sequences = Sequences(
+            self._tokens(state / "tokens"), self.settings.length, self.settings.seed
         )
-        with disk_errors(writer.partial, None):
-            self.source.save_tokenizer(writer.partial)
-        tokens = self._tokens(writer.state / "tokens")
-        sequences = Sequences(tokens, self.settings.length, self.settings.seed)
         student, speed = self._student()
-        objective, speed = self._objective(student, sequences, writer.state, speed)
-        places = Places(
-            state=writer.state, journal=writer.partial, tensorboard=self.options.tensorboard
-        )
+        objective, speed = self._objective(student, sequences, state, speed)
+        places = Places(state=state, journal=partial, tensorboard=self.options.tensorboard)
         last: list[Line] = []
 
         def told(line: Line, steps: int) -> None:
             last[:] = [line]
             self.options.progress(line, steps)
 
-        Loop(student, objective, sequences, self.settings, places, speed).run(told)
+        Loop(student, objective, sequences, self.settings, places, speed, self.group).run(told)
         student.model.eval()
+        self.group.join(student)
         refresh(student.quantized)
-        write_student(self.skeleton, student, self.plan, writer)
+        if writer is not None:
+            write_student(self.skeleton, student, self.plan, writer)
+        self.group.wait()
         return Trained(directory=self.out, last=last[0] if last else None)
+
+    def _writer(self) -> PackedWriter:
+        options = self.options
+        return PackedWriter(
+            self.out, self._identity(), overwrite=options.overwrite, resume=options.resume
+        )
 
     @cached_property
     def teacher(self) -> Student:
@@ -208,10 +226,11 @@ class _Run:
             temperature=self.losses.temperature,
             precision=self.settings.precision,
         )
-        if not has_targets(directory):
+        if self.group.first and not has_targets(directory):
             write_targets(directory, identity, self.teacher, sequences)
             # the teacher has said all that it has to say
             del self.teacher
+        self.group.wait()
         return Targets(directory, identity)
 
     def _identity(self) -> RunIdentity:
@@ -239,7 +258,8 @@ class _Run:
             tokens.verify()
             return tokens
         settings = self.settings
-        most = settings.steps * settings.accumulate * settings.sequences * settings.length
+        step = settings.accumulate * settings.sequences * self.group.ranks
+        most = settings.steps * step * settings.length
         return write_tokens(directory, self.corpus.pieces(most), ", ".join(self.data))
 
     def _student(self) -> tuple[Student, Speed]:
@@ -253,6 +273,7 @@ class _Run:
             parameter.requires_grad_(True)
         quantized = swap(model, self.plan, settings.dtype)
         student = Student(model, quantized, settings.dtype)
+        self.group.share(student)
         if settings.checkpoint_activations:
             student.checkpoint_activations()
         if settings.compile:

@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from tercet.compress.qat.sharded import shard_parameter
+from tercet.compress.qat.sharded import ShardedWeight, shard_parameter
 from tercet.compress.qat.student import Student
 from tercet.errors import PlanError
 
@@ -40,6 +40,25 @@ def shard(student: Student, mesh: DeviceMesh) -> None:
     rest = {p for p in student.model.parameters() if not isinstance(p, DTensor)}
     base = cast(nn.Module, cast(Any, student.model).base_model)
     fully_shard(base, mesh=mesh, ignored_params=rest)
+
+
+@torch.no_grad()
+def gather(student: Student) -> None:
+    """Undoes `shard`: every parameter whole on each device, to be packed; it trains no more."""
+    for name, parameter in list(student.model.named_parameters()):
+        if not isinstance(parameter, DTensor):
+            continue
+        local = parameter._local_tensor  # pyright: ignore[reportPrivateUsage]
+        rows = local.rows if isinstance(local, ShardedWeight) else local
+        mesh = parameter.device_mesh
+        whole = DTensor.from_local(
+            rows, mesh, parameter.placements, shape=parameter.shape, stride=parameter.stride()
+        ).full_tensor()
+        module, _, part = name.rpartition(".")
+        setattr(student.model.get_submodule(module), part, nn.Parameter(whole))
+    for module in student.quantized.values():
+        # of some rows: a refresh compares its codes with them
+        module.register_buffer("codes", None, persistent=False)
 
 
 @torch.no_grad()

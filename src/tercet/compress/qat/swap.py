@@ -90,7 +90,8 @@ def refresh(
         for index, module in enumerate(quantized.values())
     ]
     changed = [each for each in found if each is not None]
-    count = sum(module.weight.numel() for module in quantized.values())
+    # of a weight that is cut over devices, the rows that lie here
+    count = sum(module.codes.numel() for module in quantized.values())
     if not changed:
         return torch.zeros((), dtype=torch.int64, device=_device(quantized)), count
     return torch.stack(changed).sum(), count

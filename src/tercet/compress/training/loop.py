@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from tercet.compress.qat.student import Student
-from tercet.compress.qat.swap import finish_gradients, refresh
+from tercet.compress.qat.swap import refresh
+from tercet.compress.training.group import Group
 from tercet.compress.training.journal import Journal, Line
 from tercet.compress.training.optimizer import make_optimizer, set_rate
 from tercet.compress.training.phases import Phases
@@ -66,6 +67,7 @@ class Loop:
         settings: how.
         places: where state and journal lie.
         speed: what a token costs.
+        group: the processes that train it; None for this one alone.
     """
 
     def __init__(
@@ -76,20 +78,24 @@ class Loop:
         settings: TrainingSettings,
         places: Places,
         speed: Speed,
+        group: Group | None = None,
     ) -> None:
         self.student, self.objective, self.sequences = student, objective, sequences
         self.settings, self.places, self.speed = settings, places, speed
         self.device = student.device
+        self.group = group or Group(device=self.device)
         self.phases = Phases(self.device)
         self.optimizer = make_optimizer(student, settings)
-        self.step = load_state(places.state, student, self.optimizer)
+        self.step = load_state(places.state, student, self.optimizer, self.group)
         self._changed = torch.zeros((), dtype=torch.int64, device=self.device)
         self._since = 0
 
     def run(self, progress: Callable[[Line, int], None] = lambda _, __: None) -> None:
         """All steps that are left; told (journal line, steps in all)."""
         self.student.model.train()
-        journal = Journal(self.places.journal, self.step + 1, self.places.tensorboard)
+        journal: Journal | None = None
+        if self.group.first:
+            journal = Journal(self.places.journal, self.step + 1, self.places.tensorboard)
         self._refresh()
         start = time.perf_counter()
         try:
@@ -99,19 +105,25 @@ class Loop:
                 done = self.step == self.settings.steps
                 if self._has_line():
                     line = self._line(losses, norm, time.perf_counter() - start)
-                    journal.write(line)
-                    progress(line, self.settings.steps)
+                    if journal is not None:
+                        journal.write(line)
+                        progress(line, self.settings.steps)
                     start = time.perf_counter()
                 if done or self.step % self.settings.save_every == 0:
-                    save_state(self.places.state, self.step, self.student, self.optimizer)
+                    save_state(
+                        self.places.state, self.step, self.student, self.optimizer, self.group
+                    )
         finally:
-            journal.close()
+            if journal is not None:
+                journal.close()
 
     def _one(self) -> tuple[Losses, Tensor]:
         settings, total = self.settings, dict[str, Tensor]()
         torch.manual_seed((settings.seed << 32) + self.step)
+        group = self.group
         for micro in range(settings.accumulate):
-            first = (self.step * settings.accumulate + micro) * settings.sequences
+            batch = (self.step * settings.accumulate + micro) * group.ranks + group.rank
+            first = batch * settings.sequences
             with self.phases("data"):
                 places = self.sequences.places(first, settings.sequences)
                 ids = self.sequences.read(places).to(self.device)
@@ -121,10 +133,7 @@ class Loop:
             for name, value in losses.items():
                 total[name] = total.get(name, 0) + value.detach() / settings.accumulate
         with self.phases("optimizer"):
-            finish_gradients(self.student.quantized)
-            norm = torch.nn.utils.clip_grad_norm_(
-                self.student.parameters(), settings.clip or float("inf")
-            )
+            norm = group.finish(self.student, settings.clip or float("inf"))
             set_rate(self.optimizer, settings.rate(self.step))
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
@@ -153,29 +162,35 @@ class Loop:
 
     def _line(self, losses: Losses, norm: Tensor, seconds: float) -> Line:
         settings = self.settings
-        tokens = self._since * settings.accumulate * settings.sequences * settings.length
-        per_second = tokens / seconds
+        a_step = settings.accumulate * settings.sequences * settings.length * self.group.ranks
+        per_second = self._since * a_step / seconds
         line: Line = {
             "step": self.step,
-            "tokens": self.step * settings.accumulate * settings.sequences * settings.length,
-            **{name: float(value) for name, value in losses.items()},
+            "tokens": self.step * a_step,
+            **self.group.mean(losses),
             "learning_rate": settings.rate(self.step - 1),
             "gradient_norm": float(norm),
             "quantized_share": settings.share(self.step - 1),
             "flipped_share": self._flipped(),
             "tokens_per_s": per_second,
-            "mfu": per_second * self.speed.flops / self.speed.peak if self.speed.peak else None,
+            "mfu": self._mfu(per_second),
             "memory_bytes": self._memory(),
             "phase_s": {name: value / self._since for name, value in self.phases.take().items()},
         }
         self._since = 0
         return line
 
+    def _mfu(self, per_second: float) -> float | None:
+        peak = self.speed.peak
+        return per_second * self.speed.flops / (peak * self.group.ranks) if peak else None
+
     def _flipped(self) -> float | None:
         """Codes that changed in the last step, of all codes."""
         if not self.student.quantized:
             return None
-        return int(self._changed) / self._codes
+        codes = torch.tensor(self._codes, device=self.device)
+        found = self.group.mean({"changed": self._changed, "codes": codes})
+        return found["changed"] / found["codes"]
 
     def _memory(self) -> int:
         if self.device.type == "cuda":

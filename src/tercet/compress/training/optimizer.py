@@ -1,7 +1,10 @@
 """Optimizer: AdamW over a student's parameters, matrices and quantization steps apart."""
 
+from typing import Any
+
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from tercet.compress.qat.student import Student
 from tercet.compress.training.settings import TrainingSettings
@@ -18,11 +21,16 @@ def make_optimizer(student: Student, settings: TrainingSettings) -> torch.optim.
             learned.append(parameter)
         else:
             (matrices if parameter.ndim >= 2 else vectors).append(parameter)
-    groups = [
-        {"params": matrices, "weight_decay": settings.weight_decay, "rate_share": 1.0},
-        {"params": vectors, "weight_decay": 0.0, "rate_share": 1.0},
-        {"params": learned, "weight_decay": 0.0, "rate_share": settings.step_rate_share},
-    ]
+    groups: list[dict[str, Any]] = []
+    for members, decay, share in (
+        (matrices, settings.weight_decay, 1.0),
+        (vectors, 0.0, 1.0),
+        (learned, 0.0, settings.step_rate_share),
+    ):
+        # one fused step takes either parameters cut over devices or whole ones
+        for cut in (False, True):
+            some = [p for p in members if isinstance(p, DTensor) == cut]
+            groups.append({"params": some, "weight_decay": decay, "rate_share": share})
     return torch.optim.AdamW(
         [group for group in groups if group["params"]],
         lr=settings.learning_rate,

@@ -1,13 +1,22 @@
-"""State: all that a training run needs to go on, in one file that is whole or not there."""
+"""State: all that a training run needs to go on, in files that are whole or not there.
 
+One process keeps `state.pt`. Of several, each keeps its share, `state-STEP-RANK-of-RANKS.pt`, in
+the directory that they all see; the shares before go once all have written theirs.
+"""
+
+import re
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.utils._pytree import tree_map_only
 
 from tercet.checkpoints.atomic import write_atomic
+from tercet.compress.qat.sharded import ShardedWeight
 from tercet.compress.qat.student import Student
+from tercet.compress.training.group import Group
 from tercet.errors import CheckpointError
 
 _NAME = "state.pt"
@@ -15,27 +24,34 @@ _VERSION = 1
 
 
 def save_state(
-    directory: Path, step: int, student: Student, optimizer: torch.optim.Optimizer
+    directory: Path, step: int, student: Student, optimizer: torch.optim.Optimizer, group: Group
 ) -> None:
     """Writes weights and optimizer after `step` steps; the state before stays until it is whole."""
     directory.mkdir(parents=True, exist_ok=True)
     content = {
         "version": _VERSION,
         "step": step,
-        "parameters": {name: p.detach() for name, p in trained(student).items()},
-        "optimizer": optimizer.state_dict(),
+        "parameters": {name: _here(p.detach()) for name, p in trained(student).items()},
+        "optimizer": tree_map_only(Tensor, _here, optimizer.state_dict()),
     }
-    write_atomic(directory / _NAME, lambda path: torch.save(content, path))
+    path = directory / _name(step, group)
+    write_atomic(path, lambda path: torch.save(content, path))
+    group.wait()
+    for old in directory.glob(f"state-*-{group.rank}-of-*.pt"):
+        if old != path:
+            old.unlink()
 
 
-def load_state(directory: Path, student: Student, optimizer: torch.optim.Optimizer) -> int:
+def load_state(
+    directory: Path, student: Student, optimizer: torch.optim.Optimizer, group: Group
+) -> int:
     """Reads weights and optimizer back; how many steps were done, 0 where nothing was saved.
 
     Raises:
-        CheckpointError: the state is damaged, or of another model.
+        CheckpointError: the state is damaged, or of another model, or of another number of devices.
     """
-    path = directory / _NAME
-    if not path.exists():
+    path = _newest(directory, group)
+    if path is None:
         return 0
     try:
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -49,11 +65,59 @@ def load_state(directory: Path, student: Student, optimizer: torch.optim.Optimiz
         raise CheckpointError(f"{path}: the state of another model: start anew with --overwrite")
     with torch.no_grad():
         for name, parameter in here.items():
-            parameter.copy_(saved[name])
-    optimizer.load_state_dict(content["optimizer"])
+            _here(parameter).copy_(saved[name])
+        optimizer.load_state_dict(content["optimizer"])
+        for parameter in here.values():
+            if isinstance(parameter, DTensor):
+                _cut(optimizer.state[parameter], parameter)
     return int(content["step"])
 
 
 def trained(student: Student) -> dict[str, torch.nn.Parameter]:
     """Every trained parameter by name, tied ones once."""
     return {n: p for n, p in student.model.named_parameters() if p.requires_grad}
+
+
+def _name(step: int, group: Group) -> str:
+    if group.ranks == 1:
+        return _NAME
+    return f"state-{step:08d}-{group.rank}-of-{group.ranks}.pt"
+
+
+def _newest(directory: Path, group: Group) -> Path | None:
+    """This process's share of the last state that is whole; None where nothing was saved."""
+    names = {path.name for path in directory.glob("state*.pt")}
+    found = [
+        int(match[1])
+        for match in (re.fullmatch(r"state-(\d+)-0-of-\d+\.pt", name) for name in names)
+        if match is not None
+    ]
+    if group.ranks == 1 and _NAME in names:
+        return directory / _NAME
+    for step in sorted(found, reverse=True):
+        shares = {f"state-{step:08d}-{rank}-of-{group.ranks}.pt" for rank in range(group.ranks)}
+        if shares <= names:
+            return directory / _name(step, group)
+    if names:
+        raise CheckpointError(
+            f"{directory}: no whole state of {group.ranks} processes among "
+            f"{', '.join(sorted(names))}: resume with as many processes as began, or start anew "
+            f"with --overwrite"
+        )
+    return None
+
+
+def _here(tensor: Tensor) -> Tensor:
+    """What of a tensor lies on this device, as a plain tensor."""
+    if isinstance(tensor, DTensor):
+        tensor = tensor._local_tensor  # pyright: ignore[reportPrivateUsage]
+    return tensor.rows if isinstance(tensor, ShardedWeight) else tensor
+
+
+def _cut(state: dict[str, Tensor], parameter: DTensor) -> None:
+    """Makes moments that were read back, of this device's rows, moments of a cut parameter."""
+    for name, value in state.items():
+        if value.ndim:
+            moment = torch.zeros_like(parameter)
+            _here(moment).copy_(value)
+            state[name] = moment

@@ -1,0 +1,100 @@
+"""Tokens to distill SmolLM2 on and to evaluate it on, in one safetensors file.
+
+python data.py TOKENIZER.json DATA_DIR OUT.safetensors [EXTRA ...]
+
+Train: WikiText-2's train split as far as it is in DATA_DIR (its first 2.9 MB, letters outside
+ASCII gone, and the first 1 MB of it with them), State of the Union addresses, Moby Dick, GSM8K's
+train split, and the .txt files given as EXTRA (documents apart by a line of `%%%%`). Evaluation:
+WikiText-2 test, one tokenization, and the requests of four tasks as lm-evaluation-harness forms
+them, without examples (see `tasks.py`).
+"""
+
+import argparse
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from tasks import TASKS, Requests, requests_of
+from tokenizers import Tokenizer
+from torch import Tensor
+
+SEPARATOR = "\n%%%%\n"
+END = 0  # <|endoftext|>, which lay between documents when the model was pretrained
+
+
+def read_text(path: Path) -> str:
+    """UTF-8 text of a plain or gzipped file."""
+    data = path.read_bytes()
+    return (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+
+
+def documents(data: Path, extra: list[Path]) -> Iterator[str]:
+    """Training texts."""
+    wikitext = ("wiki.train.first1MB.txt.gz", "wiki.train.first2.9MB.txt.gz")
+    yield "\n".join(read_text(data / "wikitext2_raw" / name) for name in wikitext)
+    yield read_text(data / "calib/sotu_1790_on.txt.gz")
+    yield read_text(data / "calib/moby_dick.txt.gz")
+    rows = map(json.loads, read_text(data / "gsm8k/train.jsonl").splitlines())
+    yield "\n\n".join(f"{row['question']}\n{row['answer']}" for row in rows)
+    for path in extra:
+        yield from read_text(path).split(SEPARATOR)
+
+
+def tokens_of(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Token ids without special tokens."""
+    return tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def train_tokens(tokenizer: Tokenizer, texts: Iterator[str]) -> Tensor:
+    """int64 [n], documents apart by END."""
+    ids: list[int] = []
+    for text in texts:
+        ids += [*tokens_of(tokenizer, text), END]
+    return torch.tensor(ids)
+
+
+def packed(requests: Requests, tokenizer: Tokenizer) -> dict[str, Tensor]:
+    """Requests as tensors: ids of all, end to end, and what is needed to take them apart."""
+    ids: list[int] = []
+    rows: list[list[int]] = []
+    for question, (context, choices, _) in enumerate(requests):
+        before = len(tokens_of(tokenizer, context))
+        for choice in choices:
+            whole = tokens_of(tokenizer, context + choice)
+            rows.append(
+                [question, len(whole), min(before, len(whole) - 1), len(choice.lstrip().encode())]
+            )
+            ids += whole
+    return {
+        "ids": torch.tensor(ids, dtype=torch.uint16),
+        "rows": torch.tensor(rows, dtype=torch.int32),
+        "answers": torch.tensor([answer for *_, answer in requests], dtype=torch.int32),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tokenizer", type=Path)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("extra", type=Path, nargs="*")
+    arguments = parser.parse_args()
+    tokenizer = Tokenizer.from_file(str(arguments.tokenizer))
+    train = train_tokens(tokenizer, documents(arguments.data, arguments.extra))
+    test = tokens_of(tokenizer, read_text(arguments.data / "wikitext2_raw/wiki.test.raw"))
+    tensors = {
+        "train": train.to(torch.uint16),
+        "wikitext2_test": torch.tensor(test, dtype=torch.uint16),
+    }
+    for task in TASKS:
+        for name, value in packed(requests_of(task, arguments.data), tokenizer).items():
+            tensors[f"{task}.{name}"] = value
+    save_file(tensors, arguments.out)
+    print({name: list(value.shape) for name, value in tensors.items()})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,345 @@
+"""Distills SmolLM2-135M to few levels in minutes of one GPU, and evaluates what came out.
+
+python distill.py MODEL TOKENS.safetensors OUT --seconds 500
+
+TOKENS is what `data.py` wrote. The teacher adds text of its own. Then each student is trained for
+its share of the time, by forward KL alone, with the parts of `tercet distill`: the same swap, the
+same codes, the same loss, the same checkpoint. What differs is the clock: the learning rate falls
+to 0 with the time that is left, not with a number of steps, and a whole step is one CUDA graph.
+
+Records go to OUT/records.jsonl, curves to OUT/curve.jsonl, packed checkpoints to OUT/<student>.
+"""
+
+import argparse
+import json
+import math
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from graph_step import Batches, Step
+from quality import WINDOW, divergence, perplexity
+from recipe import RECIPES, Recipe
+from safetensors.torch import load_file
+from tasks import TASKS, scores
+from torch import Tensor
+from transformers import AttentionInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from tercet.checkpoints.layout import SourceInfo
+from tercet.checkpoints.packed import open_packed
+from tercet.checkpoints.packed_writer import PackedWriter, RunIdentity, library_versions
+from tercet.checkpoints.source import ModelSource, open_source
+from tercet.compress.distill.generate import generate
+from tercet.compress.qat.student import Student
+from tercet.compress.qat.swap import refresh, swap
+from tercet.compress.qat.write import units_of, write_student
+from tercet.compress.skeleton import Skeleton
+from tercet.evaluate.size import measure_size
+from tercet.records import Environment, Record, append
+
+WINDOWS, DIVERGENCE_WINDOWS = 40, 10
+
+
+class Clock:
+    """Seconds since the script began."""
+
+    def __init__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __call__(self) -> float:
+        return time.perf_counter() - self._start
+
+
+def model_of(skeleton: Skeleton, device: torch.device, dtype: torch.dtype, random: bool) -> Any:
+    """The model with its weights, or with random ones."""
+    for name in [name for name, _ in skeleton.model.named_parameters()]:
+        shape = skeleton.model.get_parameter(name).shape
+        value = torch.randn(shape) * 0.05 if random else skeleton.read(name)
+        skeleton.put(name, value.to(device, dtype))
+    # while a graph is recorded, transformers writes causal masks out, and SDPA is slow with one
+    AttentionInterface.register("causal", ALL_ATTENTION_FUNCTIONS["sdpa"])
+    skeleton.model.config._attn_implementation = "causal"
+    return skeleton.model.to(device)
+
+
+class Bench:
+    """Teacher, data and clock, shared by all students."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments, self.clock = arguments, Clock()
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.out = Path(arguments.out)
+        self.out.mkdir(parents=True, exist_ok=True)
+        self.source: ModelSource = open_source(arguments.model)
+        self.tensors = load_file(arguments.tokens)
+        test = self.tensors["wikitext2_test"].int().long()
+        windows = test[: len(test) // WINDOW * WINDOW].view(-1, WINDOW).to(self.device)
+        self.windows = windows if arguments.limit is None else windows[: arguments.limit]
+        self.exact = self._teacher(torch.float32)
+        self.teacher = self._teacher(torch.bfloat16)
+        self.environment = Environment.here()
+        self.say("ready", device=str(self.device), windows=len(self.windows))
+
+    def _teacher(self, dtype: torch.dtype) -> Student:
+        random = self.arguments.random
+        torch.manual_seed(0)
+        model = model_of(Skeleton(self.source), self.device, dtype, random)
+        return Student(model.eval(), {}, dtype)
+
+    def compile(self) -> None:
+        """Compiles the teacher, once another process has filled the compiler's cache."""
+        arguments = self.arguments
+        until = self.clock() + 90
+        while arguments.after and not arguments.after.exists() and self.clock() < until:
+            time.sleep(0.2)
+        if arguments.after:
+            arguments.compile = (
+                arguments.after.exists() and "compile" in arguments.after.read_text()
+            )
+        if arguments.compile:
+            # each student may need its own graph, where it is not the same as another's
+            torch._dynamo.config.recompile_limit = 64
+            self.teacher.compile()
+        self.say("compile", compile=arguments.compile)
+
+    def say(self, what: str, **values: Any) -> None:
+        """A line of the log, and of the curve."""
+        line = {"seconds": round(self.clock(), 1), "what": what, **values}
+        print(json.dumps(line), flush=True)
+        with (self.out / "curve.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def pools(self) -> list[tuple[Tensor, float]]:
+        """WikiText-2 train, other text, and what the teacher writes."""
+        train = self.tensors["train"].int().to(self.device)
+        wikitext = int((train == 0).nonzero()[0])
+        pools = [(train[:wikitext], 0.2), (train[wikitext:], 0.5)]
+        count, length, batch = self.arguments.generate, 256, self.arguments.generate_batch
+        if count:
+            torch.compiler.set_stance("force_eager")
+            texts = generate(self.teacher, count, length=length, batch=batch, seed=0)
+            own = torch.cat([text.int() for text in texts]).to(self.device)
+            torch.compiler.set_stance("default")
+            pools.append((own, 0.3))
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        self.say("pools", tokens=[len(pool) for pool, _ in pools])
+        return pools
+
+    def evaluate(self, student: Student) -> dict[str, float]:
+        """Everything that a record holds: float32 on WikiText-2, bfloat16 on tasks."""
+        torch.compiler.set_stance("force_eager")
+        metrics: dict[str, float] = {}
+        for task in TASKS if self.arguments.tasks else ():
+            with torch.autocast(self.device.type, torch.bfloat16):
+                found = scores(
+                    student.hidden,
+                    student.head().detach(),
+                    self.tensors,
+                    task,
+                    questions=self.arguments.questions,
+                )
+            metrics |= {f"{task}_{name}": value for name, value in found.items()}
+        if student.quantized:
+            self._precision(student, torch.float32)
+        metrics["perplexity"] = perplexity(student, self.windows[:WINDOWS])
+        metrics["perplexity_whole"] = perplexity(student, self.windows)
+        metrics |= divergence(student, self.exact, self.windows[:DIVERGENCE_WINDOWS])
+        if student.quantized:
+            self._precision(student, torch.bfloat16)
+        torch.compiler.set_stance("default")
+        return metrics
+
+    @staticmethod
+    def _precision(student: Student, dtype: torch.dtype) -> None:
+        student.dtype = dtype
+        for module in student.quantized.values():
+            module.dtype = dtype
+        refresh(student.quantized)
+
+    def record(self, subject: str, metrics: dict[str, float], **settings: Any) -> None:
+        """Appends a record, and says it."""
+        self.say("evaluated", subject=subject, **{k: round(v, 5) for k, v in metrics.items()})
+        record = Record(
+            kind="distillation",
+            subject=subject,
+            settings={"windows": len(self.windows), **settings},
+            metrics=metrics,
+            environment=self.environment,
+        )
+        append(self.out / "records.jsonl", [record])
+
+    def train(
+        self, recipe: Recipe, batches: Batches, seconds: float
+    ) -> tuple[Student, Skeleton, float]:
+        """A student after so many seconds, its making included; its last losses' mean."""
+        entered = time.perf_counter()
+        arguments, skeleton = self.arguments, Skeleton(self.source)
+        torch.manual_seed(0)
+        model = model_of(skeleton, self.device, torch.float32, arguments.random)
+        for parameter in model.parameters():
+            parameter.requires_grad_(True)
+        student = Student(model.train(), swap(model, recipe.plan(), torch.bfloat16), torch.bfloat16)
+        if arguments.compile:
+            student.compile()
+        ids = torch.zeros(arguments.batch, arguments.length, dtype=torch.int64, device=self.device)
+        step = Step(student, self.teacher, ids, recipe)
+        batches.fill(ids)
+        how = step.capture()
+        if not arguments.trial:
+            seconds = max(5.0, seconds - (time.perf_counter() - entered))
+        self.say(
+            "begins", student=recipe.name, rate=recipe.rate, step=how, budget_s=round(seconds, 1)
+        )
+        marks = [] if arguments.trial else [0.0, 0.1, 0.25, 0.5, 0.75]
+        start, steps = time.perf_counter(), 0
+        losses: list[float] = []
+        while (done := (time.perf_counter() - start) / seconds) < 1:
+            if arguments.steps and steps >= arguments.steps:
+                break
+            if marks and done >= marks[0]:
+                marks.pop(0)
+                self._glance(recipe, student, steps * ids.numel())
+            batches.fill(ids)
+            step.set_rate(recipe.rate_at(done))
+            step()
+            steps += 1
+            if steps % 8 == 0:
+                losses.append(float(step.loss))
+                self._curve(recipe, step, steps, time.perf_counter() - start, done)
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+        refresh(student.quantized)
+        spent = time.perf_counter() - start
+        self.say(
+            "trained", student=recipe.name, steps=steps, tokens=steps * ids.numel(),
+            tokens_per_s=round(steps * ids.numel() / spent), loss=losses[-5:],
+        )  # fmt: skip
+        self.tokens = steps * ids.numel()
+        del step
+        last = losses[-6:]
+        return student, skeleton, sum(last) / len(last) if last else math.inf
+
+    def _curve(self, recipe: Recipe, step: Step, steps: int, spent: float, done: float) -> None:
+        if steps % 64:
+            return
+        tokens = steps * step.ids.numel()
+        self.say(
+            "step", student=recipe.name, step=steps, tokens=tokens, loss=round(float(step.loss), 4),
+            norm=round(float(step.norm), 3), rate=recipe.rate_at(done),
+            tokens_per_s=round(tokens / spent),
+        )  # fmt: skip
+
+    def _glance(self, recipe: Recipe, student: Student, tokens: int) -> None:
+        torch.compiler.set_stance("force_eager")
+        refresh(student.quantized)
+        with torch.autocast(self.device.type, torch.bfloat16):
+            found = perplexity(student, self.windows[:WINDOWS])
+        torch.compiler.set_stance("default")
+        self.say("glance", student=recipe.name, tokens=tokens, perplexity=round(found, 3))
+
+    def write(self, recipe: Recipe, student: Student, skeleton: Skeleton) -> dict[str, float]:
+        """The packed checkpoint; its size."""
+        source = self.source
+        identity = RunIdentity(
+            source=SourceInfo(
+                reference=source.reference, sha256=source.sha256(), size_bytes=source.size_bytes,
+                parameters=source.parameter_count,
+            ),
+            calibration=None,
+            plan=recipe.plan().model_dump(mode="json", exclude={"calibration"}),
+            versions=library_versions(),
+            units=units_of(skeleton),
+        )  # fmt: skip
+        directory = self.out / recipe.name
+        writer = PackedWriter(directory, identity, overwrite=True)
+        source.save_tokenizer(writer.partial)
+        write_student(skeleton, student, recipe.plan(), writer)
+        return measure_size(open_packed(directory)).metrics()
+
+    def student(self, recipe: Recipe, pools: list[tuple[Tensor, float]], seconds: float) -> None:
+        """Trains, writes, evaluates, records."""
+        student, skeleton, _ = self.train(recipe, Batches(pools), seconds)
+        student.model.eval()
+        size = attempt(lambda: self.write(recipe, student, skeleton)) or {}
+        student.model.train()
+        metrics = self.evaluate(student)
+        about = {
+            "body": recipe.body, "embedding": recipe.embedding, "method": recipe.method,
+            "rate": recipe.rate, "tokens": self.tokens, "train_seconds": round(seconds, 1),
+            "batch_tokens": self.arguments.batch * self.arguments.length,
+            "text_tokens": sum(len(pool) for pool, _ in pools),
+        }  # fmt: skip
+        self.record(recipe.name, metrics | size, **about)
+
+
+def attempt(action: Callable[[], Any]) -> Any:
+    """What it returns, or None where it fails, which is told."""
+    try:
+        return action()
+    except Exception:  # noqa: BLE001  one student's failure is not the others'
+        traceback.print_exc()
+        return None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model")
+    parser.add_argument("tokens", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--seconds", type=float, default=500, help="until everything is over")
+    parser.add_argument("--batch", type=int, default=16, help="sequences in a step")
+    parser.add_argument("--length", type=int, default=1024)
+    parser.add_argument("--generate", type=int, default=4_000_000, help="tokens by the teacher")
+    parser.add_argument("--generate-batch", type=int, default=8192)
+    parser.add_argument("--race", default="", help="rates of the ternary student to try first")
+    parser.add_argument("--race-seconds", type=float, default=18)
+    parser.add_argument("--reserve", type=float, default=20, help="seconds of evaluation a student")
+    parser.add_argument("--students", default=",".join(recipe.name for recipe in RECIPES))
+    parser.add_argument("--steps", type=int, default=0, help="at most so many, for a trial")
+    parser.add_argument("--questions", type=int, default=3000, help="of a task, at most")
+    parser.add_argument("--trial", action="store_true", help="only how fast a step is")
+    parser.add_argument("--after", type=Path, help="wait for this file; compile if it says so")
+    parser.add_argument("--limit", type=int, help="windows of evaluation, for a trial")
+    parser.add_argument("--random", action="store_true", help="random weights, for a trial")
+    parser.add_argument("--no-compile", dest="compile", action="store_false")
+    parser.add_argument("--no-tasks", dest="tasks", action="store_false")
+    bench = Bench(arguments := parser.parse_args())
+    wanted = arguments.students.split(",")
+    recipes = [recipe for recipe in RECIPES if recipe.name in wanted]
+    if arguments.trial:
+        bench.compile()
+        pools = [(bench.tensors["train"].int().to(bench.device), 1.0)]
+        bench.train(recipes[0], Batches(pools), arguments.seconds)
+        return
+    pools = bench.pools()
+    attempt(lambda: bench.record("teacher", bench.evaluate(bench.exact)))
+    bench.compile()
+    rates = [float(rate) for rate in arguments.race.split(",") if rate]
+    if rates:
+        found: dict[float, float] = {}
+        for rate in rates:
+            one = replace(next(r for r in recipes if r.method == "stretched"), rate=rate)
+            result = attempt(
+                lambda one=one: bench.train(one, Batches(pools), arguments.race_seconds)
+            )
+            found[rate] = result[2] if result else math.inf
+        best = min(found, key=lambda rate: found[rate])
+        bench.say("race", losses=found, best=best)
+        recipes = [replace(r, rate=best) if r.method == "stretched" else r for r in recipes]
+    for index, recipe in enumerate(recipes):
+        left = recipes[index:]
+        spare = arguments.seconds - bench.clock() - arguments.reserve * len(left)
+        seconds = spare * recipe.share / sum(one.share for one in left)
+        if seconds > 0:
+            attempt(lambda recipe=recipe, s=seconds: bench.student(recipe, pools, s))
+    bench.say("over")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,197 @@
+"""Writes the tables of README.md beside this file from the committed records.
+
+python benchmarks/training/smollm2/tables.py [--check]
+
+Each stands between `<!-- table NAME -->` and `<!-- end -->`; of each student the newest record
+counts. --check fails where one is out of date.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tercet.records import Record, load
+
+PAGE = Path(__file__).parent / "README.md"
+PEERS = PAGE.parents[2] / "ptq_peers" / "records.jsonl"
+END = "<!-- end -->"
+# accuracy is by the sum of log-probabilities but for HellaSwag, where it is per byte
+TASKS = {
+    "arc_easy_accuracy": "ARC-Easy",
+    "hellaswag_accuracy_per_byte": "HellaSwag",
+    "piqa_accuracy": "PIQA",
+    "lambada_accuracy": "LAMBADA",
+}
+TEACHER = "teacher"
+# without training, at the bits of a student's body
+WITHOUT_TRAINING = {
+    "nonary-g64": ("tercet_hadamard_nonary-g64", "hqq_w4_g64", "hqq_w3_g64"),
+    "ternary-g64": ("tercet_hadamard_ternary-g64", "tercet_gptq_int2-g64-asym", "hqq_w2_g64"),
+}
+
+Row = list[str]
+
+
+def newest() -> dict[str, Record]:
+    """Subject -> its newest record, the teacher first."""
+    found: dict[str, Record] = {}
+    for record in load(PAGE.parent / "records.jsonl"):
+        found[record.subject] = record
+    return found
+
+
+def mean_accuracy(metrics: dict[str, float]) -> float:
+    """Over the four tasks."""
+    return sum(metrics[name] for name in TASKS) / len(TASKS)
+
+
+def quality() -> list[Row]:
+    """What each student costs and keeps."""
+    records = newest()
+    teacher = records[TEACHER].metrics
+    rows = [
+        ["model", "MB", "vs bf16", "vs fp32", "perplexity", "over teacher", "KL, nats", "top-1"]
+    ]
+    for name, record in records.items():
+        m = record.metrics
+        packed = "disk_bytes" in m
+        rows.append(
+            [
+                name,
+                f"{m['disk_bytes'] / 1e6:.1f}" if packed else "-",
+                f"{m['ratio_to_bf16']:.1f}x" if packed else "-",
+                f"{m['ratio_to_fp32']:.1f}x" if packed else "-",
+                f"{m['perplexity']:.2f}",
+                f"{m['perplexity'] / teacher['perplexity'] - 1:+.1%}",
+                f"{m['kl_nats']:.3f}",
+                f"{m['top1_agreement']:.1%}",
+            ]
+        )
+    return rows
+
+
+def tasks() -> list[Row]:
+    """Accuracy on each task."""
+    records = newest()
+    whole = mean_accuracy(records[TEACHER].metrics)
+    rows = [["model", *TASKS.values(), "mean", "of teacher's"]]
+    for name, record in records.items():
+        mean = mean_accuracy(record.metrics)
+        found = [f"{record.metrics[task]:.1%}" for task in TASKS]
+        rows.append([name, *found, f"{mean:.1%}", f"{mean / whole:.1%}"])
+    return rows
+
+
+def peers() -> list[Row]:
+    """Students beside the best without training, on the same windows."""
+    given = [json.loads(line) for line in PEERS.read_text(encoding="utf-8").splitlines()]
+    best: dict[str, dict[str, Any]] = {}
+    for record in given:
+        old = best.get(record["method"])
+        if old is None or record["perplexity"] < old["perplexity"]:
+            best[record["method"]] = record
+    records = newest()
+    rows = [["body", "bits a weight", "perplexity", "KL, nats", "top-1"]]
+    for name, methods in WITHOUT_TRAINING.items():
+        if name in records:
+            m = records[name].metrics
+            rows.append(_peer(f"**{name}, distilled**", m["body_bits_per_weight"], m))
+        for method in methods:
+            one = best[method]
+            m = {**one, "kl_nats": one["kl"], "top1_agreement": one["top1"]}
+            rows.append(_peer(method, one["bits_per_weight"], m))
+    return rows
+
+
+def _peer(name: str, bits: float, metrics: dict[str, Any]) -> Row:
+    return [
+        name,
+        f"{bits:.2f}",
+        f"{metrics['perplexity']:.2f}",
+        f"{metrics['kl_nats']:.3f}",
+        f"{metrics['top1_agreement']:.1%}",
+    ]
+
+
+def runs() -> list[Row]:
+    """How each student was made."""
+    rows = [["student", "body", "embedding", "method", "rate", "million tokens", "seconds"]]
+    for record in newest().values():
+        s = record.settings
+        if "tokens" in s:
+            about = [str(s[name]) for name in ("body", "embedding", "method", "rate")]
+            rows.append(
+                [
+                    record.subject,
+                    *about,
+                    f"{int(s['tokens']) / 1e6:.1f}",
+                    f"{s['train_seconds']:.0f}",
+                ]
+            )
+    return rows
+
+
+def curve() -> list[Row]:
+    """Perplexity on WikiText-2 test against tokens, in bfloat16, and the loss there."""
+    rows = [["student", "million tokens", "KL of the training text", "perplexity"]]
+    lines = (PAGE.parent / "curve.jsonl").read_text(encoding="utf-8").splitlines()
+    last: dict[str, float] = {}
+    students = newest()
+    told = [json.loads(line) for line in lines]
+    # students that only raced for a learning rate come before
+    first = max((i for i, line in enumerate(told) if line["what"] == "race"), default=0)
+    for line in told[first:]:
+        name = line.get("student") or line.get("subject")
+        if line["what"] == "begins":
+            last.clear()
+        elif line["what"] == "step":
+            last[name] = line["loss"]
+        elif line["what"] == "glance" and line["tokens"]:
+            loss = f"{last[name]:.3f}" if name in last else "-"
+            rows.append([name, f"{line['tokens'] / 1e6:.1f}", loss, f"{line['perplexity']:.2f}"])
+        elif line["what"] == "evaluated" and name != TEACHER and name in students:
+            loss = f"{last[name]:.3f}" if name in last else "-"
+            tokens = int(students[name].settings["tokens"])
+            rows.append([name, f"{tokens / 1e6:.1f}", loss, f"{line['perplexity']:.2f}"])
+    return rows
+
+
+TABLES: dict[str, Callable[[], list[Row]]] = {
+    "quality": quality,
+    "tasks": tasks,
+    "peers": peers,
+    "runs": runs,
+    "curve": curve,
+}
+
+
+def filled(text: str) -> str:
+    """The page with its tables made anew."""
+    for name, make in TABLES.items():
+        start = f"<!-- table {name} -->"
+        if start not in text:
+            continue
+        before, _, rest = text.partition(start)
+        header, *rows = make()
+        lines = [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
+        text = f"{before}{start}\n{chr(10).join(lines)}\n{END}{rest.partition(END)[2]}"
+    return text
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    text = PAGE.read_text(encoding="utf-8")
+    if filled(text) == text:
+        return
+    if check:
+        sys.exit(f"{PAGE} is out of date: run python benchmarks/training/smollm2/tables.py")
+    PAGE.write_text(filled(text), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,115 @@
+"""Group: the processes of a run: one, or as many as torchrun started, one a device."""
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from tercet.compress.qat.parallel import clip_gradients, gather, reduce_outside, shard
+from tercet.compress.qat.student import Student
+from tercet.compress.qat.swap import finish_gradients
+
+# while one process tokenizes, or lets a teacher write, the others wait
+_PATIENCE = timedelta(hours=12)
+
+
+def torchrun_rank() -> int:
+    """Which of torchrun's processes this one is; 0 without torchrun."""
+    return int(os.environ.get("RANK", "0"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """The processes that train one student together.
+
+    Attributes:
+        device: of this process.
+        rank: which one it is; 0 writes what is written.
+        ranks: how many there are.
+        mesh: of their devices; None for one process.
+    """
+
+    device: torch.device
+    rank: int = 0
+    ranks: int = 1
+    mesh: DeviceMesh | None = None
+
+    @property
+    def first(self) -> bool:
+        """Whether this process writes what is written."""
+        return self.rank == 0
+
+    def wait(self) -> None:
+        """Until all processes are here."""
+        if self.mesh is not None:
+            dist.barrier()
+
+    def share(self, student: Student) -> None:
+        """Cuts the student's layers over the devices.
+
+        Raises:
+            PlanError: they cannot be cut.
+        """
+        if self.mesh is not None:
+            shard(student, self.mesh)
+
+    def join(self, student: Student) -> None:
+        """Puts the student's weights together again, whole on each device."""
+        if self.mesh is not None:
+            gather(student)
+
+    def finish(self, student: Student, limit: float) -> Tensor:
+        """Gradients of all devices, through the quantizer, scaled down to a norm of `limit`.
+
+        Returns:
+            The norm before.
+        """
+        if self.mesh is None:
+            finish_gradients(student.quantized)
+            return nn.utils.clip_grad_norm_(student.parameters(), limit)
+        reduce_outside(student, self.mesh)
+        finish_gradients(student.quantized)
+        return clip_gradients(student, self.mesh, limit)
+
+    def mean(self, values: dict[str, Tensor]) -> dict[str, float]:
+        """Scalars by name, averaged over processes."""
+        if self.mesh is None:
+            return {name: float(value) for name, value in values.items()}
+        together = torch.stack([value.float() for value in values.values()])
+        dist.all_reduce(together)
+        means = cast("list[float]", (together / self.ranks).tolist())
+        return dict(zip(values, means, strict=True))
+
+
+@contextmanager
+def open_group(device: str | None) -> Generator[Group]:
+    """The group of this process, for the time of the block.
+
+    Args:
+        device: "cpu" or "cuda"; None for a GPU where there is one. Under torchrun each process
+            takes the GPU of its local rank.
+    """
+    kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    if ranks == 1:
+        yield Group(device=torch.device(kind))
+        return
+    on_gpu = torch.device(kind).type == "cuda"
+    here = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(here)
+    dist.init_process_group(
+        "nccl" if on_gpu else "gloo", timeout=_PATIENCE, device_id=here if on_gpu else None
+    )
+    try:
+        mesh = init_device_mesh(here.type, (ranks,))
+        yield Group(device=here, rank=torchrun_rank(), ranks=ranks, mesh=mesh)
+    finally:
+        dist.destroy_process_group()
