@@ -33,6 +33,8 @@ from tercet.records import Outcome, Record, append
 SHAPES = ((6144, 4096), (4096, 4096), (28672, 4096), (4096, 14336))
 SCHEME = "ternary-channel"
 CHECKED = 8
+# no row of the table of single products
+SUBJECT = "linear_packed, chain"
 NAME, READ, READ_ALL = "cuda_decode", "read only", "read only, one kernel"
 
 
@@ -120,7 +122,9 @@ def measure(tokens: int, layers: Sequence[PreparedWeight], seconds: float) -> li
         samples = interleave(timer, blocks, seconds)
     limits = ceilings(device).model_copy(update={"copy_bytes_per_second": copy_bandwidth(device)})
     return [
-        row(variant=name).timed(median_interval(one), cost, limits, peak_bytes=None, state={})
+        row(variant=name)
+        .timed(median_interval(one), cost, limits, peak_bytes=None, state={})
+        .model_copy(update={"subject": SUBJECT})
         for name, one in zip(calls, samples, strict=True)
     ]
 
