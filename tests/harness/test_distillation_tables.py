@@ -22,7 +22,7 @@ def tables():
 
 def result(subject: str, perplexity: float, accuracy: float, **size: float) -> Record:
     tasks = ("arc_easy_accuracy", "hellaswag_accuracy_per_byte", "piqa_accuracy")
-    metrics = {name: accuracy for name in (*tasks, "lambada_accuracy")}
+    metrics = dict.fromkeys((*tasks, "lambada_accuracy"), accuracy)
     quality = {"perplexity": perplexity, "perplexity_whole": 2 * perplexity, "kl_nats": 0.25}
     return Record(
         kind="distillation",
