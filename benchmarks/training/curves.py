@@ -5,7 +5,8 @@
 A model of SmolLM2-135M's shape, from random weights, three seeds (of weights and of the order of
 text), 4096 tokens a step. "codes" multiplies int8 codes forward and for the input gradient, the
 weight gradient in bfloat16; "values" does what fake quantization does: the same weights and inputs,
-rounded to the same levels, in bfloat16 products. A step is one CUDA graph. One JSON line a seed.
+rounded to the same levels, in bfloat16 products. A step is one CUDA graph. One JSON line a
+seed; seeds that OUT has are not run again.
 """
 
 import argparse
@@ -106,8 +107,14 @@ class Step:
                 for _ in range(3):
                     self._once()
             torch.cuda.current_stream().wait_stream(side)
-            with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
-                self._once()
+            try:
+                with torch.cuda.graph(self.graph, capture_error_mode="thread_local"):
+                    self._once()
+            except RuntimeError as error:  # a step that cannot be recorded still trains
+                print("not recorded:", str(error)[:300], flush=True)
+                torch.cuda.synchronize()
+                self.optimizer.zero_grad(set_to_none=True)
+                self.graph = None
 
     def _once(self) -> None:
         student, ids = self.student, self.ids
@@ -141,7 +148,9 @@ def main() -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     text = load_file(given.tokens)["train"].int().long()
     windows = text[: len(text) // given.length * given.length].view(-1, given.length).to(device)
-    for seed in range(given.seeds):
+    done = given.out.read_text().splitlines() if given.out.exists() else []
+    seeds = set(range(given.seeds)) - {json.loads(line)["seed"] for line in done}
+    for seed in sorted(seeds):
         ids = torch.zeros(given.sequences, given.length, dtype=torch.int64, device=device)
         order = torch.randperm(len(windows), generator=torch.Generator().manual_seed(seed))
         step = Step(student_of(given.mode, seed, device), ids)

@@ -3,10 +3,9 @@
 python data.py TOKENIZER.json DATA_DIR OUT.safetensors [EXTRA ...]
 
 Train: WikiText-2's train split as far as it is in DATA_DIR (its first 2.9 MB, letters outside
-ASCII gone, and the first 1 MB of it with them), State of the Union addresses, Moby Dick, GSM8K's
-train split, and the .txt files given as EXTRA (documents apart by a line of `%%%%`). Evaluation:
-WikiText-2 test, one tokenization, and the requests of four tasks as lm-evaluation-harness forms
-them, without examples (see `tasks.py`).
+ASCII gone), State of the Union addresses, Moby Dick, GSM8K's train split, and the .txt files given
+as EXTRA (documents apart by a line of `%%%%`). Evaluation: WikiText-2 test, one tokenization, and
+the requests of four tasks as lm-evaluation-harness forms them, without examples (see `tasks.py`).
 """
 
 import argparse
@@ -33,8 +32,7 @@ def read_text(path: Path) -> str:
 
 def documents(data: Path, extra: list[Path]) -> Iterator[str]:
     """Training texts."""
-    wikitext = ("wiki.train.first1MB.txt.gz", "wiki.train.first2.9MB.txt.gz")
-    yield "\n".join(read_text(data / "wikitext2_raw" / name) for name in wikitext)
+    yield read_text(data / "wikitext2_raw/wiki.train.first2.9MB.txt.gz")
     yield read_text(data / "calib/sotu_1790_on.txt.gz")
     yield read_text(data / "calib/moby_dick.txt.gz")
     rows = map(json.loads, read_text(data / "gsm8k/train.jsonl").splitlines())

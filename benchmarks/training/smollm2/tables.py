@@ -53,7 +53,18 @@ def quality() -> list[Row]:
     records = newest()
     teacher = records[TEACHER].metrics
     rows = [
-        ["model", "MB", "vs bf16", "vs fp32", "perplexity", "over teacher", "KL, nats", "top-1"]
+        [
+            "model",
+            "MB",
+            "vs bf16",
+            "vs fp32",
+            "perplexity",
+            "over teacher",
+            "whole test",
+            "over teacher",
+            "KL, nats",
+            "top-1",
+        ]
     ]
     for name, record in records.items():
         m = record.metrics
@@ -66,6 +77,8 @@ def quality() -> list[Row]:
                 f"{m['ratio_to_fp32']:.1f}x" if packed else "-",
                 f"{m['perplexity']:.2f}",
                 f"{m['perplexity'] / teacher['perplexity'] - 1:+.1%}",
+                f"{m['perplexity_whole']:.2f}",
+                f"{m['perplexity_whole'] / teacher['perplexity_whole'] - 1:+.1%}",
                 f"{m['kl_nats']:.3f}",
                 f"{m['top1_agreement']:.1%}",
             ]

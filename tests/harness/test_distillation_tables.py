@@ -1,0 +1,54 @@
+"""The tables of benchmarks/training/smollm2/README.md come from its records, and are up to date."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tercet.records import Environment, Record, append
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "training" / "smollm2"
+
+
+@pytest.fixture
+def tables():
+    spec = importlib.util.spec_from_file_location("smollm2_tables", FOLDER / "tables.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def result(subject: str, perplexity: float, accuracy: float, **size: float) -> Record:
+    tasks = ("arc_easy_accuracy", "hellaswag_accuracy_per_byte", "piqa_accuracy")
+    metrics = dict.fromkeys((*tasks, "lambada_accuracy"), accuracy)
+    quality = {"perplexity": perplexity, "perplexity_whole": 2 * perplexity, "kl_nats": 0.25}
+    return Record(
+        kind="distillation",
+        subject=subject,
+        settings={},
+        metrics={**metrics, **quality, "top1_agreement": 0.75, **size},
+        environment=Environment.here("NVIDIA H200"),
+    )
+
+
+def test_the_page_is_up_to_date(tables) -> None:
+    text = tables.PAGE.read_text(encoding="utf-8")
+    assert tables.filled(text) == text, "run python benchmarks/training/smollm2/tables.py"
+
+
+def test_students_are_compared_with_the_teacher(
+    tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    size = {"disk_bytes": 2e6, "ratio_to_bf16": 5.0, "ratio_to_fp32": 10.0}
+    records = [
+        result("teacher", 20.0, 0.5),
+        result("student", 90.0, 0.1, **size),
+        result("student", 25.0, 0.45, **size),
+    ]
+    append(tmp_path / "records.jsonl", records)
+    monkeypatch.setattr(tables, "PAGE", tmp_path / "README.md")
+    found = "2.0 5.0x 10.0x 25.00 +25.0% 50.00 +25.0% 0.250 75.0%"
+    assert tables.quality()[-1] == ["student", *found.split()]
+    assert tables.tasks()[-1] == ["student", *["45.0%"] * 5, "90.0%"]
