@@ -71,6 +71,11 @@ def packed(tmp_path: Path) -> Callable[..., Path]:
             max_position_embeddings=128,
             initializer_range=0.15,
             tie_word_embeddings=tied,
+            # of mixtures only
+            moe_intermediate_size=96,
+            num_experts=8,
+            num_experts_per_tok=2,
+            shared_expert_intermediate_size=96,
         )
         AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "source")
         rules = [
@@ -90,6 +95,9 @@ def packed(tmp_path: Path) -> Callable[..., Path]:
         # 96 columns of down_proj over two ranks cut a group of 32 and a byte of five trits
         ("llama", "ternary-g32", ["--tensor-parallel", "2"]),
         ("qwen2", "nonary-g32", ["--compiled"]),
+        ("qwen3_moe", "ternary-g32", ["--tensor-parallel", "2"]),
+        ("qwen3_moe", "nonary-g32", ["--compiled"]),
+        ("qwen2_moe", "nonary-g32", []),
     ],
 )
 def test_the_packed_checkpoint(
