@@ -16,6 +16,7 @@ from tercet.compress.skeleton import Skeleton
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export import transformers_client
 from tercet.models.split_experts import fused_experts, split
+from tercet.recipes.export_run import export
 
 EXPERTS = 4
 TOKENS = torch.randint(0, 96, (4, 16), generator=torch.Generator().manual_seed(3))
@@ -137,6 +138,15 @@ def test_an_expert_is_fitted_to_the_tokens_it_sees(source: tuple[Path, Any]) -> 
         torch.testing.assert_close(gram, x.T @ x / len(x), atol=1e-4, rtol=1e-4)
         assert groups[(name,)].cross is None
     assert groups[(names[-1],)].cross is not None
+
+
+def test_a_target_whose_client_would_fill_experts_at_random_refuses(
+    source: tuple[Path, Any], tmp_path: Path
+) -> None:
+    rule = {"match": "*.layers.*", "format": "int4-g32", "algorithm": "rtn"}
+    directory = packed(source[0], tmp_path / "packed", rule)
+    with pytest.raises(UnsupportedError, match=r"experts\.0\.\w+ and 23 more.*at random"):
+        export(directory, "compressed-tensors", tmp_path / "out")
 
 
 def test_routers_are_never_packed(tmp_path: Path) -> None:

@@ -36,6 +36,13 @@ SCRIPT = Path(__file__).parents[3] / "benchmarks" / "exports" / "vllm_greedy.py"
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
 # left to itself, vLLM wants a memory node for each rank
 TWO_RANKS = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+MIXTURE = {
+    "moe_intermediate_size": 96,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "shared_expert_intermediate_size": 96,
+    "head_dim": 32,
+}
 PROMPT, COUNT = list(range(3, 19)), 12
 
 
@@ -71,11 +78,7 @@ def packed(tmp_path: Path) -> Callable[..., Path]:
             max_position_embeddings=128,
             initializer_range=0.15,
             tie_word_embeddings=tied,
-            # of mixtures only
-            moe_intermediate_size=96,
-            num_experts=8,
-            num_experts_per_tok=2,
-            shared_expert_intermediate_size=96,
+            **(MIXTURE if kind.endswith("_moe") else {}),
         )
         AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "source")
         rules = [
