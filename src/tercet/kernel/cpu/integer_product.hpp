@@ -69,7 +69,8 @@ void add_segment(Segments& to, Segment segment, const Count& levels, __m256i* wh
   to.list.push_back(segment);
 }
 
-// x[count] in as many segments as its spread takes. False where it holds inf, NaN or is too small.
+// x[count] in as many segments as its spread takes. False where it holds inf or NaN, is too small or
+// spread too far.
 template <int bits>
 bool add_numbers(Segments& to, Segment segment, const Count& levels, const float* x, int count) {
   alignas(32) float held[kSegmentColumns] = {};
@@ -84,9 +85,9 @@ bool add_numbers(Segments& to, Segment segment, const Count& levels, const float
       odd = _mm256_or_ps(odd, _mm256_cmp_ps(size, _mm256_set1_ps(0x1.fffffep127f), _CMP_NLE_UQ));
     }
     const float largest = largest_of(most);
-    if (_mm256_movemask_ps(odd) || (largest > 0.0f && largest < kSmallest)) return false;
-    if (largest == 0.0f) return true;
-    const bool all = pass == kMostPasses || largest * sum_of(some) <= kSpread * sum_of(sum);
+    if (largest == 0.0f && !_mm256_movemask_ps(odd)) return true;
+    if (_mm256_movemask_ps(odd) || largest < kSmallest) return false;
+    const bool all = largest * sum_of(some) <= kSpread * sum_of(sum);
     const __m256 limit = _mm256_set1_ps(all ? 0.0f : largest / kSpread);
     // 2^exponent is the first power of two above the largest
     const int exponent = static_cast<int>(float_to_bits(largest) >> 23) - 126;
@@ -101,8 +102,9 @@ bool add_numbers(Segments& to, Segment segment, const Count& levels, const float
       _mm256_store_ps(held + i, _mm256_andnot_ps(take, now));
     }
     add_segment<bits, kDigits>(to, segment, levels, whole, count);
+    if (all) return true;
   }
-  return true;
+  return false;
 }
 
 // x, each group padded to whole runs, in segments. Exact: x is codes. False: use multiply_vector.

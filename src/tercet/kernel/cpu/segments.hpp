@@ -4,7 +4,8 @@
 //
 // A step is a power of two, so x is held within 2^-22 of the largest of its segment; numbers of 16
 // bits that are at most 2^11 apart are held exactly. A segment whose largest is more than kSpread
-// times the mean is taken twice or more, largest numbers first: outliers cost the others nothing.
+// times the mean is taken twice or more, largest numbers first, each within 2^-19 of itself: outliers
+// cost the others nothing.
 #pragma once
 
 #include <cmath>
@@ -18,8 +19,8 @@ namespace tercet {
 constexpr int kSegmentColumns = 64;
 constexpr int kDigits = 3;
 constexpr int kBits = 22;  // of x in steps: times 8 levels and 64 columns a sum still fits 32 bits
-constexpr float kSpread = 16.0f;
-constexpr int kMostPasses = 4;
+constexpr float kSpread = 8.0f;
+constexpr int kMostPasses = 8;
 constexpr float kSmallest = 0x1p-100f;  // of a segment's largest: its step is a normal number
 
 struct Segment {
