@@ -90,7 +90,7 @@ def mixtures(kind: str, folder: Path) -> list[Path]:
         num_attention_heads=4,
         num_key_value_heads=2,
         head_dim=64,
-        initializer_range=0.1,
+        initializer_range=0.3,
         tie_word_embeddings=True,
     )
     source = folder / f"random-{kind.replace('_', '-')}"

@@ -5,6 +5,9 @@
 // by a register-tiled float product. Each output row is summed by one thread in a fixed order, so
 // the result does not depend on the number of threads.
 //
+// Where the machine multiplies bytes faster than floats (AVX2 without AVX-512) and W is whole numbers,
+// one row of x is taken as integers: integer_product.hpp.
+//
 // Where x is int8 codes with a scale a row, and levels are integers, sums are exact:
 //   y = fma(sum over groups of scale * (exact sum - zero * sum of codes), x_scale, bias),
 // rounded to y's type last; the same bits for one row of x as for many, and as on a GPU.
