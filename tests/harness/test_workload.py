@@ -8,6 +8,7 @@ from tercet.harness import workload as module
 from tercet.harness.workload import check_workload, make_inputs
 from tercet.kernel.contract import Kernels, Workload
 from tercet.kernel.select import load
+from tercet.ops.linear_qat import op as linear_qat
 from tercet.ops.rms_norm.op import OP
 
 CALL = Workload(name="call", sizes={"M": 37, "N": 48}, options={"residual": True})
@@ -56,3 +57,16 @@ def test_bad_shapes_are_named() -> None:
     with pytest.raises(UnsupportedError, match="'rms_norm' has no axis 'Q': it has M, N"):
         make_inputs(OP, Workload(name="q", sizes={"Q": 3}), "cpu", 0)
     assert make_inputs(OP, CALL, "cpu", 0)["x"].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("coded", [False, True])
+def test_what_an_op_did_not_save_is_not_cut(monkeypatch: pytest.MonkeyPatch, coded: bool) -> None:
+    monkeypatch.setattr(module, "_PIECE_ELEMENTS", 500)
+    op = linear_qat.OP
+    call = Workload(name="x", sizes={"M": 19, "N": 24, "K": 40}, options={"coded": coded})
+    made = check_workload(op, load(op, "torch"), call, implementation="torch", device="cpu", seed=1)
+    assert all(finding.passed for finding in made)
+    counts = {error.tensor: error.elements for finding in made for error in finding.errors}
+    kept = {} if coded else {"kept_codes": 19 * 40, "kept_scale": 19}
+    results = {"y": 19 * 24, "gradient of x": 19 * 40, "gradient of weight": 24 * 40}
+    assert counts == {**results, **kept}

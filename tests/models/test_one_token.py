@@ -1,12 +1,34 @@
 """The C++ step against the same formulas in float64 torch."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import cast
+
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
+from tercet.formats import encode, fit, parse_scheme
+from tercet.kernel import prepare
+from tercet.models.decoder_config import DecoderConfig
+from tercet.models.input_transform import InputTransform
+from tercet.models.layer import Layer, Norm, Step
+from tercet.models.linear import SideBySide
+from tercet.models.native_layer import native_layer
 from tercet.models.one_token import Heads, Native, native
+from tercet.models.packed_modules import PackedLinear
 from tercet.models.rope import angles, rotate_
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a layer reads of its configuration."""
+
+    heads: int = 4
+    key_value_heads: int = 2
+    head_dim: int = 16
+    norm_epsilon: float = 1e-5
 
 
 @pytest.fixture
@@ -82,3 +104,67 @@ def test_attend(
     close(keys, all_keys)
     close(values, all_values)
     assert torch.equal(cache[:, :, length:], rest)
+
+
+@pytest.mark.parametrize(("window", "normed", "biased"), [(None, False, False), (5, True, True)])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_a_whole_layer_has_the_bits_of_its_parts(
+    functions: Native, window: int | None, normed: bool, biased: bool, batch: int
+) -> None:
+    torch.manual_seed(2)
+    config = cast(DecoderConfig, Sizes())
+
+    def linear(rows: int, columns: int, scheme: str) -> Callable[[Tensor], Tensor]:
+        parsed, values = parse_scheme(scheme), torch.randn(rows, columns) * 0.2
+        weight = prepare(encode(values, parsed, *fit(values, parsed, "absmax")))
+        return PackedLinear(weight, torch.randn(rows) if biased else None).forward
+
+    def norm(size: int) -> Norm:
+        return Norm(weight=torch.rand(size) + 0.5, epsilon=1e-5)
+
+    def layer() -> Layer:
+        torch.manual_seed(3)
+        return Layer(
+            config=config,
+            window=window,
+            attention_norm=norm(64),
+            qkv=linear((4 + 2 * 2) * 16, 64, "nonary-g32"),
+            query_norm=norm(16) if normed else None,
+            key_norm=norm(16) if normed else None,
+            output=linear(64, 64, "ternary-g64"),
+            mlp_norm=norm(64),
+            gate_up=linear(2 * 96, 64, "int4-g32"),
+            down=linear(64, 96, "int8-channel"),
+        )
+
+    whole, parts = layer(), layer()
+    vars(parts)["whole"] = None
+    assert whole.whole is not None
+    cache = torch.randn(2, batch, 2, 12, 16)
+    hidden = torch.randn(batch, 64)
+    by = angles(torch.rand(8), 8, 1, torch.float32)
+    step = Step(batch=batch, angles=by, masks={}, native=functions)
+    found = []
+    for each in (whole, parts):
+        state, (keys, values) = hidden.clone(), cache.clone()
+        each.forward_(state, step, keys, keys[:, :, :9], values[:, :, :9])
+        found.append((state, keys, values))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+    assert not torch.equal(found[0][0], hidden)
+    assert not torch.equal(found[0][1], cache[0])
+
+
+def test_a_layer_that_is_more_than_packed_products_stays_in_parts(functions: Native) -> None:
+    parsed, values = parse_scheme("nonary-g32"), torch.randn(64, 64)
+    weight = prepare(encode(values, parsed, *fit(values, parsed, "absmax")))
+    plain = PackedLinear(weight).forward
+    heads = Heads(
+        count=2, key_value=1, dim=16, window=None, query_norm=None, key_norm=None, epsilon=1e-5
+    )
+    norms = (torch.ones(64), torch.ones(64))
+    assert native_layer(functions, [plain] * 4, norms, 1e-5, heads) is not None
+    turned = PackedLinear(weight, None, InputTransform(hadamard=32)).forward
+    for other in (turned, SideBySide((plain,))):
+        linears = [plain, plain, other, plain]
+        assert native_layer(functions, linears, norms, 1e-5, heads) is None

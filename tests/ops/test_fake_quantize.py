@@ -9,8 +9,14 @@ from torch._subclasses import FakeTensorMode
 
 from tercet.errors import FormatError, UnsupportedError
 from tercet.formats import encode, fit, parse_scheme
+from tercet.kernel.device import changed_codes
 from tercet.kernel.select import load, using
-from tercet.ops.fake_quantize import FakeQuantized, fake_quantize, fake_quantize_gradient
+from tercet.ops.fake_quantize import (
+    FakeQuantized,
+    count_changed,
+    fake_quantize,
+    fake_quantize_gradient,
+)
 from tercet.ops.fake_quantize.op import OP
 from tercet.ops.fake_quantize.rule import rule_of
 
@@ -383,3 +389,19 @@ def test_other_bad_input() -> None:
             torch.ones(2, 2), torch.ones(2, 2), torch.ones(2, 1), codes,
             scheme="ternary-channel", method="absmean",
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (1, 1), (7, 150), (3, 512)])
+def test_changed_codes_are_counted(shape: tuple[int, int]) -> None:
+    generator = torch.Generator().manual_seed(3)
+    before, after = (
+        torch.randint(-1, 2, shape, dtype=torch.int8, generator=generator).to(DEVICE)
+        for _ in range(2)
+    )
+    wanted = sum(
+        a != b for a, b in zip(*(t.flatten().tolist() for t in (before, after)), strict=True)
+    )
+    for count in (count_changed, changed_codes.count_changed):
+        found = count(before, after)
+        assert (found.dtype, found.shape, int(found)) == (torch.int64, (), wanted)
+        assert int(count(before, before.clone())) == 0

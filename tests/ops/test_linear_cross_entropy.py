@@ -28,6 +28,7 @@ IMPLEMENTATIONS = ("torch", *KERNELS)
 SCHEDULES = (
     {"CHUNK": 4, "RESIDENT": 0},
     {"CHUNK": 4, "RESIDENT": 1, "SLICE": 16},
+    {"CHUNK": 7, "RESIDENT": 1, "SLICE": 40},
     {"CHUNK": 5, "RESIDENT": 1, "SLICE": 1000},
     {"CHUNK": 64, "RESIDENT": 1},
     {"CHUNK": 6, "RESIDENT": 0, "SPLIT": 4, "BLOCK": 16},
@@ -62,14 +63,17 @@ def same(found: Tensor, expected: Tensor, relative: float) -> None:
 
 
 class Largest(TorchDispatchMode):
-    """The most bytes of any tensor that an operation inside made."""
+    """The most bytes of any tensor that an operation inside made, and what memory was asked for."""
 
     def __init__(self) -> None:
         super().__init__()
         self.bytes = 0
+        self.empty = list[tuple[torch.Size, torch.dtype]]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
+        if "empty" in func.name():
+            self.empty.append((result.shape, result.dtype))
         for tensor in result if isinstance(result, tuple | list) else [result]:
             if isinstance(tensor, Tensor):
                 self.bytes = max(self.bytes, tensor.numel() * tensor.element_size())
@@ -92,8 +96,28 @@ def test_every_schedule_gives_the_same_loss_and_gradients(
 
 
 @pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize(("m", "inside"), [(16, True), (15, False), (19, True)])
+@pytest.mark.parametrize("piece", [16, 48])
+def test_the_float32_sum_of_x_lies_in_the_gradient_where_it_fits(
+    name: str, m: int, inside: bool, piece: int
+) -> None:
+    x, weight, target = make(m, 8, 48, torch.bfloat16)
+    schedule = {"CHUNK": 7, "RESIDENT": 1, "SLICE": piece}
+    expected = exact(x, weight, target)
+    arguments = (x.detach(), weight.detach(), target, -100, "mean", True, True, False, False, True)
+    with forced(OP.name, name, "forward", schedule), Largest() as made:
+        _, _, *gradients = load(OP, name).forward(*arguments)
+    assert ((8, 8), torch.float32) not in made.empty or not inside
+    assert ((8, 8), torch.float32) in made.empty or inside
+    # 7 x 48 logits of a chunk leave 8 tokens 42 classes, of which whole sixteens are used
+    assert ((8, min(piece, 32)), torch.bfloat16) in made.empty
+    for found, right in zip(gradients, expected[1:], strict=True):
+        same(found, right, 2**-6)
+
+
+@pytest.mark.parametrize("name", KERNELS)
 def test_resident_tokens_are_summed_once_in_bfloat16(name: str) -> None:
-    x, weight, target = make(32, 32, 70, torch.bfloat16)
+    x, weight, target = make(32, 32, 72, torch.bfloat16)
     _, _, expected = exact(x, weight, target)
     errors = list[float]()
     for resident in (1, 0):

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from tercet.kernel.device.row_codes import quantize
 from tercet.ops.linear_qat import cuda
 
 FOLDER = Path(cuda.__file__).parent
@@ -77,3 +78,21 @@ def test_a_failed_launch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda, "stream", lambda: 0)
     with pytest.raises(RuntimeError, match="CUDA error 700"):
         cuda.turned(torch.zeros(16, 8, dtype=torch.int8))
+
+
+@pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
+    reason="needs a Hopper GPU",
+)
+def test_the_first_row_of_a_block_is_its_own_however_late_it_is_read() -> None:
+    """The factors' loads are a long queue before the first row's; every tenth call was wrong."""
+    rows, columns = 8 * torch.cuda.get_device_properties(0).multi_processor_count, 14336
+    torch.manual_seed(1)
+    grads = torch.randn(rows, columns, device="cuda").bfloat16()
+    scale = torch.rand(columns, 1, device="cuda") + 0.01
+    right, size, _ = quantize(grads.float() * scale.reshape(-1), "int8")
+    for _ in range(200):
+        found, _ = cuda.coded(grads, scale, None, None)
+        assert found is not None
+        assert torch.equal(found[1], size.reshape(-1))
+        assert torch.equal(found[0], right)

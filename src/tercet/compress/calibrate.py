@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from tercet.compress.algorithm import Statistics
 from tercet.compress.skeleton import Skeleton
+from tercet.models.split_experts import is_expert
 
 BATCH = 8
 
@@ -190,8 +191,10 @@ class Stream:
         The uncompressed model's hidden states, where they are followed, pass the layer on the way.
         """
         collector = Collector()
+        # the uncompressed model may send other tokens to an expert: their inputs do not pair up
+        followed = {name: module for name, module in targets.items() if not is_expert(name)}
         for part, teacher in self._batches():
-            with inputs_of(targets) as wanted:
+            with inputs_of(followed) as wanted:
                 after = self.calls[index](layer, teacher) if teacher is not None else None
             with inputs_of(targets) as seen:
                 self.calls[index](layer, part)

@@ -34,6 +34,7 @@ from tercet.compress.unit_quantizer import UnitQuantizer
 from tercet.errors import PlanError
 from tercet.formats import check_weight
 from tercet.models.input_transform import InputTransform
+from tercet.models.split_experts import SHARED_GATE
 from tercet.records import peak_resident_bytes
 
 
@@ -295,13 +296,14 @@ class _Run:
 
 
 def packable(model: nn.Module) -> list[str]:
-    """Every linear and embedding with a weight of its own (a tied head has none)."""
+    """Every linear and embedding with a weight of its own (a tied head has none); no routers."""
     own: dict[int, str] = {id(p): name for name, p in model.named_parameters()}
     return [
         name
         for name, module in cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
         if isinstance(module, (nn.Linear, nn.Embedding))
         and own.get(id(module.weight)) == f"{name}.weight"
+        and not name.endswith(SHARED_GATE)
     ]
 
 

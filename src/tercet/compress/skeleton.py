@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from tercet.checkpoints.source import ModelSource
 from tercet.errors import CheckpointError, UnsupportedError
+from tercet.models.split_experts import KINDS, fused_experts, split
 
 
 class Skeleton:
@@ -35,6 +36,13 @@ class Skeleton:
         stored = set(self.source.names()) | set(self.source.aliases)
         missing = [name for name, _ in self.model.named_parameters() if name not in stored]
         missing = [name for name in missing if self.stored_name(name) is None]
+        for name in missing:
+            kind = type(self.model.get_submodule(name.rpartition(".")[0])).__name__
+            if kind.endswith("Experts"):
+                raise UnsupportedError(
+                    f"{self.source.reference}: {name} of {kind} is made of matrices that the files "
+                    f"hold apart: experts are taken apart for {', '.join(KINDS)} only"
+                )
         if missing:
             raise CheckpointError(
                 f"{self.source.reference}: {len(missing)} weights of "
@@ -130,6 +138,7 @@ def _empty_model(config: dict[str, Any]) -> nn.Module:
         model: Any = cast(Any, maker).from_config(
             parsed, dtype=torch.float32, attn_implementation="sdpa"
         )
+    split(model, fused_experts(model))
     model.eval()
     model.tie_weights()
     return cast(nn.Module, model)

@@ -25,6 +25,7 @@ from tercet.errors import CheckpointError
 from tercet.export import transformers_client
 from tercet.export.target import Holding, client_module, is_embedding, refuse, transform_reason
 from tercet.formats import Granularity
+from tercet.models.split_experts import is_expert
 
 _SHARING = {Granularity.TENSOR, Granularity.CHANNEL, Granularity.GROUP}
 _SCALE_DTYPES = ("float16", "bfloat16", "float32")
@@ -142,6 +143,8 @@ class CompressedTensors:
 def _reason(checkpoint: PackedCheckpoint, module: str, entry: PackedModule) -> str | None:
     """Why the format cannot hold a module, or None."""
     scheme, scaling = entry.scheme, entry.scheme.scaling
+    if is_expert(module):
+        return "transformers would fill experts at random: load the checkpoint itself (vllm plugin)"
     if entry.input_scale or entry.hadamard is not None:
         return transform_reason(entry, METHOD)
     if scheme.element.name not in (*BITS, "fp8_e4m3"):

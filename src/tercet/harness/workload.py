@@ -162,11 +162,14 @@ def _pieces(op: Op, arguments: Values) -> list[tuple[int, int | None]]:
 
 
 def cut(op: Op, spec: TensorSpec | None, value: Any, first: int, last: int | None) -> Any:
-    """Places first to last (excluded; None: all) of a tensor along the op's independent axis."""
+    """Places first to last (excluded; None: all) of a tensor along the op's independent axis.
+
+    One without any, as what an op saves only where it made it itself, stays as it is.
+    """
     if last is None or spec is None or not isinstance(value, Tensor):
         return value
     at = _position(op, spec)
-    if at is None or value.dim() != len(spec.axes):
+    if at is None or value.dim() != len(spec.axes) or not value.shape[at]:
         return value
     return value.narrow(at, first, last - first)
 

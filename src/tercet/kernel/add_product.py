@@ -2,15 +2,20 @@
 
 from torch import Tensor, addmm
 
+from tercet.kernel.cublas_lt import tiled_product
 
-def add_product(total: Tensor, left: Tensor, right: Tensor, *, fresh: bool) -> None:
+
+def add_product(total: Tensor, left: Tensor, right: Tensor, *, fresh: bool, tile: int = 0) -> None:
     """total (+)= left @ right, summed in float32 and rounded once to total's dtype.
 
     Args:
         total: [M, N], of left's dtype or float32.
         left, right: [M, K] and [K, N], of one dtype.
         fresh: whether total's content, which may be anything, is replaced.
+        tile: of the kernel on a GPU, as of `cublas_lt.tiled_product`; 0 leaves it to cuBLAS.
     """
+    if tile and total.is_cuda and tiled_product(total, left, right, tile=tile, fresh=fresh):
+        return
     beta = 0 if fresh else 1
     if total.dtype == left.dtype:
         total.addmm_(left, right, beta=beta)

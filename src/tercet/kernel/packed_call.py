@@ -4,10 +4,16 @@ An activation is x as it is, or 8-bit codes of each row of x: given, with their 
 inside as `quantize_activation` makes them.
 """
 
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from tercet.errors import UnsupportedError
+from tercet.formats import parse_scheme
+from tercet.formats.scaling import Granularity
 from tercet.kernel.contract import Tolerance
 from tercet.kernel.device.row_codes import ELEMENTS, ROW_CODES, quantize
 
@@ -98,3 +104,27 @@ def finished(
     if residual is not None:
         y += residual.float()
     return y.to(out_dtype)
+
+
+def traits(options: Mapping[str, Any]) -> dict[str, Any]:
+    """What requirements may ask of a call, from its options.
+
+    element: the element's name. group: columns that share a scale, 0 where a whole row does.
+    zero: whether the weight has zero points. scale: the scales' dtype, as prepared. activation,
+    layout, out: as they are given.
+    """
+    return {**options, **_traits_of(options["scheme"])} if "scheme" in options else dict(options)
+
+
+@cache
+def _traits_of(scheme: str) -> dict[str, Any]:
+    parsed = parse_scheme(scheme)
+    scaling = parsed.scaling
+    wide = "float32" if scaling.second_level else scaling.dtype
+    whole = scaling.granularity in (Granularity.TENSOR, Granularity.CHANNEL)
+    return {
+        "element": parsed.element.name,
+        "group": 0 if whole else scaling.group_size,
+        "zero": scaling.zero is not None,
+        "scale": {"e8m0": "bfloat16", "e4m3": "float16"}.get(wide, wide),
+    }

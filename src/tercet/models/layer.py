@@ -10,7 +10,8 @@ from torch.nn.functional import rms_norm, scaled_dot_product_attention
 from tercet.models.architecture import Architecture
 from tercet.models.decoder_config import ACTIVATIONS, DecoderConfig
 from tercet.models.linear import Linear, load_linear
-from tercet.models.one_token import Heads, Native
+from tercet.models.native_layer import NativeLayer, native_layer
+from tercet.models.one_token import Heads, Native, native
 from tercet.models.rope import Angles, rotate_
 from tercet.models.weight_reader import WeightReader
 
@@ -79,14 +80,27 @@ class Layer:
         hidden.add_(self.down(ACTIVATIONS[self.config.activation](gate).mul_(up)))
 
     def _one_token_(
-        self, native: Native, hidden: Tensor, step: Step, keys: Tensor, values: Tensor
+        self, functions: Native, hidden: Tensor, step: Step, keys: Tensor, values: Tensor
     ) -> None:
+        if self.whole is not None:
+            self.whole(hidden, step.angles, keys, values)
+            return
         norm = self.attention_norm
-        x = native.add_norm_(hidden, None, norm.weight, norm.epsilon)
-        mixed = native.attend(self.qkv(x), self.heads, step.angles, keys, values)
+        x = functions.add_norm_(hidden, None, norm.weight, norm.epsilon)
+        mixed = functions.attend(self.qkv(x), self.heads, step.angles, keys, values)
         norm = self.mlp_norm
-        x = native.add_norm_(hidden, self.output(mixed), norm.weight, norm.epsilon)
-        hidden.add_(self.down(native.silu_gate(self.gate_up(x))))
+        x = functions.add_norm_(hidden, self.output(mixed), norm.weight, norm.epsilon)
+        hidden.add_(self.down(functions.silu_gate(self.gate_up(x))))
+
+    @cached_property
+    def whole(self) -> NativeLayer | None:
+        """The layer as one C++ function; None where its linears are more than packed products."""
+        functions = native()
+        if functions is None or self.attention_norm.epsilon != self.mlp_norm.epsilon:
+            return None
+        linears = (self.qkv, self.output, self.gate_up, self.down)
+        norms = (self.attention_norm.weight, self.mlp_norm.weight)
+        return native_layer(functions, linears, norms, self.mlp_norm.epsilon, self.heads)
 
     @cached_property
     def heads(self) -> Heads:

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <vector>
 
+#include "bound_product.hpp"
 #include "threads.hpp"
 
 #define TERCET_INLINE static inline __attribute__((always_inline))
@@ -158,6 +159,41 @@ void tercet_attend(float* qkv, int64_t batch, int64_t heads, int64_t key_value_h
   tercet::pool().run(
       batch * key_value_heads, worth ? threads : 1,
       [](void* context, long item) { attend_head(*static_cast<Attention*>(context), item); }, &a);
+}
+
+// Mirrors tercet.models.native_layer.LayerWeights, field by field.
+struct LayerWeights {
+  tercet::BoundProduct qkv, output, gate_up, down;
+  const float *attention_norm, *mlp_norm;  // [hidden]
+  const float *query_norm, *key_norm;      // [dim], or null
+  int64_t hidden, intermediate, heads, key_value_heads, dim;
+  int64_t window;  // positions that a query sees; 0 for all
+  float epsilon, head_epsilon;
+};
+
+// A whole layer, added to hidden [batch, hidden] in place; the rest as tercet_attend takes it.
+void tercet_layer(const LayerWeights* layer, float* hidden, int64_t batch, const float* cos,
+                  const float* sin, float* keys, float* values, int64_t batch_stride,
+                  int64_t head_stride, int64_t length, int32_t threads) {
+  const LayerWeights& l = *layer;
+  const int64_t inner = l.heads * l.dim, wide = (l.heads + 2 * l.key_value_heads) * l.dim;
+  thread_local std::vector<float> held;
+  held.resize(batch * (2 * l.hidden + wide + inner + 3 * l.intermediate));
+  float *x = held.data(), *update = x + batch * l.hidden, *qkv = update + batch * l.hidden;
+  float *mixed = qkv + batch * wide, *gate_up = mixed + batch * inner;
+  float* gated = gate_up + 2 * batch * l.intermediate;
+  tercet_add_norm(hidden, nullptr, l.attention_norm, l.epsilon, batch, l.hidden, x);
+  l.qkv(x, qkv, batch, threads);
+  const int64_t first = l.window && length > l.window ? length - l.window : 0;
+  tercet_attend(qkv, batch, l.heads, l.key_value_heads, l.dim, cos, sin, l.query_norm, l.key_norm,
+                l.head_epsilon, keys, values, batch_stride, head_stride, first, length, mixed,
+                threads);
+  l.output(mixed, update, batch, threads);
+  tercet_add_norm(hidden, update, l.mlp_norm, l.epsilon, batch, l.hidden, x);
+  l.gate_up(x, gate_up, batch, threads);
+  tercet_silu_gate(gate_up, batch, l.intermediate, gated);
+  l.down(gated, update, batch, threads);
+  for (int64_t i = 0; i < batch * l.hidden; ++i) hidden[i] += update[i];
 }
 
 }  // extern "C"

@@ -172,6 +172,10 @@ def test_flipped_codes_are_counted() -> None:
         layer[0].weight[3] *= -1
     before = (quantized["0"].codes[3] != 0).sum()
     assert int(refresh(quantized)[0]) == int(before) > 5
+    with torch.no_grad():
+        layer[0].weight[3] *= -1
+    assert int(refresh(quantized, counting=False)[0]) == 0
+    assert int(refresh(quantized)[0]) == 0, "the codes were made anew, counted or not"
 
 
 @pytest.mark.parametrize(

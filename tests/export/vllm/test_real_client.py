@@ -36,6 +36,13 @@ SCRIPT = Path(__file__).parents[3] / "benchmarks" / "exports" / "vllm_greedy.py"
 ENVIRONMENT = {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
 # left to itself, vLLM wants a memory node for each rank
 TWO_RANKS = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
+MIXTURE = {
+    "moe_intermediate_size": 96,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "shared_expert_intermediate_size": 96,
+    "head_dim": 32,
+}
 PROMPT, COUNT = list(range(3, 19)), 12
 
 
@@ -71,6 +78,7 @@ def packed(tmp_path: Path) -> Callable[..., Path]:
             max_position_embeddings=128,
             initializer_range=0.15,
             tie_word_embeddings=tied,
+            **(MIXTURE if kind.endswith("_moe") else {}),
         )
         AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "source")
         rules = [
@@ -90,6 +98,9 @@ def packed(tmp_path: Path) -> Callable[..., Path]:
         # 96 columns of down_proj over two ranks cut a group of 32 and a byte of five trits
         ("llama", "ternary-g32", ["--tensor-parallel", "2"]),
         ("qwen2", "nonary-g32", ["--compiled"]),
+        ("qwen3_moe", "ternary-g32", ["--tensor-parallel", "2"]),
+        ("qwen3_moe", "nonary-g32", ["--compiled"]),
+        ("qwen2_moe", "nonary-g32", []),
     ],
 )
 def test_the_packed_checkpoint(

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tercet.formats import encode, fit, parse_scheme
 from tercet.kernel.contract import Case
-from tercet.kernel.cuda import find_nvcc
+from tercet.kernel.cuda import INCLUDE, find_nvcc
 from tercet.kernel.device.row_codes import quantize
 from tercet.kernel.prepared import prepare
 from tercet.ops.linear_packed import cuda_decode
@@ -44,7 +44,8 @@ FITTING = [
 @pytest.fixture(scope="module")
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[torch.dtype, ctypes.CDLL]:
     folder = tmp_path_factory.mktemp("decode")
-    for source in (*SOURCES.glob("decode*.cuh"), *SOURCES.glob("decode*.cu")):
+    sources = (*SOURCES.glob("decode*.cuh"), *SOURCES.glob("decode*.cu"))
+    for source in (*sources, INCLUDE / "decode_unit.cuh"):
         text = source.read_text()
         if source.name == "decode.cuh":
             assert SHARED in text
@@ -136,6 +137,21 @@ def test_any_plan_gives_the_same_exact_sums(scheme: str, m: int) -> None:
         results.append(y)
     if "g32" not in scheme:
         assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+@needs_nvcc
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("columns", [16, 1200, 2048])
+@pytest.mark.parametrize(("ranks", "sharing"), [(1, 1), (1, 4), (2, 2), (4, 2)])
+def test_blocks_that_share_x_give_the_sums_of_blocks_alone(
+    columns: int, ranks: int, sharing: int
+) -> None:
+    """Also where x ends within a block's columns, or before them: zero points need its sums."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(-127, 128, (3, columns), generator=generator, dtype=torch.int8)
+    plan = Plan(clusters=4, ranks=ranks, warps_k=2, warps_n=1, sharing=sharing)
+    y, exact = _product(3, 75, columns, "int4-g32-asym", lambda: (x, torch.ones(3)), plan)
+    assert ((y - exact).abs() <= 2e-6 * exact.abs().max()).all()
 
 
 @needs_nvcc

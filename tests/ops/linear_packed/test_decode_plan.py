@@ -29,8 +29,11 @@ def test_a_plan_covers_k_and_fits(m: int, x_bytes: int, zeros: bool) -> None:
     ):
         units = -(-columns // (256 // bits))
         needs = needs_of(m, bits, x_bytes, 64, 1, zeros)
-        plan = plan_for(m, row_blocks, units, needs, PROCESSORS)
+        sent = x_bytes == 1 and bits == 2
+        plan = plan_for(m, row_blocks, units, needs, PROCESSORS, sent=sent)
         assert 1 <= plan.clusters <= row_blocks
+        assert bool(plan.sharing) == sent
+        assert plan.clusters % max(1, plan.sharing) == 0
         assert plan.ranks in (1, 2, 4, 8)
         assert 1 <= plan.warps_k * plan.warps_n <= 16
         share = plan.warp_units(units)
@@ -43,6 +46,17 @@ def test_every_multiprocessor_has_work() -> None:
     for row_blocks in (132, 256, 896, 1792):
         plan = plan_for(1, row_blocks, 32, needs_of(1, 2, 1), PROCESSORS)
         assert plan.clusters * plan.ranks >= PROCESSORS
+
+
+def test_two_blocks_are_sent_x_together_where_it_is_long_beside_their_weights() -> None:
+    needs = needs_of(8, 2, 1)
+    assert plan_for(8, 256, 32, needs, PROCESSORS, sent=True).sharing == 2
+    assert plan_for(4, 256, 32, needs, PROCESSORS, sent=True).sharing == 2
+    assert plan_for(4, 1792, 64, needs, PROCESSORS, sent=True).sharing == 1
+    # no two blocks where each takes another part of x, or where one would be left over
+    assert plan_for(16, 256, 112, needs, PROCESSORS, sent=True).sharing == 1
+    assert plan_for(8, 131, 32, needs, 131, sent=True).sharing == 1
+    assert plan_for(8, 256, 32, needs, PROCESSORS).sharing == 0
 
 
 def test_needs_by_hand() -> None:
@@ -59,9 +73,9 @@ def test_shared_memory_by_hand() -> None:
     # 50 units of 32 columns over 6 warps of whole pieces: 12 each, 36 a block
     assert plan.warp_units(50) == 12
     x, scales, slots = 2 * (36 * 32 + 16), 256, 3 * 3 * 2 * 80
-    assert shared_bytes(2, 5, 50, plan, needs_of(2, 8, 1)) == 64 + scales + x + slots
+    assert shared_bytes(2, 5, 50, plan, needs_of(2, 8, 1)) == 128 + scales + x + slots
     x = 2 * (36 * 64 + 16)
-    assert shared_bytes(2, 5, 50, plan, needs_of(2, 8, 2)) == 64 + scales + x + slots
+    assert shared_bytes(2, 5, 50, plan, needs_of(2, 8, 2)) == 128 + scales + x + slots
 
 
 TAKEN = {"scheme": "ternary-g128", "activation": "int8", "layout": "fragments", "out": "bfloat16"}

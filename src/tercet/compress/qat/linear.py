@@ -49,7 +49,6 @@ class QatLinear(QuantizedWeight):
                 codes,
                 scale,
                 self.weight,
-                codes_t=self.codes_t,
                 bias=self.bias,
                 x_codes=x_codes,
                 x_scale=x_scale,

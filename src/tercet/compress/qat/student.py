@@ -80,8 +80,11 @@ class Student:
 
     def compile(self) -> None:
         """Every layer under torch.compile, one graph for all: it compiles once, however many."""
+        # inductor takes a second to import
+        from tercet.compress.qat.recompute import RecomputedCodes
+
         for layer in self.layers():
-            layer.compile()
+            layer.compile(options={"joint_custom_pre_pass": RecomputedCodes()})
 
     def layers(self) -> list[nn.Module]:
         """The repeated layers."""

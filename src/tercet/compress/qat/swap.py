@@ -73,20 +73,27 @@ def swap(model: nn.Module, plan: str | Plan, dtype: torch.dtype = torch.float32)
     return quantized
 
 
-def refresh(quantized: Quantized, share: float = 1.0, step: int = 0) -> tuple[Tensor, int]:
+def refresh(
+    quantized: Quantized, share: float = 1.0, step: int = 0, counting: bool = True
+) -> tuple[Tensor, int]:
     """Codes of all modules, anew; (codes that changed, int64 [], of how many).
 
     Args:
         quantized: of `swap`.
         share: of the ramp: 1 for quantized weights alone.
         step: what random rounding in the step to come is seeded with.
+        counting: whether changed codes are counted, which reads old and new ones again; otherwise
+            none changed.
     """
-    changed = [
-        module.refresh(share, step * len(quantized) + index)
+    found = [
+        module.refresh(share, step * len(quantized) + index, counting)
         for index, module in enumerate(quantized.values())
     ]
+    changed = [each for each in found if each is not None]
     # of a weight that is cut over devices, the rows that lie here
     count = sum(module.codes.numel() for module in quantized.values())
+    if not changed:
+        return torch.zeros((), dtype=torch.int64, device=_device(quantized)), count
     return torch.stack(changed).sum(), count
 
 
@@ -94,6 +101,10 @@ def finish_gradients(quantized: Quantized) -> None:
     """Gradients of values to those of weights and steps, once a step before they are clipped."""
     for module in quantized.values():
         module.finish_gradient()
+
+
+def _device(quantized: Quantized) -> torch.device:
+    return next(iter(quantized.values())).codes.device
 
 
 def _sharers(model: nn.Module) -> dict[int, list[str]]:

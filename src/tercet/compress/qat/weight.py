@@ -16,8 +16,7 @@ from tercet.compress.qat.sharded import ShardedWeight
 from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor, Scheme
 from tercet.kernel import PreparedWeight, prepare
-from tercet.ops.fake_quantize import fake_quantize, fake_quantize_gradient
-from tercet.ops.linear_qat import transposed
+from tercet.ops.fake_quantize import count_changed, fake_quantize, fake_quantize_gradient
 
 
 class QuantizedWeight(nn.Module):
@@ -45,7 +44,6 @@ class QuantizedWeight(nn.Module):
     codes: Tensor
     scale: Tensor
     values: Tensor | None
-    codes_t: Tensor | None
     seed: Tensor | None
 
     def __init__(
@@ -63,7 +61,7 @@ class QuantizedWeight(nn.Module):
         self.weight = weight
         step = first_step(weight.detach(), scheme, options.method)
         self.step = None if step is None else nn.Parameter(step.to(weight.device))
-        for part in ("codes", "scale", "values", "codes_t"):
+        for part in ("codes", "scale", "values"):
             self.register_buffer(part, None, persistent=False)
         random = options.activation is not None and options.weight_gradient == "int8"
         seed = torch.zeros((), dtype=torch.int64, device=weight.device) if random else None
@@ -76,12 +74,13 @@ class QuantizedWeight(nn.Module):
         self.products_of_codes = self.whole and self.options.activation is not None
 
     @torch.no_grad()
-    def refresh(self, share: float = 1.0, seed: int = 0) -> Tensor:
+    def refresh(self, share: float = 1.0, seed: int = 0, counting: bool = True) -> Tensor | None:
         """Codes, scales and values of the weight as it is; how many codes changed, int64 [].
 
         Args:
             share: of the ramp.
             seed: of what is rounded at random until the next refresh.
+            counting: whether changed codes are counted; None otherwise, and of the first codes.
         """
         old = self._buffers["codes"]
         self._set_share(share)
@@ -108,11 +107,8 @@ class QuantizedWeight(nn.Module):
             self.values.register_post_accumulate_grad_hook(self._pass_on)
         if self.seed is not None:
             self.seed.fill_(seed)
-        self.codes_t = None if floats or shard is not None else transposed(made.codes)
         self._served = None
-        if old is None:
-            return torch.zeros((), dtype=torch.int64, device=self.codes.device)
-        return (old != self.codes).sum()
+        return count_changed(old, self.codes) if counting and old is not None else None
 
     def _pass_on(self, values: Tensor) -> None:
         """The straight-through estimator: the values' gradient is added to the weight's."""

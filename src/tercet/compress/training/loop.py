@@ -97,14 +97,13 @@ class Loop:
         if self.group.first:
             journal = Journal(self.places.journal, self.step + 1, self.places.tensorboard)
         self._refresh()
-        self._changed.zero_()
         start = time.perf_counter()
         try:
             while self.step < self.settings.steps:
                 losses, norm = self._one()
                 self._since += 1
                 done = self.step == self.settings.steps
-                if done or self.step % self.settings.log_every == 0:
+                if self._has_line():
                     line = self._line(losses, norm, time.perf_counter() - start)
                     if journal is not None:
                         journal.write(line)
@@ -153,8 +152,13 @@ class Loop:
                 share = self.settings.share(self.step)
                 # after the last step, what is left is what will be served
                 share = 1.0 if self.step == self.settings.steps else share
-                changed, self._codes = refresh(self.student.quantized, share, self.step)
-                self._changed += changed
+                self._changed, self._codes = refresh(
+                    self.student.quantized, share, self.step, counting=self._has_line()
+                )
+
+    def _has_line(self) -> bool:
+        """Whether the journal gets a line after this step."""
+        return self.step == self.settings.steps or self.step % self.settings.log_every == 0
 
     def _line(self, losses: Losses, norm: Tensor, seconds: float) -> Line:
         settings = self.settings
@@ -173,7 +177,6 @@ class Loop:
             "memory_bytes": self._memory(),
             "phase_s": {name: value / self._since for name, value in self.phases.take().items()},
         }
-        self._changed.zero_()
         self._since = 0
         return line
 
@@ -182,10 +185,10 @@ class Loop:
         return per_second * self.speed.flops / (peak * self.group.ranks) if peak else None
 
     def _flipped(self) -> float | None:
-        """Codes that changed in a step, of all codes, on average since the last line."""
+        """Codes that changed in the last step, of all codes."""
         if not self.student.quantized:
             return None
-        codes = torch.tensor(self._codes * self._since, device=self.device)
+        codes = torch.tensor(self._codes, device=self.device)
         found = self.group.mean({"changed": self._changed, "codes": codes})
         return found["changed"] / found["codes"]
 

@@ -26,6 +26,7 @@ from tercet.errors import CheckpointError, UnsupportedError
 from tercet.formats import PackedTensor
 from tercet.kernel import PreparedWeight
 from tercet.models.input_transform import InputTransform
+from tercet.models.split_experts import fused_experts, split
 from tercet.ops.embedding_packed import embedding_packed
 from tercet.ops.linear_packed import linear_packed, prepare
 
@@ -163,6 +164,7 @@ class TercetQuantizer(HfQuantizer):
         if not checkpoint_files:
             raise CheckpointError("a packed checkpoint is loaded from files: give its directory")
         self._checkpoint = open_packed(Path(checkpoint_files[0]).parent)
+        self._split = _split_experts(model, self._checkpoint)
         for name, entry in self._checkpoint.modules.items():
             _swap(model, name, entry)
         _tie(model, self._checkpoint)
@@ -175,6 +177,11 @@ class TercetQuantizer(HfQuantizer):
             cast(PackedBuffers, model.get_submodule(name)).fill(name, self._checkpoint)
         return model
 
+    def update_weight_conversions(self, weight_conversions: list[Any], model: Any) -> list[Any]:
+        """Experts that were taken apart are no longer merged."""
+        kept = [one for one in weight_conversions if not (self._split and _merges_experts(one))]
+        return cast("list[Any]", super().update_weight_conversions(kept, model))
+
     def is_serializable(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
         """`save_pretrained` writes the packed buffers."""
         return True
@@ -183,6 +190,28 @@ class TercetQuantizer(HfQuantizer):
     def is_trainable(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The packed weights are constants."""
         return False
+
+
+def _split_experts(model: "PreTrainedModel", checkpoint: PackedCheckpoint) -> bool:
+    """Takes apart the experts of which the files hold any; whether there are such."""
+    found = [
+        name
+        for name in fused_experts(model)
+        if any(module.startswith(f"{name}.") for module in checkpoint.modules)
+    ]
+    if found and len(found) < len(fused_experts(model)):
+        left = next(name for name in fused_experts(model) if name not in found)
+        raise UnsupportedError(
+            f"{found[0]} is packed and {left} is not: transformers merges the experts of all "
+            f"layers or of none: give all of them a format in the plan, or none"
+        )
+    split(model, found)
+    return bool(found)
+
+
+def _merges_experts(conversion: Any) -> bool:
+    targets: list[str] = conversion.target_patterns
+    return any("experts" in target for target in targets)
 
 
 def _swap(model: "PreTrainedModel", name: str, entry: PackedModule) -> None:

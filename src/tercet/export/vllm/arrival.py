@@ -1,6 +1,7 @@
 """Arrival: the tensors of a layer's packed weights, taken one by one as vLLM reads the files."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -86,8 +87,8 @@ class Arrival:
         )
         return cut(weight, shard), transform
 
-    def product(self, device: torch.device, rows: int) -> FusedProduct:
-        """The layer's product of `rows` columns, when everything has come.
+    def weights(self) -> list[tuple[PackedTensor, InputTransform]]:
+        """What came, cut, in the order of the modules; given away, no longer held.
 
         Raises:
             CheckpointError: which tensors never came.
@@ -102,16 +103,18 @@ class Arrival:
         if missing:
             raise CheckpointError(f"the files hold no {', '.join(missing)}: {_REFETCH}")
         found = [self._weights[index] for index in range(len(self.modules))]
-        scaled = [
-            InputTransform(
-                scale=None if t.scale is None else t.scale.to(device),
-                hadamard=t.hadamard,
-                activation=t.activation,
-            )
-            for _, t in found
-        ]
         self._weights = {}
-        return FusedProduct([weight for weight, _ in found], scaled, device, rows)
+        return found
+
+    def product(self, device: torch.device, rows: int) -> FusedProduct:
+        """The layer's product of `rows` columns, when everything has come; errors as `weights`."""
+        found = self.weights()
+        return FusedProduct([w for w, _ in found], [_on(device, t) for _, t in found], device, rows)
+
+
+def _on(device: torch.device, transform: InputTransform) -> InputTransform:
+    scale = transform.scale
+    return replace(transform, scale=None if scale is None else scale.to(device))
 
 
 def _check_transform(name: str, entry: PackedModule, shard: Shard) -> None:

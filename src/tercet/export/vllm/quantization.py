@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from vllm.model_executor.layers.fused_moe import RoutedExperts
 from vllm.model_executor.layers.linear import (
     LinearBase,
     LinearMethodBase,
@@ -34,6 +35,7 @@ from tercet.checkpoints.layout import QuantizationConfig as Section
 from tercet.errors import UnsupportedError
 from tercet.export.target import is_embedding
 from tercet.export.vllm.arrival import Arrival
+from tercet.export.vllm.experts_method import PackedExpertsMethod
 from tercet.export.vllm.shard import Shard, shard_of
 
 _PLACE_OF = {"q": 0, "k": 1, "v": 2, None: 0}
@@ -95,11 +97,13 @@ class TercetConfig(QuantizationConfig):
             return TiedHeadMethod() if isinstance(layer, ParallelLMHead) else None
         if isinstance(layer, LinearBase):
             return PackedLinearMethod(entries) if entries else UnquantizedLinearMethod()
-        inside = next((name for name in self.modules if name.startswith(f"{prefix}.")), None)
-        if inside is not None and "Experts" in type(layer).__name__:
+        inside = [(name, self.modules[name]) for name in self.modules if _is_in(name, prefix)]
+        if inside and isinstance(layer, RoutedExperts):
+            return PackedExpertsMethod(layer, prefix, dict(inside))
+        if inside and "Experts" in type(layer).__name__:
             raise UnsupportedError(
-                f"{inside} is packed, and the plugin holds linear layers, embeddings and heads, "
-                f"no experts: keep them in the plan (keep: true)"
+                f"{inside[0][0]} is packed, and the plugin knows no {type(layer).__name__}: keep "
+                f"its experts in the plan (keep: true)"
             )
         return None
 
@@ -192,6 +196,10 @@ class TiedHeadMethod(UnquantizedEmbeddingMethod):
         if isinstance(embed_tokens.quant_method, PackedEmbeddingMethod):
             return embed_tokens
         return super().tie_weights(layer, embed_tokens)
+
+
+def _is_in(module: str, prefix: str) -> bool:
+    return module.startswith(f"{prefix}.")
 
 
 def _ranks(layer: nn.Module) -> tuple[int, int]:

@@ -5,10 +5,14 @@
 // by a register-tiled float product. Each output row is summed by one thread in a fixed order, so
 // the result does not depend on the number of threads.
 //
+// Where the machine multiplies bytes faster than floats (AVX2 without AVX-512) and W is whole numbers,
+// one row of x is taken as integers: integer_product.hpp.
+//
 // Where x is int8 codes with a scale a row, and levels are integers, sums are exact:
 //   y = fma(sum over groups of scale * (exact sum - zero * sum of codes), x_scale, bias),
 // rounded to y's type last; the same bits for one row of x as for many, and as on a GPU.
 #include "rows16.hpp"
+#include "segments.hpp"
 #include "threads.hpp"
 
 #include <algorithm>
@@ -35,6 +39,7 @@ struct Vector {
   const float* values;  // x, each group padded with zeros to whole runs
   const float* pairs;   // for 2-bit codes: tables of 16 per two columns
   const float* sums;    // of x in each group
+  const Segments* segments;  // x as integers, where there are kernels for it
 };
 
 struct Kernels {
@@ -46,6 +51,9 @@ struct Kernels {
   void (*add_group)(const Weight&, int64_t block, int64_t blocks, int64_t group, float x_sum,
                     int32_t* sum, float* total);
   void (*scale_values)(float* values, int64_t count, float x_scale, const float* bias);
+  // where W is whole numbers and the machine multiplies such faster: x in segments, if it can be
+  bool (*cut)(const Layout&, const float* x, Segments& segments) = nullptr;
+  decltype(vector) integers = nullptr;
 };
 
 namespace portable {
@@ -75,6 +83,7 @@ namespace avx512 {
 namespace avx2 {
 #include "lanes_avx2.hpp"
 #include "packed_product.hpp"
+#include "integer_product.hpp"
 }  // namespace avx2
 #if defined(__clang__)
 #pragma clang attribute pop
@@ -89,7 +98,11 @@ template <bool exact>
 Kernels kernels_of(int32_t isa, const Layout& layout) {
 #if defined(__x86_64__)
   if (isa == kAvx512) return avx512::kernels_for<exact>(layout);
-  if (isa == kAvx2) return avx2::kernels_for<exact>(layout);
+  if (isa == kAvx2) {
+    Kernels found = avx2::kernels_for<exact>(layout);
+    avx2::add_integers<exact>(layout, found);
+    return found;
+  }
 #endif
   return portable::kernels_for<exact>(layout);
 }
@@ -151,6 +164,7 @@ struct VectorJob {
   const Call& call;
   Vector x;
   int64_t row;
+  decltype(Kernels::vector) multiply;
 
   static void run(void* context, long item) {
     const VectorJob& job = *static_cast<const VectorJob*>(context);
@@ -158,7 +172,7 @@ struct VectorJob {
     const int64_t block = item * kBlocksAtOnce;
     const int64_t count = std::min(kBlocksAtOnce, w.blocks() - block);
     alignas(64) float out[kBlocksAtOnce * 16];
-    job.call.kernels.vector(w, job.x, block, count, out);
+    job.multiply(w, job.x, block, count, out);
     const int64_t rows = std::min(count * 16, w.layout->rows - block * 16);
     job.call.write(job.row, block * 16, rows, out, count * 16);
   }
@@ -166,15 +180,18 @@ struct VectorJob {
 
 void multiply_row(const Call& call, int64_t row, int threads) {
   static thread_local std::vector<float> scratch;
+  static thread_local Segments segments;
   const Weight& w = call.w;
   const int64_t columns = w.padded_columns();
   const int64_t pairs = w.layout->bits == 2 ? columns * 8 : 0;
   scratch.resize(columns + pairs + w.layout->groups);
   float* values = scratch.data();
   call.unpack_row(row, values, 1);
-  if (pairs) call.kernels.pairs(*w.layout, values, columns, values + columns);
+  const bool integers = call.kernels.cut && call.kernels.cut(*w.layout, values, segments);
+  if (pairs && !integers) call.kernels.pairs(*w.layout, values, columns, values + columns);
   if (w.zero) zero_sums(w, values, values + columns + pairs);
-  VectorJob job{call, {values, values + columns, values + columns + pairs}, row};
+  const Vector x{values, values + columns, values + columns + pairs, &segments};
+  VectorJob job{call, x, row, integers ? call.kernels.integers : call.kernels.vector};
   const int64_t items = (w.blocks() + kBlocksAtOnce - 1) / kBlocksAtOnce;
   pool().run(items, threads, VectorJob::run, &job);
 }

@@ -25,14 +25,6 @@ __device__ void arrived(int behind) {
 }
 __device__ void stashed() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-__device__ uint4 once(const uint4* p) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(p));
-  return v;
-}
-
 // over the block, the same in every thread and in every run
 __device__ Sum over_block(Sum sum, float k, float2* sums) {
 #pragma unroll

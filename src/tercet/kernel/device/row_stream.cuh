@@ -28,14 +28,14 @@ template <int VECTORS> struct WarpShare {
   int64_t stride_bytes;
   uint32_t slots, barriers;  // addresses in shared memory
   int rows, next, step, first, count, stages, slot;  // next: the row to be asked for
-  uint32_t phase;
+  uint32_t phase, held_back;  // held_back: 0, known only when what was taken has arrived
 
   // rows blockIdx.x / ranks, + gridDim.x / ranks, ... of `rows` at x; `memory` holds slot_bytes(),
   // `all_barriers` are MAX_STAGES of every warp
   __device__ WarpShare(const void* x, int64_t stride_bytes, int rows, int units, int stages,
                        void* memory, uint64_t* all_barriers, int ranks = 1, uint32_t beyond = 0)
       : x(static_cast<const char*>(x)), stride_bytes(stride_bytes), rows(rows),
-        next(blockIdx.x / ranks), step(gridDim.x / ranks), stages(stages), slot(0), phase(0) {
+        next(blockIdx.x / ranks), step(gridDim.x / ranks), stages(stages), slot(0), phase(0), held_back(0) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
     const int line = LINE_UNITS * warps * ranks, share = (units + line - 1) / line * LINE_UNITS;
     first = (blockIdx.x % ranks * warps + warp) * share;
@@ -79,11 +79,18 @@ template <int VECTORS> struct WarpShare {
                    : "=r"(held[i].x), "=r"(held[i].y), "=r"(held[i].z), "=r"(held[i].w)
                    : "r"(here + 32 * UNIT_BYTES * i)
                    : "memory");
+    uint32_t words = 0;
+#pragma unroll
+    for (int i = 0; i < VECTORS; i++) words |= held[i].x;
+    held_back = words & static_cast<uint32_t>(stages) >> 8;
   }
 
-  // what was taken is in the registers of every lane: its slot is free for a later row
+  // What was taken is in the registers of every lane: its slot is free for a later row. The loads of
+  // take() have been issued, no more: behind a long queue of others they read the slot a microsecond
+  // later, and the copy engine, which does not stand in that queue, may have refilled it by then. So a
+  // lane arrives here with a number that it has only when its loads are done.
   __device__ __forceinline__ void taken() {
-    __syncwarp();
+    __syncwarp(~held_back);
     if (threadIdx.x % 32 == 0) ask(slot);
     if (++slot == stages) {
       slot = 0;

@@ -1,5 +1,6 @@
 """fake_quantize: a weight as int8 codes, scales and its dequantized self, for training."""
 
+from tercet.ops.fake_quantize.changed import count_changed
 from tercet.ops.fake_quantize.op import FakeQuantized, fake_quantize, fake_quantize_gradient
 
-__all__ = ["FakeQuantized", "fake_quantize", "fake_quantize_gradient"]
+__all__ = ["FakeQuantized", "count_changed", "fake_quantize", "fake_quantize_gradient"]

@@ -13,10 +13,10 @@ def eager(
     scheme: str,
     method: str,
     fake_dtype: torch.dtype | None,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """The usual lines of torch with the detach trick; scales in float32, no scale of gradients.
 
-    Returns (dequantized weight, codes).
+    Returns the dequantized weight where it is asked for, else the codes.
     """
     del seed
     rule, wide = rule_of(scheme, method), weight.float()
@@ -34,8 +34,10 @@ def eager(
         ratio = ratio.clamp(rule.clip_low, rule.clip_high)
     level = (ratio - rule.shift).round().clamp(rule.lowest, rule.highest) + rule.shift
     codes = (2 * level if rule.shift else level).to(torch.int8).reshape(weight.shape)
+    if fake_dtype is None:
+        return codes
     if rule.learned:
         fake = (ratio + (level - ratio).detach()) * scale
     else:
         fake = blocks + (level * scale - blocks).detach()
-    return fake.reshape(weight.shape).to(fake_dtype or weight.dtype), codes
+    return fake.reshape(weight.shape).to(fake_dtype)

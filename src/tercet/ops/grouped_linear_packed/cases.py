@@ -121,6 +121,24 @@ def _cases() -> tuple[Case, ...]:
         _case("one-of-each", "ternary", (1, 1, 1, 1)),
         _case("long", "ternary", (70, 2, 20, 160), dtype=torch.bfloat16, row_weight=True),
     ]
+    # one scale a row of W: few, some and many rows an expert, K not a multiple of anything
+    channel: dict[str, Any] = {"activation": "int8", "row_weight": True}
+    half: dict[str, Any] = {"dtype": torch.bfloat16, "bias": torch.float32, "row_weight": True}
+    for rows, experts, n, k in (
+        (9, 5, 40, 144),
+        (60, 4, 136, 720),
+        (90, 3, 33, 1040),
+        (21, 9, 72, 528),
+    ):
+        shape, name = (rows, experts, n, k), f"{rows}-rows"
+        cases += [
+            _case(f"{name}-codes", "ternary-channel", shape, coded=True, **channel),
+            _case(f"{name}-quantized", "nonary-channel", shape, bias=torch.float16, **channel),
+            _case(f"{name}-bfloat16", "ternary-channel", shape, **half),
+            _case(f"{name}-nonary-bfloat16", "nonary-channel", shape, **half),
+        ]
+    for scheme in ("int2-channel", "int3-channel", "int4-channel"):
+        cases.append(_case(f"{scheme}-codes", scheme, (23, 4, 50, 200), coded=True, **channel))
     for shape in ((0, 3, 20, 64), (2, 3, 0, 64), (2, 3, 20, 0)):
         name = "x".join(map(str, shape))
         cases.append(_case(f"size-{name}", "int4-asym", shape, **whole))

@@ -15,7 +15,7 @@ from tercet.kernel.contract import (
     Requirement,
     TensorSpec,
 )
-from tercet.kernel.packed_call import FLOATS, INPUTS, TOLERANCES, chosen
+from tercet.kernel.packed_call import FLOATS, INPUTS, TOLERANCES, chosen, traits
 from tercet.kernel.prepared import layout_name
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose, choose_gradient
@@ -243,6 +243,37 @@ _BASELINES = (
     Baseline(name="read only", path=f"{_PEERS}:read_only", prepare=f"{_PEERS}:prepare_read_only"),
 )
 
+_FRAGMENTS = "tercet.ops.grouped_linear_packed.arguments:as_fragments"
+_SMALL = ("ternary", "nonary", "int3", "int4")
+
+
+def _cuda(
+    name: str, dtypes: tuple[torch.dtype, ...], activation: str, elements: tuple[str, ...]
+) -> Implementation:
+    """One of the two for Hopper, which differ in what x is multiplied as."""
+    return Implementation(
+        name=name,
+        requirement=Requirement(
+            devices=("cuda",),
+            dtypes=dtypes,
+            nvcc=True,
+            capability=(9, 0),
+            # sums of int8 by bytes of up to 128 * 128 are held in int32
+            ranges={"K": (1, 2**17 - 1)},
+            options={
+                "layout": ("fragments",),
+                "activation": (activation,),
+                "element": elements,
+                "group": (0,),
+                "zero": (False,),
+            },
+        ),
+        module=f"tercet.ops.grouped_linear_packed.{name}",
+        language="cuda",
+        arrange=_FRAGMENTS,
+    )
+
+
 OP = Op(
     name="grouped_linear_packed",
     axes=(
@@ -263,12 +294,15 @@ OP = Op(
     magnitude=magnitude,
     gradient_magnitude=gradient_magnitude,
     prepare=prepared,
+    traits=traits,
     describe=describe,
     cost=cost,
     cases=CASES,
     tolerances=TOLERANCES,
     differentiable=("x", "bias", "row_weight"),
     implementations=(
+        _cuda("cuda", (*FLOATS, torch.int8), "int8", (*_SMALL, "int2")),
+        _cuda("cuda_float", (torch.bfloat16,), "none", _SMALL),
         Implementation(
             name="triton",
             requirement=Requirement(
@@ -276,7 +310,7 @@ OP = Op(
             ),
             module="tercet.ops.grouped_linear_packed.triton",
             language="triton",
-            arrange="tercet.ops.grouped_linear_packed.arguments:as_fragments",
+            arrange=_FRAGMENTS,
             space={
                 "BM": (16, 32, 64, 128),
                 "BN": (16, 32, 64, 128),

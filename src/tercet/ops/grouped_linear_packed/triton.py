@@ -6,6 +6,8 @@ So the host only bounds the grid: R rows in E experts have at most (R + min(E, R
 tiles, and programs beyond the last tile stop. A tile's product is kernel/device/packed_tile.py.
 """
 
+from collections.abc import Mapping
+
 import torch
 import triton
 import triton.language as tl
@@ -137,7 +139,7 @@ def forward(
     options = dict(configuration("grouped_linear_packed", "triton", sizes, _default(sizes)))
     fp8 = flat.dtype == torch.float8_e4m3fn
     numbers = tile_numbers(layout, codes.shape[1], columns, options.pop("BK"))
-    programs = _token_tiles(sizes, options["BM"]) * triton.cdiv(rows, options["BN"])
+    programs = token_tiles(sizes, options["BM"]) * triton.cdiv(rows, options["BN"])
     _grouped[(programs,)](
         flat.view(torch.uint8) if fp8 else flat, offsets.contiguous(), codes, scale, zero,
         bias.contiguous() if bias is not None else None,
@@ -169,7 +171,7 @@ def gradient(
     options = dict(
         configuration("grouped_linear_packed", "triton", sizes, default, direction="backward")
     )
-    programs = _token_tiles(sizes, options["BM"]) * triton.cdiv(columns, options["BK"])
+    programs = token_tiles(sizes, options["BM"]) * triton.cdiv(columns, options["BK"])
     _grouped_gradient[(programs,)](
         flat, offsets.contiguous(), codes, scale, zero,
         row_weight.contiguous() if row_weight is not None else None, out,
@@ -182,7 +184,7 @@ def gradient(
     return out
 
 
-def _token_tiles(sizes: dict[str, int], most: int) -> int:
+def token_tiles(sizes: Mapping[str, int], most: int) -> int:
     """The most tiles of `most` rows that T rows in E experts can make."""
     rows = sizes["T"]
     return (rows + min(sizes["E"], rows) * (most - 1)) // most

@@ -51,7 +51,7 @@ def forward(
         status = build().tercet_softmax_rows(
             NUMBERS[rows.logits.dtype], rows.logits.data_ptr(),
             None if rows.first is None else rows.first.data_ptr(), count, rows.classes,
-            min(30, rows.piece.bit_length() - 1), rows.target.data_ptr(), rows.ignore_index,
+            rows.piece, rows.target.data_ptr(), rows.ignore_index,
             rows.unit.data_ptr(), rows.losses.data_ptr(), rows.lse.data_ptr(), cluster, stream(),
         )  # fmt: skip
         if status:

@@ -265,8 +265,9 @@ _FLOAT32 = (torch.float32,)
 _SPACE = {
     "CHUNK": (512, 640, 768, 1024),
     "RESIDENT": (0, 1),
-    "SLICE": (8192, 16384),
+    "SLICE": (8448, 16384, 21120),
     "SPLIT": (1, 2, 4, 8),
+    "TILE": (0, 29),
 }
 
 OP = Op(

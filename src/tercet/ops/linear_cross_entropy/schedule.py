@@ -21,7 +21,11 @@ from torch import Tensor
 from tercet.kernel.add_product import add_product
 from tercet.kernel.launch import as_rows
 
-DEFAULT = {"CHUNK": 768, "RESIDENT": 1, "SLICE": 16384, "SPLIT": 1}
+# 1056 classes of 4096 tokens are a whole wave of tiles of 128 x 256 on 132 multiprocessors
+DEFAULT = {"CHUNK": 768, "RESIDENT": 1, "SLICE": 21120, "SPLIT": 1, "TILE": 0}
+
+# classes of a piece are whole multiples of this, so that every row of it starts on 16 bytes
+_PIECE = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +37,7 @@ class Rows:
             contiguous [tokens, its classes] from element s * piece * tokens on.
         first: where the gradient of piece 0 goes, [tokens, min(piece, V)]; None where no gradient
             is wanted. That of piece s goes where piece s - 1 lay, with rows `piece` elements apart.
-        piece: a power of two; V or more for rows that are whole, and then `first` may be `logits`.
+        piece: a multiple of 16; V or more for whole rows, and then `first` may be `logits`.
         target, losses, lse: [tokens].
         unit: [], the factor of the gradient.
     """
@@ -68,6 +72,7 @@ class _Call:
     total: Tensor | None
     softmax: Softmax
     split: int
+    tile: int
 
     def rows(self, part: slice, logits: Tensor, first: Tensor | None, piece: int) -> Rows:
         return Rows(
@@ -95,7 +100,8 @@ def run(
 
     Args:
         inputs: as of op.linear_cross_entropy, but `in_place`; the tensors `prepared`.
-        options: CHUNK, RESIDENT, SLICE (classes of a piece, rounded down to a power of two), SPLIT.
+        options: CHUNK, RESIDENT, SLICE (classes of a piece, rounded down to a multiple of 16),
+            SPLIT, TILE (of the kernel for the gradient of weight, see kernel/cublas_lt.py).
         softmax: the kernel.
     """
     x, weight, target, ignore_index, reduction, x_gradient, weight_gradient, exact, late = inputs
@@ -109,14 +115,16 @@ def run(
         losses=x.new_empty(m, dtype=torch.float32), lse=x.new_empty(m, dtype=torch.float32),
         grad_x=torch.empty((m, h), dtype=x.dtype, device=x.device) if x_gradient else None,
         total=torch.empty((v, h), dtype=kept_as, device=x.device) if weight_gradient else None,
-        softmax=softmax, split=options["SPLIT"],
+        softmax=softmax, split=options["SPLIT"], tile=options["TILE"],
     )  # fmt: skip
     chunk, done = options["CHUNK"], 0
     if call.total is not None and not m:
         call.total.zero_()
     if options["RESIDENT"] and kept_as == x.dtype and weight_gradient and m > chunk <= h:
         done = min(m, h)
-        _resident(call, done, 1 << (options["SLICE"].bit_length() - 1))
+        # the scratch takes no more than the logits of a chunk
+        piece = min(options["SLICE"], chunk * v // done)
+        _resident(call, done, max(_PIECE, piece // _PIECE * _PIECE))
     _chunks(call, done, chunk)
     loss = call.losses.sum()
     none = x.new_empty(0)
@@ -138,12 +146,12 @@ def _chunks(call: _Call, done: int, chunk: int) -> None:
         x = call.x[part]
         logits = buffer[: x.shape[0]]
         torch.mm(x, call.weight.t(), out=logits)
-        whole = 1 << (v - 1).bit_length()
+        whole = max(_PIECE, 1 << (v - 1).bit_length())
         call.softmax(call.rows(part, logits, logits if gradient else None, whole))
         if call.grad_x is not None:
             _times_weight(logits, call.weight, call.grad_x[part], call.split)
         if call.total is not None:
-            add_product(call.total, logits.t(), x, fresh=first == 0)
+            add_product(call.total, logits.t(), x, fresh=first == 0, tile=call.tile)
 
 
 def _resident(call: _Call, count: int, piece: int) -> None:
@@ -160,19 +168,31 @@ def _resident(call: _Call, count: int, piece: int) -> None:
         here = memory[first * count : (first + weight.shape[0]) * count]
         torch.mm(x, weight.t(), out=here.view(count, -1))
     call.softmax(call.rows(slice(0, count), memory, scratch, piece))
-    sum_x = None
-    if call.grad_x is not None:
-        exact = x.dtype == torch.float32
-        sum_x = call.grad_x[:count] if exact else x.new_empty((count, h), dtype=torch.float32)
+    sum_x = None if call.grad_x is None else _sum_memory(call.grad_x, count)
     for first in reversed(starts):
         weight = call.weight[first : first + piece]
         behind = memory[(first - piece) * count : first * count] if first else scratch
         grad = behind.view(count, -1)[:, : weight.shape[0]]
         if sum_x is not None:
             add_product(sum_x, grad, weight, fresh=first == starts[-1])
-        torch.mm(grad.t(), x, out=total[first : first + weight.shape[0]])
+        out = total[first : first + weight.shape[0]]
+        add_product(out, grad.t(), x, fresh=True, tile=call.tile)
     if sum_x is not None and call.grad_x is not None and sum_x.dtype != x.dtype:
-        call.grad_x[:count].copy_(sum_x)
+        # by way of the scratch: the sum may lie under its own result
+        rounded = scratch.view(-1)[: count * h] if piece >= h <= v else x.new_empty(count * h)
+        call.grad_x[:count].copy_(rounded.view(count, h).copy_(sum_x))
+
+
+def _sum_memory(grad_x: Tensor, count: int) -> Tensor:
+    """Where a float32 sum for the first `count` tokens lies [count, H].
+
+    In the gradient itself where that of as many later tokens, not computed yet, gives it room.
+    """
+    if grad_x.dtype == torch.float32:
+        return grad_x[:count]
+    if grad_x.shape[0] >= 2 * count:
+        return grad_x[: 2 * count].view(-1).view(torch.float32).view(count, -1)
+    return grad_x.new_empty((count, grad_x.shape[1]), dtype=torch.float32)
 
 
 def _times_weight(grad: Tensor, weight: Tensor, out: Tensor, split: int) -> None:

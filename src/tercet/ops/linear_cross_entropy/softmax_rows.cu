@@ -3,10 +3,10 @@
 //
 //   lse = log sum exp z,  loss = lse - z[target],  grad = (softmax(z) - onehot(target)) unit
 //
-// Logits lie in pieces of 2^shift classes: piece s is [rows, its classes], from element
-// s 2^shift rows on. The gradient of piece 0 goes to `first`; that of another piece where the logits
-// of the piece before it lay, with rows 2^shift apart: over logits of the same row, which are on
-// chip by then. One piece alone with `first` = `logits` is a plain matrix, overwritten in place.
+// Logits lie in pieces of `piece` classes, a multiple of 16: piece s is [rows, its classes], from
+// element s piece rows on. The gradient of piece 0 goes to `first`; that of another piece where the
+// logits of the piece before it lay, with rows `piece` apart: over logits of the same row, which are
+// on chip by then. One piece alone with `first` = `logits` is a plain matrix, overwritten in place.
 #include <cooperative_groups.h>
 
 #include "long_row.cuh"
@@ -16,38 +16,41 @@ namespace cg = cooperative_groups;
 template <typename T> struct Pieces {
   T *logits, *first;
   int64_t rows;
-  int n, shift;
-  __device__ int start(int element) const { return element >> shift << shift; }
+  int n, piece;
+  uint32_t inverse;  // of piece / 8, times 2^32, rounded up
+  // the first element of its piece; exact, as n and piece are below 2^19
+  __device__ int start(int element) const {
+    return static_cast<int>(__umulhi(element / 8u, inverse)) * piece;
+  }
   __device__ T* logit(int64_t row, int element) const {
     const int from = start(element);
-    return logits + from * rows + row * min(1 << shift, n - from) + (element - from);
+    return logits + from * rows + row * min(piece, n - from) + (element - from);
   }
   __device__ T* grad(int64_t row, int element) const {
-    const int from = start(element), step = 1 << shift;
-    if (from == 0) return first + row * min(step, n) + element;
-    return logits + (from - step) * rows + row * step + (element - from);
+    const int from = start(element);
+    if (from == 0) return first + row * min(piece, n) + element;
+    return logits + (from - piece) * rows + row * piece + (element - from);
   }
 };
 
+// softmax times the unit; zeros where the token does not count
 template <typename T, bool WIDE>
 __device__ void write(const Pieces<T>& pieces, int64_t row, int begin, const uint4* mine,
-                      const uint4* kept, const Shifted& result, float factor, float scale,
-                      bool counts, int target) {
+                      const uint4* kept, const Shifted& result, float factor, bool counts) {
   constexpr int COUNT = Lanes<T>::COUNT;
-  float values[COUNT];
 #pragma unroll
   for (int i = 0; i < VECTORS; i++) {
     const int at = begin + i * THREADS * COUNT;
-    if (at < pieces.n) {
+    if (at >= pieces.n) continue;
+    uint4 vector = make_uint4(0, 0, 0, 0);
+    if (counts) {
+      float values[COUNT];
       Lanes<T>::load(i < STASHED ? mine[i * THREADS] : kept[i < STASHED ? 0 : i - STASHED], values);
 #pragma unroll
-      for (int j = 0; j < COUNT; j++) {
-        const float hot = at + j == target ? scale : 0.f;
-        const float grad = fmaf(result.template power<WIDE>(values[j]), factor, -hot);
-        values[j] = counts ? grad : 0.f;
-      }
-      *reinterpret_cast<uint4*>(pieces.grad(row, at)) = Lanes<T>::store(values);
+      for (int j = 0; j < COUNT; j++) values[j] = result.template power<WIDE>(values[j]) * factor;
+      vector = Lanes<T>::store(values);
     }
+    *reinterpret_cast<uint4*>(pieces.grad(row, at)) = vector;
   }
 }
 
@@ -83,8 +86,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
   const bool valid = target >= 0 && target < pieces.n;
   // before anybody overwrites it
   float picked = __int_as_float(0x7fffffff);
-  if (rank == 0 && threadIdx.x == 0 && valid)
-    picked = static_cast<float>(*pieces.logit(row, static_cast<int>(target)));
+  if (valid) picked = static_cast<float>(*pieces.logit(row, static_cast<int>(target)));
 
   Sum sum;
 #pragma unroll
@@ -112,11 +114,17 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     const float scale = valid ? *unit : __int_as_float(0x7fffffff);
     const Shifted result(sum.top, LOG2E);
     const float factor = result.rest / sum.total * scale;
-    const int hot = valid ? static_cast<int>(target) : -1;
     if (result.wide)
-      write<T, true>(pieces, row, begin, mine, kept, result, factor, scale, counts, hot);
+      write<T, true>(pieces, row, begin, mine, kept, result, factor, counts);
     else
-      write<T, false>(pieces, row, begin, mine, kept, result, factor, scale, counts, hot);
+      write<T, false>(pieces, row, begin, mine, kept, result, factor, counts);
+    // by the thread that wrote the softmax there
+    const int hot = static_cast<int>(target) - begin;
+    if (counts && valid && hot >= 0 && hot < VECTORS * THREADS * COUNT &&
+        hot % (THREADS * COUNT) < COUNT) {
+      const float power = result.wide ? result.power<true>(picked) : result.power<false>(picked);
+      *pieces.grad(row, static_cast<int>(target)) = static_cast<T>(fmaf(power, factor, -scale));
+    }
   }
 }
 
@@ -144,12 +152,13 @@ int launch(const Pieces<T>& pieces, const int64_t* targets, int64_t ignore_index
 // dtype: 0 float32, 1 float16, 2 bfloat16. first: null where no gradient is wanted. Returns a
 // cudaError_t.
 extern "C" int tercet_softmax_rows(int dtype, void* logits, void* first, int64_t rows, int n,
-                                   int shift, const int64_t* targets, int64_t ignore_index,
+                                   int piece, const int64_t* targets, int64_t ignore_index,
                                    const float* unit, float* losses, float* lses, int cluster,
                                    void* stream) {
+  const uint32_t inverse = static_cast<uint32_t>(((1ull << 32) + piece / 8 - 1) / (piece / 8));
 #define ROWS(T)                                                                               \
   {                                                                                           \
-    const Pieces<T> pieces = {static_cast<T*>(logits), static_cast<T*>(first), rows, n, shift}; \
+    const Pieces<T> pieces = {static_cast<T*>(logits), static_cast<T*>(first), rows, n, piece, inverse}; \
     return first ? launch<T, true>(pieces, targets, ignore_index, unit, losses, lses, cluster, \
                                    stream)                                                    \
                  : launch<T, false>(pieces, targets, ignore_index, unit, losses, lses,        \

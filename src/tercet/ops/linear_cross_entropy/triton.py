@@ -46,8 +46,8 @@ def _softmax_rows(
     """Losses of whole rows of logits, and their gradients; of both, where schedule.Rows says.
 
     `whole` classes are in pieces of PIECE, the `rest` in one that is not whole. One row at a time
-    on a multiprocessor: the second read of its 256 KiB comes from L2. BLOCK divides PIECE: a thread
-    writes only over logits that it read itself, an iteration before.
+    on a multiprocessor: the second read of its 256 KiB comes from L2. In every piece a thread
+    has the same lanes, so it writes only over logits that it read itself, an iteration before.
     """
     # eight neighbours to a thread: their maximum costs no exchange between threads
     lanes = tl.arange(0, BLOCK // 8)[:, None] * 8 + tl.arange(0, 8)[None, :]
@@ -112,7 +112,8 @@ def forward(
             rows.losses, rows.lse,
             count, whole, rows.classes - whole, rows.ignore_index,
             PIECE=rows.piece, GRADIENT=rows.first is not None,
-            BLOCK=max(8, min(options["BLOCK"], rows.piece)), num_warps=options["num_warps"],
+            BLOCK=min(options["BLOCK"], triton.next_power_of_2(rows.piece)),
+            num_warps=options["num_warps"],
         )  # fmt: skip
 
     return run(

@@ -1,15 +1,12 @@
-"""What linear_packed takes: its arguments checked, and what a requirement may ask of a call."""
+"""What linear_packed takes: its arguments checked, prepared and described."""
 
 from collections.abc import Mapping
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from tercet.errors import UnsupportedError
-from tercet.formats import parse_scheme
-from tercet.formats.scaling import Granularity
 from tercet.kernel.contract import Workload
 from tercet.kernel.one_device import on_one_device
 from tercet.kernel.packed_call import FLOATS, check_activation, check_given, chosen
@@ -97,27 +94,3 @@ def describe(arguments: Mapping[str, Any]) -> Workload:
             "out": str(arguments["out_dtype"])[6:],
         },
     )
-
-
-def traits(options: Mapping[str, Any]) -> dict[str, Any]:
-    """What requirements may ask of a call, from its options.
-
-    element: the element's name. group: columns that share a scale, 0 where a whole row does.
-    zero: whether the weight has zero points. scale: the scales' dtype, as prepared. activation,
-    layout, out: as they are given.
-    """
-    return {**options, **_traits_of(options["scheme"])} if "scheme" in options else dict(options)
-
-
-@cache
-def _traits_of(scheme: str) -> dict[str, Any]:
-    parsed = parse_scheme(scheme)
-    scaling = parsed.scaling
-    wide = "float32" if scaling.second_level else scaling.dtype
-    whole = scaling.granularity in (Granularity.TENSOR, Granularity.CHANNEL)
-    return {
-        "element": parsed.element.name,
-        "group": 0 if whole else scaling.group_size,
-        "zero": scaling.zero is not None,
-        "scale": {"e8m0": "bfloat16", "e4m3": "float16"}.get(wide, wide),
-    }

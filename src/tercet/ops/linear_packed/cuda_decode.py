@@ -49,7 +49,7 @@ class Task(ctypes.Structure):
         *((name, ctypes.c_int) for name in ("warp_units", "warps_all")),
         *((name, ctypes.c_int) for name in ("rows_each", "rows_more", "rows_most")),
         ("rows_inverse", ctypes.c_uint),
-        ("dependent", ctypes.c_int),
+        *((name, ctypes.c_int) for name in ("dependent", "sharing")),
         ("factor", ctypes.c_float),
         ("places", Places),
     )
@@ -59,7 +59,8 @@ class Launch(ctypes.Structure):
     """Mirrors `struct Launch` of decode_task.cuh."""
 
     _fields_ = tuple(
-        (name, ctypes.c_int) for name in ("bits", "clusters", "ranks", "warps_k", "warps_n")
+        (name, ctypes.c_int)
+        for name in ("bits", "clusters", "ranks", "warps_k", "warps_n", "sharing")
     )
 
 
@@ -162,7 +163,9 @@ def product(
     kind = torch.int8 if quantize else x.dtype
     row_blocks, units = codes.shape[:2]
     needs = needs_of(m, bits, kind.itemsize, groups, steps, zeros=zero is not None)
-    chosen = plan or plan_for(m, row_blocks, units, needs, multiprocessors(x.device))
+    # the copy engine takes pieces of 16 bytes, as they are
+    sent = x.dtype == torch.int8 and not (x.data_ptr() | x.stride(0) | columns) % 16
+    chosen = plan or plan_for(m, row_blocks, units, needs, multiprocessors(x.device), sent=sent)
     rows_most = -(-row_blocks // chosen.clusters)
     task = Task(
         codes=codes.data_ptr(),
@@ -193,6 +196,7 @@ def product(
         rows_most=rows_most,
         rows_inverse=-(-(2**23) // rows_most),
         dependent=dependent,
+        sharing=chosen.sharing if sent else 0,
         factor=2.0 ** -(8 - bits) if kind == torch.int8 else 0.5 if bits == 2 else 1.0,
     )
     launch = Launch(
@@ -201,6 +205,7 @@ def product(
         ranks=chosen.ranks,
         warps_k=chosen.warps_k,
         warps_n=chosen.warps_n,
+        sharing=chosen.sharing if sent else 0,
     )
     status = library(kind).tercet_decode(ctypes.byref(task), ctypes.byref(launch), stream())
     if status:

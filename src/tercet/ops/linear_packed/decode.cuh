@@ -95,11 +95,21 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
 
   unsigned char* const x_here = memory + places.x;
   const bool floats = sizeof(X) == 1 && task.x_type != 3;
+  const int sharing = sizeof(X) == 1 ? task.sharing : 0;
+  const int which = sharing > 1 ? cluster % sharing : 0;
+  const uint32_t barrier = shared_address(memory + Places::BARRIER);
+  const int column = block_unit * U::COLUMNS, share = task.warp_units * U::COLUMNS;
+  const Rows part{task.x, task.x_pitch, task.x_type, m_rows, column,
+                  min(task.k, column + warps_k * share), share, places.row_stride};
   auto stage_x = [&] {
-    const int column = block_unit * U::COLUMNS, share = task.warp_units * U::COLUMNS;
-    const Rows part{task.x, task.x_pitch, task.x_type, m_rows, column,
-                    min(task.k, column + warps_k * share), share, places.row_stride};
     if constexpr (sizeof(X) == 1) {
+      if (sharing) {
+        // each of the blocks of one rank
+        int mask = 0;
+        for (int i = 0; i < sharing; i++) mask |= 1 << (rank + i * ranks);
+        if (thread < 32) send_rows(part, which, sharing, mask, barrier, shared_address(x_here));
+        return;
+      }
       if (floats) return stage_codes(part, rows_scale, x_here);
     }
     stage(part, X(), x_here);
@@ -129,10 +139,18 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
     if (!GROUPED && thread < width) my_scale = scale_of(thread);
     if (floats && thread < 16) rows_scale[thread] = 0.f;
   };
+  if (sharing) {
+    if (thread == 0) expect(barrier, m_rows * max(0, part.end - part.first));
+    clear_end(part, warps_k * share, x_here);
+    cluster_arrive();
+  }
   if (task.dependent) {
 #pragma unroll
     for (int d = 0; d < PIECES; d++) ask(d);
     prepare();
+  }
+  if (sharing) cluster_wait();
+  if (task.dependent) {
     let_next_start();
     wait_for_previous();
   }
@@ -164,8 +182,12 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   float x_scale = 1.f;
   if (my_m < m_rows && task.x_scale && !floats) x_scale = task.x_scale[my_m];
   const Addend my_addend = addend(my_m, my_j);
-  if (sizeof(X) == 1) copies_arrived();
-  __syncthreads();
+  if (sharing) {
+    arrived(barrier);
+  } else {
+    if (sizeof(X) == 1) copies_arrived();
+    __syncthreads();
+  }
   uint32_t x_start[TILES];
 #pragma unroll
   for (int t = 0; t < TILES; t++)
@@ -314,7 +336,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
     else
 #pragma unroll 4
       for (int i = 0; i < ranks; i++)
-        sum += from_bits<Sum>(word_of(shared_address(sum_at(m, j)), i));
+        sum += from_bits<Sum>(word_of(shared_address(sum_at(m, j)), i + which * ranks));
     const float scale = GROUPED ? 1.f : scales[j];
     const float more = number_of(raw.bias, task.bias_type) + number_of(raw.residual, task.residual_type);
     const float value = static_cast<float>(sum) * task.factor * scale * x_scale + more;

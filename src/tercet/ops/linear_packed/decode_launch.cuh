@@ -47,10 +47,11 @@ static int launch(Task task, const Launch& how, cudaStream_t stream) {
     dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     dependent.val.programmaticStreamSerializationAllowed = 1;
   }
-  if (how.ranks > 1) {
+  if (how.ranks > 1 || how.sharing > 1) {
     cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
     cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {static_cast<unsigned>(how.ranks), 1, 1};
+    const unsigned sharing = how.sharing > 1 ? how.sharing : 1;
+    cluster.val.clusterDim = {static_cast<unsigned>(how.ranks), sharing, 1};
   }
   const cudaError_t status = cudaLaunchKernelEx(&config, kernel, task);
   return status != cudaSuccess ? (cudaGetLastError(), status) : 0;

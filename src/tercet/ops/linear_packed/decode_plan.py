@@ -16,8 +16,12 @@ _SLOT_PITCH = 20
 _SHARED = 227 * 1024
 _MOST_WARPS = 16
 _UNIT_BYTES, _PIECES = 512, 2  # of codes; pieces that a warp has under way
-# x that a block takes without sharing K with another: so much, or a part of its weights
-_SMALL_X, _PART_OF_WEIGHTS = 64 * 1024, 3
+# x that a block takes without sharing K with another: so much, or a part of its weights; and where
+# the copy engine sends it
+_SMALL_X, _PART_OF_WEIGHTS, _MOST_SENT = 64 * 1024, 3, 128 * 1024
+# a block's weights for each byte of x, up to which two blocks have x sent to them together; eight
+# tokens and more always
+_FEW_WEIGHTS = 4
 # weights of a multiprocessor up to which a single token is quicker with two small blocks
 _SMALL_WEIGHTS = 128 * 1024
 
@@ -31,12 +35,15 @@ class Plan:
         ranks: blocks of a cluster, 1, 2, 4 or 8; they split K.
         warps_k: warps of a block that split its part of K.
         warps_n: as many such rows of warps; they take the row-blocks in turn. 16 warps in all.
+        sharing: blocks, each of another of so many neighbouring clusters, to which the copy engine
+            sends their part of x at once; 0: the threads of each block copy it.
     """
 
     clusters: int
     ranks: int
     warps_k: int
     warps_n: int
+    sharing: int = 0
 
     def warp_units(self, units: int) -> int:
         """Units of a row-block that a warp takes: whole pieces."""
@@ -87,10 +94,12 @@ def shared_bytes(m: int, row_blocks: int, units: int, plan: Plan, needs: Needs) 
     here = plan.warps_k * plan.warp_units(units)
     x = m * (here * needs.x + 16) + here * needs.sums
     slots = rows * plan.warps_k * m * _SLOT_PITCH * 4
-    return 64 + -(-rows * 64 // 128) * 128 + x + slots + plan.warps_k * plan.warps_n * needs.scales
+    return 128 + -(-rows * 64 // 128) * 128 + x + slots + plan.warps_k * plan.warps_n * needs.scales
 
 
-def plan_for(m: int, row_blocks: int, units: int, needs: Needs, processors: int) -> Plan:
+def plan_for(
+    m: int, row_blocks: int, units: int, needs: Needs, processors: int, *, sent: bool = False
+) -> Plan:
     """A block a multiprocessor, or two small ones for a single token, with two pieces a warp.
 
     Blocks share K where each would need more of x than it has time to load, four and eight only
@@ -101,23 +110,35 @@ def plan_for(m: int, row_blocks: int, units: int, needs: Needs, processors: int)
         row_blocks, units: of W.
         needs: as `needs_of` has it.
         processors: multiprocessors of the GPU.
+        sent: whether the copy engine can bring x.
     """
     pieces = -(-units // PIECE_UNITS)
     weights = row_blocks * units * _UNIT_BYTES
-    most_x = max(_SMALL_X, min(2 * _SMALL_X, weights // processors // _PART_OF_WEIGHTS))
+    x = m * units * needs.x
+    most_x = max(_SMALL_X, min(_MOST_SENT, weights // processors // _PART_OF_WEIGHTS))
+    if sent:
+        most_x = _MOST_SENT
     small = weights <= processors * _SMALL_WEIGHTS
     per = 2 if m == 1 and small and 2 * row_blocks * pieces >= 3 * _MOST_WARPS * processors else 1
     rounds = 1
     while rounds <= row_blocks:
         for ranks in (1, 2, 4, 8):
-            if ranks == 1 and pieces > 1 and m * units * needs.x > most_x:
+            if ranks == 1 and pieces > 1 and x > most_x:
                 continue
             # clusters of four and more leave some multiprocessors over
             blocks = rounds * per * (processors if ranks < 4 else processors * 9 // 10)
             clusters = min(row_blocks, max(1, blocks // ranks))
+            long = m >= _TILE or weights <= _FEW_WEIGHTS * x * clusters
             rows = -(-row_blocks // clusters)
             for warps_k, warps_n in _dealt(m, -(-pieces // ranks), rows, _MOST_WARPS // per):
-                plan = Plan(clusters=clusters, ranks=ranks, warps_k=warps_k, warps_n=warps_n)
+                together = ranks == per == 1 and not clusters % 2 and long
+                plan = Plan(
+                    clusters=clusters,
+                    ranks=ranks,
+                    warps_k=warps_k,
+                    warps_n=warps_n,
+                    sharing=1 + together if sent else 0,
+                )
                 if shared_bytes(m, row_blocks, units, plan, needs) <= _SHARED:
                     return plan
         rounds *= 2

@@ -57,6 +57,24 @@ __device__ __forceinline__ void stage(const Rows& rows, int8_t, unsigned char* t
   }
 }
 
+// the same by the copy engine, for rows that lie well: block `which` of `sharing` sends its part of each
+// row to all of them; called by the lanes of a warp
+__device__ __forceinline__ void send_rows(const Rows& rows, int which, int sharing, int mask,
+                                          uint32_t barrier, uint32_t to) {
+  const int width = max(0, rows.end - rows.first), each = (width + sharing * 16 - 1) / (sharing * 16) * 16;
+  const int from = which * each, bytes = min(each, width - from);
+  const int m = threadIdx.x;
+  if (m < rows.count && bytes > 0)
+    send(to + m * rows.stride + from,
+         static_cast<const int8_t*>(rows.x) + m * rows.pitch + rows.first + from, bytes, barrier, mask);
+}
+// and zeros behind the end of x, by all threads
+__device__ __forceinline__ void clear_end(const Rows& rows, int columns, unsigned char* to) {
+  const int width = max(0, rows.end - rows.first), left = (columns - width) / 16;
+  for (int i = thread_of_block(); i < left * rows.count; i += threads_of_block())
+    *reinterpret_cast<uint4*>(to + i / left * rows.stride + width + i % left * 16) = make_uint4(0, 0, 0, 0);
+}
+
 // 16-bit floats, of each 16 the odd ones first; a thread has several chunks of 16 under way
 template <class X> __device__ __forceinline__ void stage(const Rows& rows, X, unsigned char* to) {
   constexpr int AT_ONCE = 4;

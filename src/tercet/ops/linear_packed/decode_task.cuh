@@ -5,7 +5,7 @@
 
 // where things lie in shared memory, in bytes
 struct Places {
-  static constexpr int ROWS_SCALE = 0, SCALES = 64;
+  static constexpr int ROWS_SCALE = 0, BARRIER = 64, SCALES = 128;
   static constexpr int SLOT_PITCH = 20;  // words from one row of x to the next: no bank conflicts
   int x, row_stride, slots, x_sums;
   int scales;  // of groups, with zero points, for each warp
@@ -32,6 +32,7 @@ struct Task {
   int rows_most;            // and so of any
   unsigned rows_inverse;    // 2^23 over that, rounded up
   int dependent;            // whether the kernel ahead may still run
+  int sharing;              // blocks to which the copy engine sends the same x; 0: threads copy it
   float factor;             // sums are products times 1 / factor
   Places places;
 };
@@ -39,7 +40,7 @@ struct Task {
 // Grid: cluster y, block x of a cluster; they split K. Threads: lane x of a warp; warps y of a block
 // split its part of K, warps z take row-blocks in turn.
 struct Launch {
-  int bits, clusters, ranks, warps_k, warps_n;
+  int bits, clusters, ranks, warps_k, warps_n, sharing;
 };
 
 // what scales belong to: whole rows of W; groups of whole units of columns; smaller groups; or groups

@@ -15,12 +15,12 @@ from tercet.kernel.contract import (
     Requirement,
     TensorSpec,
 )
-from tercet.kernel.packed_call import FLOATS, INPUTS, TOLERANCES, chosen
+from tercet.kernel.packed_call import FLOATS, INPUTS, TOLERANCES, chosen, traits
 from tercet.kernel.prepared import PreparedWeight, layout_name
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose
 from tercet.ops.linear_packed import torch_path
-from tercet.ops.linear_packed.arguments import check, describe, prepared, traits
+from tercet.ops.linear_packed.arguments import check, describe, prepared
 from tercet.ops.linear_packed.cases import CASES, inputs, shapes
 from tercet.ops.linear_packed.decode_plan import GROUPS, MOST_COLUMNS, MOST_TOKENS
 from tercet.ops.linear_packed.reference import magnitude, reference

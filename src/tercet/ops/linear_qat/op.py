@@ -16,9 +16,10 @@ from tercet.kernel.contract import (
 )
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose, choose_gradient
-from tercet.ops.linear_qat.arguments import FLOATS, check, check_codes
+from tercet.ops.linear_qat.arguments import FLOATS, check
 from tercet.ops.linear_qat.cases import CASES, inputs, shapes
 from tercet.ops.linear_qat.costs import cost, gradient_cost
+from tercet.ops.linear_qat.operands import decoded
 from tercet.ops.linear_qat.reference import gradient_magnitude, magnitude, reference
 
 _SEVERAL = "Tensor codes, Tensor scale, Tensor? codes_t, "
@@ -79,11 +80,6 @@ def linear_qat(
     return y
 
 
-def transposed(codes: Tensor) -> Tensor:
-    """codes [N, K] int8 as [K, N], contiguous."""
-    return _transposed(codes)
-
-
 def _run(
     x: Tensor,
     weight: Tensor | None,
@@ -135,6 +131,7 @@ def _run_gradient(
     codes_t: Tensor | None,
     x_codes: Tensor,
     x_scale: Tensor,
+    seen: Tensor | None,
     seed: Tensor | None,
     weight_gradient: str,
     x_dtype: torch.dtype | None,
@@ -142,8 +139,9 @@ def _run_gradient(
 ) -> tuple[Tensor, Tensor]:
     run = choose_gradient(OP, grad.device.type, grad.dtype)
     return run(
-        grad, codes, scale, codes_t, x_codes, x_scale, seed, weight_gradient, x_dtype, weight_dtype
-    )
+        grad, codes, scale, codes_t, x_codes, x_scale, seen, seed, weight_gradient, x_dtype,
+        weight_dtype,
+    )  # fmt: skip
 
 
 def _fake_gradient(
@@ -153,6 +151,7 @@ def _fake_gradient(
     codes_t: Tensor | None,
     x_codes: Tensor,
     x_scale: Tensor,
+    seen: Tensor | None,
     seed: Tensor | None,
     weight_gradient: str,
     x_dtype: torch.dtype | None,
@@ -187,8 +186,12 @@ def _backward(
     want_x, want_weight, *_ = ctx.needs_input_grad
     grad_x, grad_weight, grad_bias = None, None, None
     if want_x or want_weight:
+        x_codes, x_scale = x_codes.reshape(m, k), x_scale.reshape(m)
+        # on its own: torch.compile then decodes once for all layers that share an input
+        wanted = want_weight and ctx.kind == "float"
+        seen = decoded(x_codes, x_scale, grad.dtype) if wanted else None
         grad_x, grad_weight = _gradient(
-            flat, codes, scale, codes_t, x_codes.reshape(m, k), x_scale.reshape(m), seed, ctx.kind,
+            flat, codes, scale, codes_t, x_codes, x_scale, seen, seed, ctx.kind,
             ctx.x_dtype if want_x else None, ctx.weight_dtype if want_weight else None,
         )  # fmt: skip
         grad_x = grad_x.reshape(ctx.shape) if want_x else None
@@ -196,20 +199,6 @@ def _backward(
     if ctx.needs_input_grad[5]:
         grad_bias = flat.float().sum(0).to(ctx.bias_dtype)
     return grad_x, grad_weight, None, None, None, grad_bias, *(None,) * 5
-
-
-def _run_transposed(codes: Tensor) -> Tensor:
-    check_codes(codes)
-    if codes.device.type != "cuda":
-        return codes.t().contiguous()
-    from tercet.kernel.device.codes_matrix import transpose
-
-    return transpose(codes)
-
-
-def _fake_transposed(codes: Tensor) -> Tensor:
-    check_codes(codes)
-    return codes.new_empty((codes.shape[1], codes.shape[0]))
 
 
 _forward = define(
@@ -221,13 +210,10 @@ _forward = define(
 )
 _gradient = define(
     "linear_qat_gradient",
-    f"(Tensor grad, {_SEVERAL}Tensor x_codes, Tensor x_scale, Tensor? seed, str weight_gradient, "
-    "ScalarType? x_dtype, ScalarType? weight_dtype) -> (Tensor, Tensor)",
+    f"(Tensor grad, {_SEVERAL}Tensor x_codes, Tensor x_scale, Tensor? seen, Tensor? seed, "
+    "str weight_gradient, ScalarType? x_dtype, ScalarType? weight_dtype) -> (Tensor, Tensor)",
     run=_run_gradient,
     fake=_fake_gradient,
-)
-_transposed = define(
-    "linear_qat_transposed", "(Tensor codes) -> Tensor", run=_run_transposed, fake=_fake_transposed
 )
 differentiate("linear_qat", save=_save, backward=_backward)
 
@@ -291,21 +277,20 @@ OP = Op(
     differentiable=("x", "weight", "bias"),
     implementations=(
         Implementation(
-            name="gluon",
-            requirement=Requirement(devices=("cuda",), dtypes=FLOATS, capability=(9, 0)),
-            module="tercet.ops.linear_qat.gluon",
-            language="gluon",
-            space=_GLUON_SPACE,
-            gradient_space=_GLUON_SPACE,
-        ),
-        # faster, but one check found 3962 wrong numbers, nobody knows why yet: see the README
-        Implementation(
             name="cuda",
             requirement=Requirement(devices=("cuda",), dtypes=FLOATS, nvcc=True, capability=(9, 0)),
             module="tercet.ops.linear_qat.cuda",
             language="cuda",
             space=_CUDA_SPACE,
             gradient_space=_CUDA_SPACE,
+        ),
+        Implementation(
+            name="gluon",
+            requirement=Requirement(devices=("cuda",), dtypes=FLOATS, capability=(9, 0)),
+            module="tercet.ops.linear_qat.gluon",
+            language="gluon",
+            space=_GLUON_SPACE,
+            gradient_space=_GLUON_SPACE,
         ),
         Implementation(
             name="triton",

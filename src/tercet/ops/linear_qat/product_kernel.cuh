@@ -140,7 +140,8 @@ __device__ void consume(Ring ring, const Tiles& tiles, const Result& result,
     wgmma::wait<0>();
     wgmma::pin(sums);
     release(before);
-    factors.share(group);
+    // the last stage came after all warps had freed one of this tile, unless the ring holds a tile
+    factors.share(group, tiles.depth > STAGES);
     write(sums, factors, result, out_map, m, n, turn);
   }
   // a block that ends takes its shared memory along

@@ -58,13 +58,17 @@ struct Factors {
         column[i] = __ldg(result.column + (result.one_column ? 0 : at_n));
     }
   }
-  // all warps of the group
-  __device__ void share(int group) const {
+  // All warps of the group. `unread`: no warp reads what was shared before.
+  __device__ void share(int group, bool unread) const {
+    if (!unread) meet(group);
 #pragma unroll
     for (int i = 0; i < 2; i++)
       asm volatile("st.shared.f32 [%0], %1;" ::"r"(shared + threadIdx.x % 128 * 4 + i * 512),
                    "f"(column[i])
                    : "memory");
+    meet(group);
+  }
+  __device__ static void meet(int group) {
     asm volatile("bar.sync %0, 128;" ::"r"(2 + group) : "memory");
   }
 };

@@ -48,6 +48,7 @@ def gradient(
     codes_t: Tensor | None,
     x_codes: Tensor,
     x_scale: Tensor,
+    seen: Tensor | None,
     seed: Tensor | None,
     weight_gradient: str,
     x_dtype: torch.dtype | None,
@@ -64,7 +65,7 @@ def gradient(
         rounded, size = _column_codes(grad.float() * x_scale[:, None], seed)
         grad_weight = (exact_product(rounded, x_codes) * size[:, None]).to(weight_dtype)
     elif weight_dtype is not None:
-        seen = (x_codes.float() * x_scale[:, None]).to(grad.dtype)
+        assert seen is not None
         grad_weight = float_product(grad, seen, weight_dtype)
     return grad_x, grad_weight
 

@@ -15,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tercet.kernel.device.codes_matrix import decoded, transpose
+from tercet.kernel.device.codes_matrix import transpose
 from tercet.kernel.device.quantize_rows import quantize_rows
 from tercet.kernel.device.scaled_codes import coded_columns, coded_rows
 from tercet.kernel.interpreter import interpreting
@@ -124,6 +124,7 @@ def gradient_by(
     codes_t: Tensor | None,
     x_codes: Tensor,
     x_scale: Tensor,
+    seen: Tensor | None,
     seed: Tensor | None,
     weight_gradient: str,
     x_dtype: torch.dtype | None,
@@ -147,7 +148,8 @@ def gradient_by(
         rounded, size = of_columns
         grad_weight = run(rounded, turn(x_codes), size, None, None, weight_dtype, "backward")
     elif weight_dtype is not None:
-        grad_weight = float_product(grads, decoded(x_codes, x_scale, grad.dtype), weight_dtype)
+        assert seen is not None
+        grad_weight = float_product(grads, seen, weight_dtype)
     return grad_x, grad_weight
 
 

@@ -24,8 +24,8 @@ from tercet.ops.quantize_activation.cases import CASES, inputs, shapes
 from tercet.ops.quantize_activation.reference import reference
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-# of fewer rows each multiprocessor has but a few, and nothing streams; longer rows are not held
-_STREAMED, _LONGEST = 1024, 65536
+# of fewer rows each multiprocessor has but a few; longer ones fit no block
+_MANY, _LONGEST = 1024, 65536
 
 
 def quantize_activation(x: Tensor, element: str = "int8") -> Quantized:
@@ -92,22 +92,6 @@ def cost(arguments: Mapping[str, Any]) -> Cost:
     )
 
 
-_STREAMING_SPACE = {"VECTORS": (4, 8), "STAGES": (1, 2, 3)}
-
-
-def _streaming(options: Mapping[str, tuple[object, ...]], least: int) -> Requirement:
-    """Of rows from `least` elements on that stream through shared memory."""
-    return Requirement(
-        devices=("cuda",),
-        dtypes=(torch.float16, torch.bfloat16),
-        nvcc=True,
-        capability=(9, 0),
-        multiples={"K": 8},
-        ranges={"M": (_STREAMED, 2**31 - 1), "K": (least, _LONGEST)},
-        options=options,
-    )
-
-
 OP = Op(
     name="quantize_activation",
     axes=(Axis(name="M", meaning="rows: tokens"), Axis(name="K", meaning="features")),
@@ -128,21 +112,19 @@ OP = Op(
         Tolerance(dtype=torch.float8_e4m3fn, relative=0.0, reason="defined to the bit"),
     ),
     implementations=(
-        # codes of fp8 cost Triton more instructions than their bytes take time
         Implementation(
             name="cuda",
-            requirement=_streaming({"element": ("fp8_e4m3",)}, 8),
+            requirement=Requirement(
+                devices=("cuda",),
+                dtypes=(torch.float16, torch.bfloat16),
+                nvcc=True,
+                capability=(9, 0),
+                multiples={"K": 8},
+                ranges={"M": (_MANY, 2**31 - 1), "K": (8, _LONGEST)},
+            ),
             module="tercet.ops.quantize_activation.cuda",
             language="cuda",
-            space=_STREAMING_SPACE,
-        ),
-        # rows that Triton walks twice
-        Implementation(
-            name="cuda_long",
-            requirement=_streaming({}, 16385),
-            module="tercet.ops.quantize_activation.cuda",
-            language="cuda",
-            space=_STREAMING_SPACE,
+            space={"VECTORS": (4, 8), "STAGES": (1, 2, 3)},
         ),
         Implementation(
             name="triton",

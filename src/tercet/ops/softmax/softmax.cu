@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
 #pragma unroll
   for (int i = 0; i < KEPT; i++)
     if (slice.inside(STASHED + i))
-      kept[i] = once(reinterpret_cast<const uint4*>(x + slice.at(STASHED + i)));
+      kept[i] = *reinterpret_cast<const uint4*>(x + slice.at(STASHED + i));
 
   // maximum and sum of powers in one pass over what has arrived, each thread by its own maximum
   const float k = scale * LOG2E;
@@ -126,8 +126,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
   for (int i = 0; i < KEPT / 2; i++)
     if (slice.inside(STASHED_PAIRS + i)) {
       const int at = slice.at(STASHED_PAIRS + i);
-      kept[2 * i] = once(reinterpret_cast<const uint4*>(y + at));
-      kept[2 * i + 1] = once(reinterpret_cast<const uint4*>(grad + at));
+      kept[2 * i] = *reinterpret_cast<const uint4*>(y + at);
+      kept[2 * i + 1] = *reinterpret_cast<const uint4*>(grad + at);
     }
   float a[COUNT], b[COUNT], dot = 0.f;
 #pragma unroll

@@ -43,8 +43,8 @@ struct Copy {
 };
 
 constexpr int STACK = 128 * 1024, SHARED = 227 * 1024;
-constexpr int MOST_RANKS = 8;
-alignas(128) inline unsigned char memories[MOST_RANKS][SHARED];
+constexpr int MOST_BLOCKS = 8;  // of a cluster
+alignas(128) inline unsigned char memories[MOST_BLOCKS][SHARED];
 inline const char* failure = nullptr;
 inline std::vector<ucontext_t> fibers;
 inline std::vector<std::unique_ptr<char[]>> stacks;
@@ -55,11 +55,21 @@ inline std::vector<Barrier> warps;
 inline std::vector<Barrier> blocks;
 inline Barrier cluster_in, cluster_out;
 inline std::vector<std::vector<Copy>> copies;  // of a thread, under way
-inline uint32_t published[16 * MOST_RANKS][32][8];
+inline uint32_t published[16 * MOST_BLOCKS][32][8];
 inline int64_t idle = 0;
+inline unsigned sharing = 1;  // blocks of a cluster along y
+// what the copy engine has sent to a block
+struct Parcels {
+  std::vector<Copy> sent;
+  uint32_t barrier;
+  int expected = -1;
+};
+inline Parcels parcels[MOST_BLOCKS];
 
-inline int fiber() { return blockIdx.x * threads_of_block() + thread_of_block(); }
-inline unsigned char* memory() { return memories[blockIdx.x]; }
+// of the cluster
+inline int block() { return blockIdx.x + gridDim.x * (blockIdx.y % sharing); }
+inline int fiber() { return block() * threads_of_block() + thread_of_block(); }
+inline unsigned char* memory() { return memories[block()]; }
 
 // ends the cluster: this fiber does not run again
 inline void fail(const char* why) {
@@ -98,15 +108,17 @@ inline void enter() {
   swapcontext(&fibers[fiber()], &home);
 }
 inline void land(const Copy& copy) {
-  if (copy.to + 16 > SHARED) return fail("a copy past shared memory");
-  std::memset(memory() + copy.to, 0, 16);
+  if (copy.to + max(16, copy.bytes) > SHARED) return fail("a copy past shared memory");
+  if (copy.bytes < 16) std::memset(memory() + copy.to, 0, 16);
   std::memcpy(memory() + copy.to, copy.from, copy.bytes);
 }
 inline void run_cluster() {
-  const int ranks = gridDim.x, each = threads_of_block(), threads = each * ranks;
-  std::memset(memories, 0xA5, ranks * SHARED);
+  const int count = gridDim.x * sharing, each = threads_of_block(), threads = each * count;
+  const unsigned first = blockIdx.y;
+  std::memset(memories, 0xA5, count * SHARED);
   copies.assign(threads, {});
-  blocks.assign(ranks, {});
+  blocks.assign(count, {});
+  std::fill(parcels, parcels + MOST_BLOCKS, Parcels{});
   cluster_in = cluster_out = {};
   warps.assign(threads / 32, {});
   fibers.assign(threads, {});
@@ -125,7 +137,7 @@ inline void run_cluster() {
       if (done[t]) continue;
       left = true;
       threadIdx = {t % 32u, t % each / 32u % blockDim.y, t % each / 32u / blockDim.y};
-      blockIdx.x = t / each;
+      blockIdx.x = t / each % gridDim.x, blockIdx.y = first + t / each / gridDim.x;
       swapcontext(&home, &fibers[t]);
       if (failure) return;
     }
@@ -163,7 +175,15 @@ cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(Wanted...), 
   gridDim = {config->gridDim.x, config->gridDim.y, 1};
   body = [&] { kernel(given...); };
   failure = nullptr;
-  for (blockIdx.y = 0; blockIdx.y < gridDim.y && !failure; blockIdx.y++) run_cluster();
+  sharing = 1;
+  for (unsigned i = 0; i < config->numAttrs; i++)
+    if (config->attrs[i].id == cudaLaunchAttributeClusterDimension)
+      sharing = config->attrs[i].val.clusterDim.y;
+  if (gridDim.y % sharing || gridDim.x * sharing > MOST_BLOCKS) return cudaErrorInvalidValue;
+  for (unsigned first = 0; first < gridDim.y && !failure; first += sharing) {
+    blockIdx.y = first;
+    run_cluster();
+  }
   if (failure) std::fprintf(stderr, "%s\n", failure);
   return failure ? cudaErrorLaunchFailure : cudaSuccess;
 }
@@ -176,7 +196,7 @@ cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(Wanted...), 
 #define cudaGetDevice(device) (*(device) = 0, cudaSuccess)
 
 inline void __syncwarp() { emulated::meet_warp(); }
-inline void __syncthreads() { emulated::meet(emulated::blocks[blockIdx.x], threads_of_block()); }
+inline void __syncthreads() { emulated::meet(emulated::blocks[emulated::block()], threads_of_block()); }
 inline int __shfl_sync(unsigned, int value, int lane) {
   uint32_t word = value, from = 0;
   emulated::exchange(&word, 1, [&](uint32_t (*of)[8]) { from = of[lane][0]; });
@@ -235,6 +255,32 @@ inline uint32_t word_of(uint32_t shared, int rank) {
   uint32_t word;
   std::memcpy(&word, emulated::memories[rank] + shared, 4);
   return word;
+}
+inline void expect(uint32_t barrier, int bytes) {
+  emulated::Parcels& own = emulated::parcels[emulated::block()];
+  own.barrier = barrier, own.expected = bytes;
+}
+inline void send(uint32_t shared, const void* global, int bytes, uint32_t barrier, int mask) {
+  if ((shared | reinterpret_cast<uint64_t>(global) | bytes) & 15)
+    return emulated::fail("a parcel not of 16 bytes");
+  for (int b = 0; b < emulated::MOST_BLOCKS; b++) {
+    if (!(mask >> b & 1)) continue;
+    if (emulated::parcels[b].expected < 0 || emulated::parcels[b].barrier != barrier)
+      return emulated::fail("a parcel that nobody expects");
+    emulated::parcels[b].sent.push_back({shared, global, bytes});
+  }
+}
+inline void arrived(uint32_t barrier) {
+  emulated::Parcels& own = emulated::parcels[emulated::block()];
+  if (own.barrier != barrier) return emulated::fail("a barrier of nothing");
+  for (;;) {
+    int bytes = 0;
+    for (const emulated::Copy& copy : own.sent) bytes += copy.bytes;
+    if (bytes > own.expected) return emulated::fail("more parcels than expected");
+    if (bytes == own.expected) break;
+    emulated::yield();
+  }
+  for (const emulated::Copy& copy : own.sent) emulated::land(copy);
 }
 template <class T> T from_bits(uint32_t word) {
   if constexpr (T(0.5f) != 0) return emulated::as_float(word);

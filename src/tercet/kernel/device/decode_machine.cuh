@@ -1,5 +1,9 @@
-// The few instructions of sm_90 that decode.cuh is made of.
+// The few instructions of sm_90 that kernels for few tokens are made of.
 #pragma once
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#error "clusters and programmatic dependent launch: compile for sm_90 or later"
+#endif
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -71,6 +75,30 @@ __device__ __forceinline__ void mma_float16(float (&c)[4], const uint32_t* a, co
       "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// The copy engine: bytes of a row to the same place in the blocks of `mask` of the cluster, counted by the
+// barrier of each. A barrier serves once: `bytes` are expected, and all threads may wait for them.
+__device__ __forceinline__ void expect(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void send(uint32_t shared, const void* global, int bytes, uint32_t barrier,
+                                     int mask) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(shared), "l"(global), "r"(bytes), "r"(barrier),
+      "h"(static_cast<uint16_t>(mask))
+      : "memory");
+}
+__device__ __forceinline__ void arrived(uint32_t barrier) {
+  asm volatile(
+      "{\n.reg .pred p;\nagain:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], 0;\n"
+      "@!p bra again;\n}" ::"r"(barrier)
+      : "memory");
 }
 
 template <class T> __device__ __forceinline__ T from_bits(uint32_t word) {

@@ -1,0 +1,61 @@
+// x as integers, for products on int8 multipliers: a row of x is cut into segments, and in each
+//
+//   x[k] = step * (digit0[k] + 256 digit1[k] + 65536 digit2[k]),  digits in [-128, 127].
+//
+// A step is a power of two, so x is held within 2^-22 of the largest of its segment; numbers of 16
+// bits that are at most 2^11 apart are held exactly. A segment whose largest is more than kSpread
+// times the mean is taken twice or more, largest numbers first, each within 2^-19 of itself: outliers
+// cost the others nothing.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "rows16.hpp"
+
+namespace tercet {
+
+constexpr int kSegmentColumns = 64;
+constexpr int kDigits = 3;
+constexpr int kBits = 22;  // of x in steps: times 8 levels and 64 columns a sum still fits 32 bits
+constexpr float kSpread = 8.0f;
+constexpr int kMostPasses = 8;
+constexpr float kSmallest = 0x1p-100f;  // of a segment's largest: its step is a normal number
+
+struct Segment {
+  int64_t group, first_run, runs;
+  int64_t words;  // where its digits begin: [digit][run][field], four bytes each
+  float step;
+  // for each digit, the lowest level times the digits of two even and two odd bytes of every dword,
+  // as two halves: what a 16-bit sum of codes lacks to be one of levels
+  uint32_t lowest[kDigits];
+};
+
+struct Segments {
+  std::vector<Segment> list;
+  std::vector<uint32_t> words;
+};
+
+// How the levels of W are codes counted from `lowest`; none where they are not.
+struct Count {
+  int32_t lowest = 0, codes = 0;
+
+  explicit Count(const Layout& layout) {
+    const int all = 1 << layout.bits;
+    if (layout.bits == 8 || layout.levels[0] != std::floor(layout.levels[0])) return;
+    int count = 1;
+    while (count < all && layout.levels[count] == layout.levels[0] + count) ++count;
+    for (int code = count; code < all; ++code)
+      if (layout.levels[code] != 0.0f) return;
+    if (count > 2) lowest = static_cast<int32_t>(layout.levels[0]), codes = count;
+  }
+
+  // Columns of a segment: levels times digits, 16 pairs of them, and at most 4 levels below 2^15.
+  int columns() const {
+    const int32_t highest = lowest + codes - 1;
+    return lowest >= -4 && highest <= 4 ? kSegmentColumns : kSegmentColumns / 2;
+  }
+};
+
+}  // namespace tercet

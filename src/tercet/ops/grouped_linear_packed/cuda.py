@@ -1,0 +1,142 @@
+"""grouped_linear_packed in CUDA C++ for Hopper, int8 activations: experts_launch.cuh.
+
+Its `forward` takes bfloat16 too, for cuda_float. What copies of 16 bytes do not take, and what has
+no rows, is computed by triton.py.
+"""
+
+import ctypes
+import math
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tercet.kernel.cuda import build_cuda, stream
+from tercet.kernel.device.codes_product import can_be_copied
+from tercet.kernel.device.quantize_rows import quantize_rows
+from tercet.kernel.launch import as_rows, multiprocessors
+from tercet.kernel.native import NUMBERS
+from tercet.kernel.rows16 import layout_of
+from tercet.kernel.stacked import expert_blocks
+from tercet.ops.grouped_linear_packed import triton
+from tercet.ops.grouped_linear_packed.arguments import sizes_of
+
+SOURCES = ("experts_int8.cu",)
+# rows of an expert, on average: up to these for experts_few.cuh; from these on, tiles of 48
+_FEW, _MANY = 4, 26
+# of experts_few: bytes of x, and others; blocks of a multiprocessor; row-blocks of W of a block
+_FEW_X, _OUT, _RESIDENT, _PARTS = 64 * 1024, 4096, 5, (4, 8, 16, 24)
+_SHARED = 227 * 1024
+
+
+class Task(ctypes.Structure):
+    """Mirrors `struct Task` of experts_task.cuh, field by field."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("codes", "scale", "offsets", "x", "x_scale")),
+        *((name, ctypes.c_void_p) for name in ("row_weight", "bias", "y")),
+        ("x_pitch", ctypes.c_int64),
+        *((name, ctypes.c_int) for name in ("count", "experts", "n", "k", "blocks", "units")),
+        *((name, ctypes.c_int) for name in ("scale_type", "bias_type", "y_type")),
+        ("factor", ctypes.c_float),
+    )
+
+
+class Cut(ctypes.Structure):
+    """Mirrors `struct Cut` of experts_task.cuh."""
+
+    _fields_ = tuple((name, ctypes.c_int) for name in ("bits", "rows", "most_tiles", "part_blocks"))
+
+
+@cache
+def library(x_dtype: torch.dtype) -> ctypes.CDLL:
+    """The library for products in int8 or bfloat16; BuildError where there is none."""
+    found = build_cuda(Path(__file__).parent / f"experts_{str(x_dtype)[6:]}.cu")
+    found.tercet_experts.argtypes = (
+        ctypes.POINTER(Task), ctypes.POINTER(Cut), ctypes.c_void_p,
+    )  # fmt: skip
+    return found
+
+
+def build() -> None:
+    """Builds the library. BuildError where it cannot be built."""
+    library(torch.int8)
+
+
+def forward(
+    x: Tensor, offsets: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None,
+    bias: Tensor | None, row_weight: Tensor | None, x_scale: Tensor | None,
+    scheme: str, rows: int, columns: int, activation: str, out_dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """As op.grouped_linear_packed, on weights in fragments with a scale a row."""
+    y = torch.empty((len(x), rows), dtype=out_dtype, device=x.device)
+    if not y.numel():
+        return y
+    if activation == "int8" and x_scale is None:
+        x, x_scale, _ = quantize_rows(x, activation)
+    flat = as_rows(x)
+    if not can_be_copied(flat):
+        return triton.forward(
+            x, offsets, codes, scale, zero, bias, row_weight, x_scale,
+            scheme, rows, columns, activation, out_dtype,
+        )  # fmt: skip
+    layout, sizes = layout_of(scheme, rows, columns), sizes_of(x, offsets, rows, columns)
+    offsets = offsets.contiguous()
+    bias, row_weight, x_scale = (
+        each.contiguous() if each is not None else None for each in (bias, row_weight, x_scale)
+    )
+    task = Task(
+        codes=codes.data_ptr(),
+        scale=scale.data_ptr(),
+        offsets=offsets.data_ptr(),
+        x=flat.data_ptr(),
+        x_scale=x_scale.data_ptr() if x_scale is not None else None,
+        row_weight=row_weight.data_ptr() if row_weight is not None else None,
+        bias=bias.data_ptr() if bias is not None else None,
+        y=y.data_ptr(),
+        x_pitch=flat.stride(0) * flat.element_size(),
+        count=sizes["T"],
+        experts=sizes["E"],
+        n=rows,
+        k=columns,
+        blocks=expert_blocks(rows),
+        units=codes.shape[1],
+        scale_type=NUMBERS[scale.dtype],
+        bias_type=NUMBERS[bias.dtype] if bias is not None else 0,
+        y_type=NUMBERS[out_dtype],
+        factor=factor(flat.dtype, layout.bits),
+    )
+    cut = cut_for(sizes, flat.element_size(), layout.bits, multiprocessors(x.device))
+    status = library(flat.dtype).tercet_experts(ctypes.byref(task), ctypes.byref(cut), stream())
+    if status:
+        raise RuntimeError(f"grouped_linear_packed: CUDA error {status} at launch")
+    return y
+
+
+def factor(dtype: torch.dtype, bits: int) -> float:
+    """Codes are decoded to the top of a byte; as floats, ternary ones to twice their value."""
+    if dtype == torch.int8:
+        return 2.0 ** -(8 - bits)
+    return 0.5 if bits == 2 else 1.0
+
+
+def cut_for(sizes: Mapping[str, int], x_bytes: int, bits: int, processors: int) -> Cut:
+    """Tiles that hold the rows of most experts; for few rows, blocks that all run at once.
+
+    Args:
+        sizes: T rows of x, E experts, W [N, K] of each.
+        x_bytes: of an element of x as it is multiplied.
+        bits: of a code.
+        processors: multiprocessors of the GPU.
+    """
+    each, blocks = sizes["T"] / sizes["E"], expert_blocks(sizes["N"])
+    rows, part = 48 if each > _MANY else 32, 0
+    row = sizes["K"] * x_bytes
+    if each <= _FEW and row <= 3 * _FEW_X:
+        rows = max(1, min(8, _FEW_X // row))
+        fit = processors * max(1, min(_RESIDENT, _SHARED // (rows * row + _OUT)))
+        used = sizes["E"] * -math.expm1(-each)  # experts that have rows, if all are as likely
+        part = next((p for p in _PARTS if used * blocks <= p * fit), _PARTS[-1])
+    return Cut(bits=bits, rows=rows, most_tiles=triton.token_tiles(sizes, rows), part_blocks=part)

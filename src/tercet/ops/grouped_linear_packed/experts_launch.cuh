@@ -1,0 +1,55 @@
+// Launches of experts_few.cuh and experts_kernel.cuh.
+#pragma once
+#include "experts_few.cuh"
+#include "experts_kernel.cuh"
+
+// With programmatic dependent launch: blocks start while the kernel ahead ends, and wait for it.
+template <class... Arguments>
+int launch(void (*kernel)(Arguments...), int blocks, int bytes, cudaStream_t stream,
+           Arguments... arguments) {
+  const cudaError_t error =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+  if (error != cudaSuccess) return error;
+  cudaLaunchAttribute dependent;
+  dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  dependent.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(blocks);
+  config.blockDim = dim3(THREADS);
+  config.dynamicSmemBytes = bytes;
+  config.stream = stream;
+  config.attrs = &dependent;
+  config.numAttrs = 1;
+  const cudaError_t status = cudaLaunchKernelEx(&config, kernel, arguments...);
+  return status != cudaSuccess ? (cudaGetLastError(), status) : cudaSuccess;
+}
+
+template <int BITS, int TILES, class X>
+int launch_tiles(const Task& task, const Cut& cut, cudaStream_t stream) {
+  using S = Shape<BITS, TILES, X>;
+  const int parts = (task.blocks * 16 + S::WIDTH - 1) / S::WIDTH;
+  return launch<Task, int>(experts<BITS, TILES, X>, cut.most_tiles * parts, S::SHARED, stream, task,
+                           parts);
+}
+
+template <int BITS, class X> int launch_few(const Task& task, const Cut& cut, cudaStream_t stream) {
+  const int parts = (task.blocks + cut.part_blocks - 1) / cut.part_blocks;
+  return launch<Task, int, int, int>(experts_few<BITS, X>, cut.most_tiles * parts,
+                                     Few<BITS, X>::shared(cut.rows, task.units), stream, task,
+                                     cut.rows, parts, cut.part_blocks);
+}
+
+template <int BITS, class X>
+int with_tiles(const Task& task, const Cut& cut, cudaStream_t stream) {
+  if (cut.rows <= 8) return launch_few<BITS, X>(task, cut, stream);
+  if (cut.rows == 32) return launch_tiles<BITS, 4, X>(task, cut, stream);
+  if (cut.rows == 48) return launch_tiles<BITS, 6, X>(task, cut, stream);
+  return cudaErrorInvalidValue;
+}
+
+template <class X> int with_bits(const Task* task, const Cut* cut, void* stream) {
+  const auto on = static_cast<cudaStream_t>(stream);
+  if (cut->bits == 2) return with_tiles<2, X>(*task, *cut, on);
+  if (cut->bits == 4) return with_tiles<4, X>(*task, *cut, on);
+  return cudaErrorInvalidValue;
+}

@@ -1,0 +1,25 @@
+// What a launch of experts_kernel.cuh is told. cuda.py mirrors it.
+#pragma once
+#include "decode_machine.cuh"
+
+struct Task {
+  const uint4* codes;      // [experts * blocks, units, 32]
+  const void* scale;       // [experts * blocks, 1, 16]
+  const int* offsets;      // [experts + 1]
+  const void* x;           // [T, K], rows x_pitch bytes apart, multiples of 16
+  const float* x_scale;    // [T] or null
+  const float* row_weight; // [T] or null
+  const void* bias;        // [experts, N] or null
+  void* y;                 // [T, N]
+  int64_t x_pitch;
+  int count, experts, n, k; // count: T
+  int blocks, units;       // of 16 rows of an expert's W; of a block
+  int scale_type, bias_type, y_type;
+  float factor;            // sums are products times 1 / factor
+};
+
+// How it is cut up: rows of x that a block takes, up to 8, or 32 or 48; how many such tiles the rows can
+// make at most; and of up to 8 rows, how many row-blocks of W a block takes.
+struct Cut {
+  int bits, rows, most_tiles, part_blocks;
+};

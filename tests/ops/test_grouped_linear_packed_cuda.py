@@ -1,0 +1,71 @@
+"""How the Hopper kernels of grouped_linear_packed cut a call up, and which calls they take."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tercet.ops.grouped_linear_packed import cuda
+from tercet.ops.grouped_linear_packed.op import OP
+from tercet.ops.grouped_linear_packed.triton import token_tiles
+
+SHARED_BYTES = 227 * 1024
+CALL = {"scheme": "ternary-channel", "layout": "fragments"}
+
+
+@given(
+    rows=st.integers(1, 20000),
+    experts=st.integers(1, 512),
+    n=st.integers(1, 20000),
+    k=st.integers(1, 2**17 - 1),
+    x_bytes=st.sampled_from((1, 2)),
+)
+def test_a_few_rows_fit_the_shared_memory(
+    rows: int, experts: int, n: int, k: int, x_bytes: int
+) -> None:
+    cut = cuda.cut_for({"T": rows, "E": experts, "N": n, "K": k}, x_bytes, 2, 132)
+    assert cut.rows in (*range(1, 9), 32, 48)
+    assert cut.most_tiles == token_tiles({"T": rows, "E": experts}, cut.rows)
+    if cut.rows <= 8:
+        # a turn of eight units of 2 bits past the end of K; pitch and results besides
+        assert cut.rows * ((k + 1024) * x_bytes + 16) + 2560 <= SHARED_BYTES
+        assert cut.part_blocks in (4, 8, 16, 24)
+
+
+def test_the_calls_of_a_mixture_of_experts_on_132_multiprocessors() -> None:
+    qwen = {"E": 128, "N": 1536, "K": 2048}
+    found = {tokens: cuda.cut_for(qwen | {"T": 8 * tokens}, 1, 2, 132) for tokens in (1, 16, 512)}
+    assert [(cut.rows, cut.part_blocks) for cut in found.values()] == [(8, 4), (8, 16), (48, 0)]
+    deepseek = {"E": 256, "N": 4096, "K": 7168}
+    assert cuda.cut_for(deepseek | {"T": 8}, 1, 2, 132).part_blocks == 8
+    assert cuda.cut_for(deepseek | {"T": 8}, 2, 2, 132).rows == 4
+    assert cuda.cut_for(deepseek | {"T": 4096}, 1, 2, 132).rows == 32
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "said"),
+    [
+        ("cuda", {"scheme": "ternary"}, "group"),
+        ("cuda", {"scheme": "int4-channel-asym"}, "zero"),
+        ("cuda", {"scheme": "int8-channel"}, "element"),
+        ("cuda", {"activation": "none"}, "activation"),
+        ("cuda_float", {"activation": "int8"}, "activation"),
+        ("cuda_float", {"scheme": "int2-channel"}, "element"),
+    ],
+)
+def test_what_they_leave_to_triton(name: str, changed: dict[str, str], said: str) -> None:
+    requirement = OP.implementation(name).requirement
+    taken = CALL | {"activation": "int8" if name == "cuda" else "none"}
+    sizes = {"T": 64, "E": 8, "N": 64, "K": 64}
+    assert requirement.unfit(sizes, OP.traits(taken)) is None
+    reason = requirement.unfit(sizes, OP.traits(taken | changed))
+    assert reason is not None
+    assert said in reason
+
+
+def test_sums_are_products_times_a_power_of_two() -> None:
+    # a 2-bit code stands at the top of a byte: 64 times itself; as floats, ternary ones twice
+    assert cuda.factor(torch.int8, 2) == 1 / 64
+    assert cuda.factor(torch.int8, 4) == 1 / 16
+    assert cuda.factor(torch.bfloat16, 2) == 0.5
+    assert cuda.factor(torch.bfloat16, 4) == 1.0

@@ -1,0 +1,101 @@
+"""One row of x on AVX2: multiplied as integers of 24 bits, within float32's bound whatever x is."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from tercet.formats import PackedTensor, encode, fit, parse_scheme
+from tercet.kernel import prepare
+from tercet.kernel.packed_product import codes_product_for, isas, product_for
+from tercet.ops.linear_packed.reference import magnitude
+
+pytestmark = pytest.mark.skipif("avx2" not in isas(), reason="a CPU with AVX2")
+
+SCHEMES = ["ternary", "nonary-g32", "int2-g64", "int3-g20", "int4-g32", "int4-g128-asym"]
+ROWS, COLUMNS = 35, 300
+BOUND = 2e-6
+"""Of float32 results, relative to sum |w x|: the tolerance of linear_packed."""
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def packed(name: str, values: Tensor) -> PackedTensor:
+    scheme = parse_scheme(name)
+    return encode(values, scheme, *fit(values, scheme, "absmax"))
+
+
+def product(x: Tensor, stored: PackedTensor, isa: str = "avx2") -> Tensor:
+    weight = prepare(stored)
+    held = (weight.codes, weight.scale, weight.zero, None, weight.scheme)
+    return product_for(isa)(x, *held, *weight.shape)
+
+
+def numbers() -> dict[str, Tensor]:
+    """Rows of x [K] that integers hold badly, unless they are cut up with care."""
+    x = torch.randn(COLUMNS, generator=seeded(1))
+    alone = x * 1e-3
+    alone[::67] = 3e4
+    return {
+        "normal": x,
+        "heavy tails": x / torch.randn(COLUMNS, generator=seeded(2)),
+        "outliers far above the rest": alone,
+        "every magnitude": x * 10.0 ** torch.linspace(-20, 20, COLUMNS),
+        "one number": torch.zeros(COLUMNS).index_fill(0, torch.tensor([77]), 1 / 3),
+        "zeros": torch.zeros(COLUMNS),
+        "huge": x * 1e36,
+        "tiny": x * 1e-33,
+        "subnormal": x * 1e-40,
+    }
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("kind", numbers())
+def test_the_bound_of_float32(scheme: str, kind: str) -> None:
+    values = torch.randn(ROWS, COLUMNS, generator=seeded(3))
+    # rows whose weights are zero where the outliers are
+    values[:9, ::67] = 0
+    x, stored = numbers()[kind], packed(scheme, values)
+    found, wanted = product(x, stored).double(), stored.dequantize(torch.float64) @ x.double()
+    limit = BOUND * magnitude(x, stored) + torch.finfo(torch.float32).smallest_normal
+    assert ((found - wanted).abs() <= limit).all()
+
+
+@pytest.mark.parametrize("scheme", ["nonary-channel-float32", "int4-channel-float32"])
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_the_largest_digits_and_codes_do_not_overflow(scheme: str, sign: int) -> None:
+    """Each digit of x is -128 or 127, each code the lowest or highest level."""
+    top = 7 if scheme.startswith("int4") else 4
+    x = torch.full((64,), -8421504.0 / 4 if sign < 0 else 8355711.0 / 4)
+    values = torch.full((ROWS, 64), float(top))
+    values[::2] *= -1
+    stored = packed(scheme, values)
+    weight, dense = prepare(stored), stored.dequantize(torch.float64)
+    found, wanted = product(x, stored).double(), dense @ x.double()
+    assert ((found - wanted).abs() <= 2**-22 * wanted.abs()).all()
+    for code in (-128, 127):
+        codes = torch.full((64,), code, dtype=torch.int8)
+        held = (weight.codes, weight.scale, None, None, weight.scheme, ROWS, 64, torch.float32)
+        exact = codes_product_for("avx2")(codes, torch.ones(()), *held)
+        assert torch.equal(exact.double(), dense @ codes.double())
+
+
+@pytest.mark.parametrize("odd", [float("inf"), float("-inf"), float("nan")])
+def test_what_is_no_number_comes_through(odd: float) -> None:
+    weight = packed("nonary-g32", torch.randn(ROWS, COLUMNS, generator=seeded(4)))
+    x = torch.randn(COLUMNS, generator=seeded(5))
+    x[123] = odd
+    torch.testing.assert_close(
+        product(x, weight), product(x, weight, "portable"), equal_nan=True, atol=1e-5, rtol=1e-5
+    )
+    assert not product(x, weight).isfinite().all()
+
+
+def test_half_precision_is_rounded_once() -> None:
+    weight = packed("ternary", torch.randn(ROWS, COLUMNS, generator=seeded(6)))
+    for dtype in (torch.bfloat16, torch.float16):
+        x = torch.randn(COLUMNS, generator=seeded(7)).to(dtype)
+        wanted = weight.dequantize(torch.float64) @ x.double()
+        limit = (torch.finfo(dtype).eps / 2 + BOUND) * magnitude(x, weight)
+        assert ((product(x, weight).double() - wanted).abs() <= limit).all()
