@@ -24,25 +24,18 @@ class Step:
 
     def __init__(self, student: Student, teacher: Student, ids: Tensor, recipe: Recipe) -> None:
         self.student, self.teacher, self.ids, self.recipe = student, teacher, ids, recipe
-        self.optimizer = make_optimizer(student, TrainingSettings(learning_rate=recipe.rate))
+        settings = TrainingSettings(
+            learning_rate=recipe.rate,
+            embedding_rate_share=recipe.embedding_share,
+            vector_rate_share=0.1,
+        )
+        self.optimizer = make_optimizer(student, settings)
         self.rate = torch.zeros((), device=ids.device)
         self.loss, self.norm = torch.zeros_like(self.rate), torch.zeros_like(self.rate)
-        self._separate_embedding()
-        self._shares = list[float]()
         for group in self.optimizer.param_groups:
-            vectors = all(p.ndim < 2 for p in group["params"])
-            self._shares.append(0.1 if vectors else group["rate_share"])
             if ids.is_cuda:
                 group.update(lr=torch.zeros((), device=ids.device), capturable=True)
         self._graph: torch.cuda.CUDAGraph | None = None
-
-    def _separate_embedding(self) -> None:
-        """Gives the embedding a group, and so a rate, of its own."""
-        table = self.student.model.get_input_embeddings().weight
-        for group in self.optimizer.param_groups:
-            group["params"] = [p for p in group["params"] if p is not table]
-        share = self.recipe.embedding_share
-        self.optimizer.add_param_group({"params": [table], "rate_share": share})
 
     def _once(self) -> None:
         student, device = self.student, self.ids.device.type
@@ -61,11 +54,11 @@ class Step:
 
     def set_rate(self, rate: float) -> None:
         """The learning rate of the steps to come."""
-        for group, share in zip(self.optimizer.param_groups, self._shares, strict=True):
+        for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate * share)
+                group["lr"].fill_(rate * group["rate_share"])
             else:
-                group["lr"] = rate * share
+                group["lr"] = rate * group["rate_share"]
 
     def capture(self) -> str:
         """Compiles and records the step at a rate of 0; how it will run."""

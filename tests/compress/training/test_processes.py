@@ -46,12 +46,12 @@ def run(model: Path, ids: Path, out: Path, sequences: int, **options: Any) -> No
     distill(model, PLAN, out, data=[ids], settings=settings, device="cpu", **options)
 
 
-def process(rank: int, port: int, model: Path, ids: Path, out: Path) -> None:
+def process(rank: int, ports: list[int], model: Path, ids: Path, out: Path) -> None:
     """One of two: a run that is killed after step 5, and gone on with from step 3."""
     torch.set_num_threads(1)
     os.environ |= {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2",
-        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(ports[0]),
     }  # fmt: skip
 
     def finish(self: Group, student: Student, limit: float) -> Tensor:
@@ -65,6 +65,8 @@ def process(rank: int, port: int, model: Path, ids: Path, out: Path) -> None:
     with pytest.raises(Killed):
         run(model, ids, out, 1)
     Group.finish = whole
+    # the store of the first may live on for a moment
+    os.environ["MASTER_PORT"] = str(ports[1])
     run(model, ids, out, 1, resume=True)
 
 
@@ -82,12 +84,13 @@ def curve(directory: Path) -> list[Line]:
 
 
 def test_two_processes_distill_what_one_does(model: Path, ids: Path, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with socket.socket() as one, socket.socket() as other:
+        for free in (one, other):
+            free.bind(("127.0.0.1", 0))
+        ports = [free.getsockname()[1] for free in (one, other)]
     context = multiprocessing.get_context("fork")
     processes = [
-        context.Process(target=process, args=(rank, port, model, ids, tmp_path / "two"))
+        context.Process(target=process, args=(rank, ports, model, ids, tmp_path / "two"))
         for rank in range(2)
     ]
     for one in processes:

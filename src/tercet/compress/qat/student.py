@@ -65,6 +65,12 @@ class Student:
         """What is trained; tied weights once."""
         return [p for p in self.model.parameters() if p.requires_grad]
 
+    def tables(self) -> list[nn.Parameter]:
+        """The embedding and the head, whose rows belong to tokens; once where they are tied."""
+        found = [cast(Any, self.model).get_input_embeddings().weight]
+        weight = getattr(self._head, "weight", None)
+        return found if weight is None or weight is found[0] else [*found, weight]
+
     def checkpoint_activations(self) -> None:
         """Layers are computed again in the backward pass, and keep their inputs only."""
         anything = cast(Any, self.model)

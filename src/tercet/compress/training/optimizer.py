@@ -1,4 +1,4 @@
-"""Optimizer: AdamW over a student's parameters, matrices and quantization steps apart."""
+"""Optimizer: AdamW over a student's parameters, each kind at a rate of its own."""
 
 from typing import Any
 
@@ -11,20 +11,25 @@ from tercet.compress.training.settings import TrainingSettings
 
 
 def make_optimizer(student: Student, settings: TrainingSettings) -> torch.optim.AdamW:
-    """AdamW in three groups: matrices (decayed), vectors, learned steps (a rate of their own)."""
+    """AdamW: matrices and embeddings (decayed), vectors and learned steps have a rate each."""
     steps = {id(m.step) for m in student.quantized.values() if m.step is not None}
+    tables = {id(p) for p in student.tables()}
     matrices: list[nn.Parameter] = []
+    embeddings: list[nn.Parameter] = []
     vectors: list[nn.Parameter] = []
     learned: list[nn.Parameter] = []
     for parameter in student.parameters():
         if id(parameter) in steps:
             learned.append(parameter)
+        elif id(parameter) in tables:
+            embeddings.append(parameter)
         else:
             (matrices if parameter.ndim >= 2 else vectors).append(parameter)
     groups: list[dict[str, Any]] = []
     for members, decay, share in (
         (matrices, settings.weight_decay, 1.0),
-        (vectors, 0.0, 1.0),
+        (embeddings, settings.weight_decay, settings.embedding_rate_share),
+        (vectors, 0.0, settings.vector_rate_share),
         (learned, 0.0, settings.step_rate_share),
     ):
         # one fused step takes either parameters cut over devices or whole ones

@@ -19,6 +19,9 @@ class TrainingSettings(BaseModel):
             cosine to final_share of it.
         step_rate_share: the rate of learned quantization steps, as a share of that: a step moves
             all weights of its block at once.
+        embedding_rate_share: the rate of embedding and head, likewise: most rows are of rare
+            tokens, which Adam moves as far as all others, at random.
+        vector_rate_share: the rate of norms and biases, likewise.
         weight_decay: of matrices (AdamW).
         betas, epsilon: of AdamW.
         clip: gradients are scaled down to this norm; 0 for no limit.
@@ -41,6 +44,8 @@ class TrainingSettings(BaseModel):
     final_share: float = Field(default=0.1, ge=0, le=1)
     warmup: int = Field(default=20, ge=0)
     step_rate_share: float = Field(default=0.1, ge=0)
+    embedding_rate_share: float = Field(default=1.0, ge=0)
+    vector_rate_share: float = Field(default=1.0, ge=0)
     weight_decay: float = Field(default=0.0, ge=0)
     betas: tuple[float, float] = (0.9, 0.95)
     epsilon: float = Field(default=1e-8, gt=0)
