@@ -76,10 +76,11 @@ class Gathers:
         return counted
 
 
-def student_of(device: torch.device, length: int, vocabulary: int) -> Student:
+def student_of(device: torch.device, length: int, vocabulary: int, layers: int | None) -> Student:
     """A model with random weights, the same in every process."""
     torch.manual_seed(0)
-    shape = SHAPE if device.type == "cuda" else TINY
+    shape = SHAPE if device.type == "cuda" or layers else TINY
+    shape = {**shape, "num_hidden_layers": layers or shape["num_hidden_layers"]}
     config = LlamaConfig(
         max_position_embeddings=length, vocab_size=vocabulary, tie_word_embeddings=True, **shape
     )
@@ -94,7 +95,7 @@ def run(group: Group, given: argparse.Namespace, work: Path) -> dict[str, Any]:
     if group.first:
         write_tokens(work / "tokens", [train], "text")
     group.wait()
-    student = student_of(group.device, given.length, VOCABULARY)
+    student = student_of(group.device, given.length, VOCABULARY, given.layers)
     layers = [p for layer in student.layers() for p in layer.parameters()]
     bf16 = 2 * sum(p.numel() for p in layers) // group.ranks
     group.share(student)
@@ -143,6 +144,7 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=4, help="of a microbatch on a device")
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=14)
+    parser.add_argument("--layers", type=int, help="of the real size, on a CPU, too")
     parser.add_argument("--work", type=Path, help="a directory all processes share")
     given = parser.parse_args()
     warnings.simplefilter("ignore")
