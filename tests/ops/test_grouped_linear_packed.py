@@ -120,7 +120,7 @@ def test_each_instruction_set_matches_the_reference(isa: str) -> None:
 def test_the_grid_holds_every_tile(rows: int, experts: int) -> None:
     sizes = {"T": rows, "E": experts}
     for most in (16, 64):
-        bound = in_triton._token_tiles(sizes, most)
+        bound = in_triton.token_tiles(sizes, most)
         assert bound <= rows / most + min(experts, rows)
         needed = list[int]()
         for seed in range(50):
@@ -145,7 +145,7 @@ def test_a_tile_ends_where_its_expert_does(monkeypatch: pytest.MonkeyPatch) -> N
 
     for offsets, mine in ((_offsets(0, 3, 8), slice(0, 3)), (_offsets(0, 0, 8), slice(0, 8))):
         with monkeypatch.context() as patch:
-            patch.setattr(in_triton, "_token_tiles", lambda sizes, most: 1)
+            patch.setattr(in_triton, "token_tiles", lambda sizes, most: 1)
             patch.setattr(torch, "empty", poisoned)
             y = in_triton.forward(
                 x, offsets, *parts, None, None, None, weight.scheme, 33, 64, "none", torch.float32
