@@ -62,6 +62,16 @@ def test_the_bound_of_float32(scheme: str, kind: str) -> None:
     assert ((found - wanted).abs() <= limit).all()
 
 
+@pytest.mark.parametrize("columns", [2, 4, 17, 63])
+def test_a_small_number_alone_in_a_short_row(columns: int) -> None:
+    """Levels are zero where x is large, so no large product hides what a segment rounds away."""
+    x = torch.full((columns,), 1.5666)
+    x[0] = 0.0535
+    stored = packed("ternary-channel-float32", torch.eye(1, columns))
+    found, wanted = product(x, stored).double(), stored.dequantize(torch.float64) @ x.double()
+    assert ((found - wanted).abs() <= BOUND * magnitude(x, stored)).all()
+
+
 @pytest.mark.parametrize("scheme", ["nonary-channel-float32", "int4-channel-float32"])
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_the_largest_digits_and_codes_do_not_overflow(scheme: str, sign: int) -> None:

@@ -108,8 +108,11 @@ bool add_numbers(Segments& to, Segment segment, const Count& levels, const float
 }
 
 // x, each group padded to whole runs, in segments. Exact: x is codes. False: use multiply_vector.
+// A segment's rounding is relative to its largest number. Of few columns one row's levels may be zero
+// at all but a small one, which then has that rounding to itself: so these are multiplied as floats.
 template <int bits, bool exact>
 bool cut_segments(const Layout& layout, const float* x, Segments& to) {
+  if (!exact && layout.columns < kSegmentColumns) return false;
   constexpr int per_run = 32 / bits;
   const Count levels(layout);
   const int64_t step = levels.columns() / per_run;
