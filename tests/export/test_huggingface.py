@@ -12,7 +12,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForCausalLM, LlamaModel, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    ContinuousBatchingConfig,
+    GenerationConfig,
+    LlamaModel,
+    PreTrainedModel,
+)
 
 import tercet
 from tercet.errors import CheckpointError
@@ -84,6 +90,25 @@ def test_generation_is_that_of_the_effective_model(mixed: Any, ids: Tensor) -> N
     options = {"max_new_tokens": 8, "do_sample": False, "attention_mask": torch.ones_like(ids)}
     found = load(mixed.packed).generate(ids, **options)
     assert torch.equal(found, mixed.effective().generate(ids, **options))
+
+
+def test_continuous_batching_is_that_of_the_effective_model(mixed: Any, ids: Tensor) -> None:
+    """Prompts of several lengths, a few at a time: no prompt's tokens depend on those beside it."""
+    prompts = [ids[0].tolist(), ids[1, :5].tolist(), ids[0, 3:].tolist()]
+    found = load(mixed.packed, attn_implementation="sdpa").generate_batch(
+        inputs=prompts,
+        generation_config=GenerationConfig(max_new_tokens=6, do_sample=False, eos_token_id=-1),
+        # left to itself it takes most of the memory for its cache
+        continuous_batching_config=ContinuousBatchingConfig(num_blocks=8, max_batch_tokens=64),
+    )
+    tokens = sorted(found[name].generated_tokens for name in found)
+    options = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": -1}
+    model, expected = mixed.effective(), []
+    for prompt in map(torch.tensor, prompts):
+        row = model.generate(prompt[None], attention_mask=torch.ones_like(prompt[None]), **options)
+        expected.append(row[0, len(prompt) :].tolist())
+    assert tokens == sorted(expected)
+    assert len(set(map(tuple, tokens))) == len(prompts)
 
 
 def test_save_pretrained_round_trip(mixed: Any, ids: Tensor, tmp_path: Path) -> None:

@@ -40,8 +40,12 @@ MIXTURE = {
     "moe_intermediate_size": 96,
     "num_experts": 8,
     "num_experts_per_tok": 2,
-    "shared_expert_intermediate_size": 96,
     "head_dim": 32,
+}
+# vLLM builds shared experts for any mixture whose configuration names their size
+SIZES = {
+    "qwen3_moe": MIXTURE,
+    "qwen2_moe": {**MIXTURE, "shared_expert_intermediate_size": 96},
 }
 PROMPT, COUNT = list(range(3, 19)), 12
 
@@ -78,7 +82,7 @@ def packed(tmp_path: Path) -> Callable[..., Path]:
             max_position_embeddings=128,
             initializer_range=0.15,
             tie_word_embeddings=tied,
-            **(MIXTURE if kind.endswith("_moe") else {}),
+            **SIZES.get(kind, {}),
         )
         AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "source")
         rules = [
