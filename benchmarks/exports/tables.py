@@ -2,7 +2,7 @@
 
 python benchmarks/exports/tables.py [--check]
 
-Of each model, format and target the newest record counts. Each table stands between
+Of each model, format, target and type there the newest record counts. Each table stands between
 `<!-- table NAME -->` and `<!-- end -->`; --check fails where one is out of date.
 """
 
@@ -22,11 +22,16 @@ Row = list[str]
 
 
 def newest() -> list[Record]:
-    """The newest record of each model, format and target."""
+    """The newest record of each model, format, target and what it is held as there."""
     records = [r for path in sorted(Path(__file__).parent.glob("*.jsonl")) for r in load(path)]
     records = [r for r in records if r.kind == "export"]
     found = {
-        (str(r.settings["model"]), str(r.settings["format"]), r.subject): r
+        (
+            str(r.settings["model"]),
+            str(r.settings["format"]),
+            r.subject,
+            str(r.settings.get("kind", "")),
+        ): r
         for r in sorted(records, key=lambda r: r.time)
     }
     return [record for _, record in sorted(found.items())]
@@ -147,6 +152,7 @@ def _way(record: Record) -> tuple[str, ...]:
 GUIDES = {"onnx": "export-onnx", "openvino": "export-openvino", "gguf": "export-gguf"} | {
     "compressed-tensors": "export-compressed-tensors",
     "bitnet": "export-bitnet",
+    "huggingface": "run-in-transformers",
 }
 
 

@@ -9,7 +9,6 @@ from tercet.cli import training_options as option
 from tercet.cli.show import Json
 from tercet.cli.training_live import run_live
 from tercet.compress.distill.settings import DistillSettings
-from tercet.compress.training.group import torchrun_rank
 from tercet.compress.training.override import parse_words, settings_of
 from tercet.compress.training.settings import TrainingSettings
 from tercet.recipes.training import distill
@@ -44,7 +43,7 @@ def distill_command(
     given = parse_words(words or [], _MODELS) | option.given(
         steps=steps, sequences=sequences, length=length, learning_rate=learning_rate
     )
-    with run_live(as_json or torchrun_rank() > 0) as progress:
+    with run_live(as_json) as progress:
         result = distill(
             teacher,
             option.chosen_plan(to, plan),
@@ -59,5 +58,4 @@ def distill_command(
             resume=resume,
             progress=progress,
         )
-    if torchrun_rank() == 0:
-        option.show(result, as_json)
+    option.show(result, as_json)

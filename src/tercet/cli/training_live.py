@@ -5,12 +5,16 @@ from contextlib import contextmanager
 from typing import Any
 
 from tercet.cli.show import bar
+from tercet.compress.training.group import torchrun_rank
 
 
 @contextmanager
 def run_live(quiet: bool) -> Generator[Callable[[dict[str, Any], int], None]]:
-    """Within the block, a function that is told (journal line, steps in all)."""
-    with bar(quiet) as progress:
+    """Within the block, a function that is told (journal line, steps in all).
+
+    Of the processes that torchrun started only the first draws.
+    """
+    with bar(quiet or torchrun_rank() > 0) as progress:
         task = progress.add_task("reading", total=None)
 
         def told(line: dict[str, Any], steps: int) -> None:

@@ -8,6 +8,7 @@ import typer
 from pydantic import BaseModel
 
 from tercet.cli.show import console, mebibytes, print_json
+from tercet.compress.training.group import torchrun_rank
 from tercet.errors import PlanError
 from tercet.recipes.inspection import inspect
 from tercet.recipes.training import Trained
@@ -51,7 +52,9 @@ def chosen_plan(to: str | None, plan: Path | None) -> str:
 
 
 def show(result: Trained, as_json: bool) -> None:
-    """The checkpoint's size and the last line of the journal."""
+    """The checkpoint's size and the journal's last line, from torchrun's first process only."""
+    if torchrun_rank() > 0:
+        return
     size = inspect(result.directory)["size"]
     if as_json:
         print_json({"directory": str(result.directory), "size": size, "last": result.last})

@@ -157,8 +157,10 @@ def record(report: ExportReport) -> Record:
 
 
 def dominant_format(checkpoint: PackedCheckpoint) -> str:
-    """The format that most packed modules have."""
-    return Counter(entry.format for entry in checkpoint.modules.values()).most_common(1)[0][0]
+    """The format that most packed modules have, and their inputs' where it is quantized."""
+    found = Counter((entry.format, entry.activation) for entry in checkpoint.modules.values())
+    (kind, activation), _ = found.most_common(1)[0]
+    return kind if activation is None else f"{kind}, {activation} inputs"
 
 
 def refusal(directory: str | Path, target: str, reason: str) -> Record:

@@ -12,6 +12,7 @@ benchmarks/exports/records.jsonl (kind export-vllm).
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -50,15 +51,19 @@ SIZES = {
 PROMPT, COUNT = list(range(3, 19)), 12
 
 
-def in_vllm(directory: Path, *options: str) -> list[int]:
+def run(directory: Path, *options: str) -> "subprocess.CompletedProcess[str]":
     command = [os.environ["TERCET_VLLM_PYTHON"], str(SCRIPT), str(directory), "float32", str(COUNT)]
-    done = subprocess.run(
+    return subprocess.run(
         [*command, *map(str, PROMPT), *options],
         capture_output=True,
         text=True,
         check=False,
         env={**os.environ, **ENVIRONMENT, **({} if "2" not in options else TWO_RANKS)},
     )
+
+
+def in_vllm(directory: Path, *options: str) -> list[int]:
+    done = run(directory, *options)
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
     rows = [line for line in done.stdout.splitlines() if line.startswith("[") and "," in line]
     return json.loads(rows[-1])
@@ -121,3 +126,17 @@ def test_a_compressed_tensors_checkpoint_of_two_bits(
     export(directory, "compressed-tensors", tmp_path / "out")
     expected = transformers_client.greedy(directory, PROMPT, COUNT)
     assert in_vllm(tmp_path / "out") == expected
+
+
+def test_a_layer_that_no_file_holds_is_refused(packed: Callable[..., Path]) -> None:
+    """vLLM builds shared experts where config.json names their size, Qwen3-MoE or not."""
+    directory = packed("qwen3_moe", "nonary-g32")
+    config = json.loads((directory / "config.json").read_text())
+    config["shared_expert_intermediate_size"] = 96
+    (directory / "config.json").write_text(json.dumps(config))
+    done = run(directory)
+    assert done.returncode != 0
+    assert re.search(
+        r"CheckpointError: model\.layers\.0\.mlp\.shared_expert.*no weights",
+        done.stdout + done.stderr,
+    )

@@ -32,7 +32,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
 
 from tercet.checkpoints.layout import QUANT_METHOD, PackedModule
 from tercet.checkpoints.layout import QuantizationConfig as Section
-from tercet.errors import UnsupportedError
+from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export.target import is_embedding
 from tercet.export.vllm.arrival import Arrival
 from tercet.export.vllm.experts_method import PackedExpertsMethod
@@ -96,7 +96,7 @@ class TercetConfig(QuantizationConfig):
                 return PackedEmbeddingMethod(entries)
             return TiedHeadMethod() if isinstance(layer, ParallelLMHead) else None
         if isinstance(layer, LinearBase):
-            return PackedLinearMethod(entries) if entries else UnquantizedLinearMethod()
+            return PackedLinearMethod(entries) if entries else KeptLinearMethod(prefix)
         inside = [(name, self.modules[name]) for name in self.modules if _is_in(name, prefix)]
         if inside and isinstance(layer, RoutedExperts):
             return PackedExpertsMethod(layer, prefix, dict(inside))
@@ -150,6 +150,33 @@ class PackedLinearMethod(LinearMethodBase):
     def apply(self, layer: nn.Module, x: Tensor, bias: Tensor | None = None) -> Tensor:
         """x [.., K] to y [.., N] in x's dtype."""
         return layer.packed_product(x, bias)
+
+
+class KeptLinearMethod(UnquantizedLinearMethod):
+    """A linear layer in floating point.
+
+    vLLM leaves what no file holds uninitialized, without a word: here it is NaN until it is loaded,
+    and refused where it stays so.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        super().__init__()
+        self.prefix = prefix
+
+    def create_weights(self, layer: nn.Module, *args: Any, **kwargs: Any) -> None:
+        """vLLM's own parameters."""
+        super().create_weights(layer, *args, **kwargs)
+        layer.weight.data.fill_(torch.nan)
+
+    def process_weights_after_loading(self, layer: nn.Module) -> None:
+        """CheckpointError where numbers are missing."""
+        if layer.weight.isnan().any():
+            raise CheckpointError(
+                f"{self.prefix}: vLLM builds this layer from config.json, and the checkpoint holds "
+                f"no weights for it, or NaN: a mixture without shared experts, say, must not name "
+                f"shared_expert_intermediate_size"
+            )
+        super().process_weights_after_loading(layer)
 
 
 class PackedEmbeddingMethod(QuantizeMethodBase):
