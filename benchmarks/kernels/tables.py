@@ -116,13 +116,13 @@ def _caption(device: str, records: Sequence[Record]) -> str:
     )
 
 
-def filled(text: str, content: str) -> str:
+def filled(text: str, content: str, mark: str = START) -> str:
     """The README with its table made anew; as it is where it has no place for one."""
-    before, start, rest = text.partition(START)
+    before, start, rest = text.partition(mark)
     _, end, after = rest.partition(END)
     if not start or not end:
         return text
-    return f"{before}{START}\n{content}\n{END}{after}"
+    return f"{before}{mark}\n{content}\n{END}{after}"
 
 
 def readmes(records: Sequence[Record]) -> dict[Path, str]:

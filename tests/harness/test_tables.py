@@ -1,6 +1,7 @@
 """Tables in the ops' READMEs come from committed records, and are up to date."""
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -13,15 +14,27 @@ ROOT = Path(__file__).parents[2]
 HERE = Environment.here("NVIDIA H200")
 
 
-@pytest.fixture(scope="module")
-def tables() -> ModuleType:
-    path = ROOT / "benchmarks" / "kernels" / "tables.py"
-    spec = importlib.util.spec_from_file_location("kernel_tables", path)
+def script(name: str) -> ModuleType:
+    path = ROOT / "benchmarks" / "kernels" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"kernel_{name}", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    # dataclasses look their module up
+    sys.modules[spec.name] = module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def tables() -> ModuleType:
+    return script("tables")
+
+
+@pytest.fixture
+def goals(tables: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.setitem(sys.modules, "tables", tables)
+    return script("goals")
 
 
 def bench(variant: str, time_us: float, **settings: str) -> Record:
@@ -98,3 +111,38 @@ def test_only_the_place_between_the_marks_changes(tables: ModuleType) -> None:
     text = "a\n<!-- table -->\nold\n<!-- end -->\nb\n"
     assert tables.filled(text, "new") == "a\n<!-- table -->\nnew\n<!-- end -->\nb\n"
     assert tables.filled("no place\n", "new") == "no place\n"
+
+
+def product(variant: str, time_us: float, tokens: int, n: int) -> Record:
+    made = bench(variant, time_us, sizes=f"M={tokens} N={n} K=4096")
+    options = "scheme=ternary-channel activation=int8 codes=True"
+    settings = {**made.settings, "options": options, "workload": f"{n} {tokens}"}
+    return made.model_copy(update={"subject": "linear_packed", "settings": settings})
+
+
+def test_the_goals_of_linear_packed_are_up_to_date(goals: ModuleType, tables: ModuleType) -> None:
+    text = goals.README.read_text(encoding="utf-8")
+    records = [record for record in tables.committed() if record.kind == "bench"]
+    assert tables.filled(text, goals.table(records), goals.MARK) == text, (
+        "run python benchmarks/kernels/goals.py"
+    )
+
+
+def test_a_goal_counts_the_rows_that_keep_it(goals: ModuleType) -> None:
+    rows = [
+        *(product("read only", 10.0, 1, n) for n in (4096, 14336)),
+        product("cuda_decode", 10.8, 1, 4096),
+        product("cuda_decode", 12.5, 1, 14336),
+        # the implementation that selection takes, not the fastest
+        product("triton", 9.0, 1, 14336),
+        product("cuda_decode", 12.0, 8, 4096),
+        product("humming", 24.0, 8, 4096),
+        product("cuda_decode", 20.0, 8, 14336),
+        product("humming", 10.0, 8, 14336),
+    ]
+    lines = goals.table(rows).splitlines()
+    assert lines[2].endswith("| 1 of 2 | 1.08 to 1.25 | 1.16 |")
+    (humming,) = (line for line in lines if "ahead of Humming" in line)
+    assert humming.endswith("| 1 of 2 | 0.50 to 2.00 | 1.00 (goal 1.60) |")
+    assert lines[-1].endswith("| 1 of 2 | 1.11 to 1.60 | 1.33 |")
+    assert "| not measured | | |" in lines[3]

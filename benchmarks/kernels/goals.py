@@ -1,0 +1,241 @@
+"""Writes to linear_packed's README what the records say of each goal that it was built for.
+
+python benchmarks/kernels/goals.py [--check]
+
+A goal compares the times of equal calls, ours and a baseline's, or two calls of ours. A ratio is
+baseline / ours where more is better (speed), ours / baseline where less is (time).
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import exp, fsum, log
+
+from tables import ROOT, committed, filled
+
+from tercet.harness.report.rows import latest, setting, succeeded
+from tercet.records import Record
+
+README = ROOT / "src" / "tercet" / "ops" / "linear_packed" / "README.md"
+MARK = "<!-- goals -->"
+OURS = ("cuda_decode", "cuda_wgmma", "cuda_wgmma_float", "triton")
+TERNARY, NONARY, INT8 = "ternary-channel", "nonary-channel", "int8-channel"
+FOUR = ((4096, 14336), (14336, 4096), (8192, 28672), (28672, 8192))
+FIVE = ((4096, 4096), *FOUR)
+"""(K, N) of Llama-3 8B and 70B."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Goal:
+    """What is compared.
+
+    Attributes:
+        words: the goal.
+        schemes: of the weights.
+        x: what is multiplied: int8 "codes", "fp8 codes", 16-bit floats "none", or these quantized
+            inside, "int8".
+        tokens: values of M.
+        baselines: of several the fastest counts.
+        limit: that each ratio must keep: at most for times, at least for speeds.
+        speed: the ratio is baseline / ours.
+        mean: what the geometric mean of speeds must reach, too.
+        shapes: (K, N); all that were recorded if empty.
+    """
+
+    words: str
+    schemes: tuple[str, ...]
+    tokens: tuple[int, ...]
+    baselines: tuple[str, ...]
+    limit: float
+    x: str = "codes"
+    speed: bool = True
+    mean: float | None = None
+    shapes: tuple[tuple[int, int], ...] = ()
+
+
+GOALS = (
+    Goal(
+        words="ternary, int8 codes, M = 1: at most 1.08 of reading the same bytes, five shapes",
+        schemes=(TERNARY,),
+        tokens=(1,),
+        baselines=("read only",),
+        limit=1.08,
+        speed=False,
+        shapes=FIVE,
+    ),
+    Goal(
+        words="nonary, int8 codes, M = 1: at most 1.08 of reading",
+        schemes=(NONARY,),
+        tokens=(1,),
+        baselines=("read only",),
+        limit=1.08,
+        speed=False,
+    ),
+    Goal(
+        words="ternary, 16-bit x, M = 1: at most 1.15 of reading",
+        schemes=(TERNARY,),
+        x="none",
+        tokens=(1,),
+        baselines=("read only",),
+        limit=1.15,
+        speed=False,
+    ),
+    Goal(
+        words="ternary, x quantized inside, M = 1: at most 1.15 of reading",
+        schemes=(TERNARY,),
+        x="int8",
+        tokens=(1,),
+        baselines=("read only",),
+        limit=1.15,
+        speed=False,
+    ),
+    Goal(
+        words="ternary, M = 2 to 64: ahead of Humming on every row, 1.6 times in the mean",
+        schemes=(TERNARY,),
+        tokens=(2, 4, 8, 16, 32, 64),
+        baselines=("humming",),
+        limit=1.0,
+        mean=1.6,
+    ),
+    Goal(
+        words="ternary, M = 256 to 8192: no slower than Humming",
+        schemes=(TERNARY,),
+        tokens=(256, 512, 1024, 4096, 8192),
+        baselines=("humming",),
+        limit=1.0,
+    ),
+    Goal(
+        words="ternary, M = 4096: twice as fast as bf16, four shapes",
+        schemes=(TERNARY,),
+        tokens=(4096,),
+        baselines=("eager",),
+        limit=2.0,
+        shapes=FOUR,
+    ),
+    Goal(
+        words="nonary, int8 codes, M = 4096: twice as fast as bf16",
+        schemes=(NONARY,),
+        tokens=(4096,),
+        baselines=("eager",),
+        limit=2.0,
+    ),
+    Goal(
+        words="ternary in groups of 128, int8 codes, M = 4096: twice as fast as bf16",
+        schemes=("ternary-g128",),
+        tokens=(4096,),
+        baselines=("eager",),
+        limit=2.0,
+    ),
+    Goal(
+        words="16-bit x, M of 2 and more: no slower than bf16",
+        schemes=(TERNARY, NONARY),
+        x="none",
+        tokens=(2, 4, 8, 16, 32, 64, 256, 512, 1024, 4096, 8192),
+        baselines=("eager",),
+        limit=1.0,
+    ),
+    Goal(
+        words="fp8 weights: at least 0.95 of the faster of torch fp8 and Humming",
+        schemes=("fp8_e4m3-channel",),
+        x="fp8 codes",
+        tokens=(1, 2, 4, 8, 16, 32, 64, 256, 512, 1024, 4096, 8192),
+        baselines=("fp8", "humming"),
+        limit=0.95,
+    ),
+    Goal(
+        words="int8 weights: at least 0.95 of the faster of torch fp8 and Humming",
+        schemes=(INT8,),
+        tokens=(1, 2, 4, 8, 16, 32, 64, 256, 512, 1024, 4096, 8192),
+        baselines=("fp8", "humming"),
+        limit=0.95,
+    ),
+)
+FLAT = "ternary, int8 codes: M = 8 at most 1.15 of M = 1"
+FLAT_LIMIT = 1.15
+
+Times = dict[tuple[str, str, int, tuple[int, int]], dict[str, float]]
+
+
+def table(records: Iterable[Record]) -> str:
+    """Each goal with the number of rows that keep it, the ratios' range and their mean."""
+    times = _times(records)
+    rows = [_row(goal, times) for goal in GOALS]
+    rows.append(_words(FLAT, _flatness(times), FLAT_LIMIT, False, None))
+    head = ["| goal | rows that keep it | least to most | geometric mean |", "|---|---:|---:|---:|"]
+    return "\n".join([*head, *rows])
+
+
+def _times(records: Iterable[Record]) -> Times:
+    found: Times = {}
+    for record in latest(succeeded(records)):
+        if (record.subject, setting(record, "cache"), setting(record, "launch")) != (
+            "linear_packed",
+            "cold",
+            "graph",
+        ):
+            continue
+        sizes = dict(part.split("=") for part in setting(record, "sizes").split())
+        options = dict(part.split("=") for part in setting(record, "options").split())
+        shape = (int(sizes["K"]), int(sizes["N"]))
+        key = (options["scheme"], _x(options), int(sizes["M"]), shape)
+        found.setdefault(key, {})[setting(record, "variant")] = record.metrics["time_us"]
+    return found
+
+
+def _x(options: dict[str, str]) -> str:
+    activation = options.get("activation", "none")
+    if options.get("codes") != "True":
+        return activation
+    return "codes" if activation == "int8" else "fp8 codes"
+
+
+def _ours(times: dict[str, float]) -> float | None:
+    """Of the implementation that selection takes: they are named best first."""
+    return next((times[name] for name in OURS if name in times), None)
+
+
+def _row(goal: Goal, times: Times) -> str:
+    ratios: list[float] = []
+    for (scheme, x, tokens, shape), found in times.items():
+        wanted = scheme in goal.schemes and x == goal.x and tokens in goal.tokens
+        baselines = [found[name] for name in goal.baselines if name in found]
+        ours = _ours(found)
+        if wanted and ours and baselines and (not goal.shapes or shape in goal.shapes):
+            ratio = ours / min(baselines)
+            ratios.append(1 / ratio if goal.speed else ratio)
+    return _words(goal.words, ratios, goal.limit, goal.speed, goal.mean)
+
+
+def _flatness(times: Times) -> list[float]:
+    eight = {key: _ours(found) for key, found in times.items() if key[:3] == (TERNARY, "codes", 8)}
+    one = {key: _ours(times.get((TERNARY, "codes", 1, key[3]), {})) for key in eight}
+    pairs = ((eight[key], one[key]) for key in eight)
+    return [most / least for most, least in pairs if most and least]
+
+
+def _words(
+    words: str, ratios: Sequence[float], limit: float, speed: bool, mean: float | None
+) -> str:
+    if not ratios:
+        return f"| {words} | not measured | | |"
+    kept = sum(ratio >= limit if speed else ratio <= limit for ratio in ratios)
+    middle = exp(fsum(map(log, ratios)) / len(ratios))
+    aim = "" if mean is None or middle >= mean else f" (goal {mean:.2f})"
+    ends = f"{min(ratios):.2f} to {max(ratios):.2f}"
+    return f"| {words} | {kept} of {len(ratios)} | {ends} | {middle:.2f}{aim} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    before = README.read_text(encoding="utf-8")
+    after = filled(before, table(record for record in committed() if record.kind == "bench"), MARK)
+    if check and before != after:
+        sys.exit(f"{README} is out of date: run python benchmarks/kernels/goals.py")
+    README.write_text(after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
