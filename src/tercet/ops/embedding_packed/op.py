@@ -17,9 +17,11 @@ from tercet.kernel.contract import (
     Tolerance,
 )
 from tercet.kernel.one_device import on_one_device
-from tercet.kernel.prepared import PreparedWeight, prepare
+from tercet.kernel.packed_call import traits
+from tercet.kernel.prepared import PreparedWeight, layout_name
 from tercet.kernel.register import define
 from tercet.kernel.select import choose
+from tercet.ops.embedding_packed.arguments import describe, prepared
 from tercet.ops.embedding_packed.cases import CASES, inputs, shapes
 from tercet.ops.embedding_packed.reference import magnitude, reference
 
@@ -41,7 +43,8 @@ def embedding_packed(
         [..., K] in dtype. Not differentiable.
 
     Raises:
-        UnsupportedError: for an id out of range, a wrong dtype or device.
+        UnsupportedError: for an id out of range, a wrong dtype or device. On a GPU ids are not read
+            back, which would wait for them: one that is out of range gives a row of NaN.
     """
     return _forward(
         ids, weight.codes, weight.scale, weight.zero, weight.scheme, *weight.shape, dtype
@@ -71,7 +74,9 @@ def _run(
     dtype: torch.dtype,
 ) -> Tensor:
     _check(ids, codes, dtype)
-    run = choose(OP, ids.device.type, dtype).forward
+    sizes = {"T": ids.numel(), "N": rows, "K": columns}
+    options = {"scheme": scheme, "layout": layout_name(codes)}
+    run = choose(OP, ids.device.type, dtype, sizes, options).forward
     return run(ids, codes, scale, zero, scheme, rows, columns, dtype)
 
 
@@ -96,20 +101,6 @@ _forward = define(
     run=_run,
     fake=_fake,
 )
-
-
-def _prepare(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    weight = prepare(arguments["weight"], arguments["ids"].device)
-    return {
-        "ids": arguments["ids"],
-        "codes": weight.codes,
-        "scale": weight.scale,
-        "zero": weight.zero,
-        "scheme": weight.scheme,
-        "rows": weight.shape[0],
-        "columns": weight.shape[1],
-        "dtype": arguments["dtype"],
-    }
 
 
 def cost(arguments: Mapping[str, Any]) -> Cost:
@@ -139,7 +130,9 @@ OP = Op(
     run=_forward,
     reference=reference,
     magnitude=magnitude,
-    prepare=_prepare,
+    prepare=prepared,
+    traits=traits,
+    describe=describe,
     cost=cost,
     cases=CASES,
     tolerances=(
@@ -154,8 +147,19 @@ OP = Op(
     differentiable=(),
     implementations=(
         Implementation(
+            name="triton",
+            requirement=Requirement(
+                devices=("cuda",), dtypes=_DTYPES, options={"layout": ("fragments",)}
+            ),
+            module="tercet.ops.embedding_packed.triton",
+            language="triton",
+            arrange="tercet.ops.embedding_packed.arguments:as_fragments",
+        ),
+        Implementation(
             name="cpu",
-            requirement=Requirement(devices=("cpu",), dtypes=_DTYPES, compiler=True),
+            requirement=Requirement(
+                devices=("cpu",), dtypes=_DTYPES, compiler=True, options={"layout": ("rows16",)}
+            ),
             module="tercet.ops.embedding_packed.cpu",
             language="cpp",
         ),

@@ -1,0 +1,54 @@
+"""What embedding_packed takes: its arguments prepared and described."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tercet.kernel.contract import Workload
+from tercet.kernel.prepared import PreparedWeight, layout_name, prepare
+
+
+def prepared(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A case's arguments, with the weight in the layout of the ids' device, in the op's order."""
+    return _in_order(prepare(arguments["weight"], arguments["ids"].device), arguments)
+
+
+def as_fragments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Prepared arguments with the weight in fragments, on whatever device."""
+    weight = PreparedWeight(
+        codes=arguments["codes"],
+        scale=arguments["scale"],
+        zero=arguments["zero"],
+        scheme=arguments["scheme"],
+        shape=(arguments["rows"], arguments["columns"]),
+    )
+    return _in_order(weight.arranged("fragments"), arguments)
+
+
+def _in_order(weight: PreparedWeight, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "ids": arguments["ids"],
+        "codes": weight.codes,
+        "scale": weight.scale,
+        "zero": weight.zero,
+        "scheme": weight.scheme,
+        "rows": weight.shape[0],
+        "columns": weight.shape[1],
+        "dtype": arguments["dtype"],
+    }
+
+
+def describe(arguments: Mapping[str, Any]) -> Workload:
+    """The workload that prepared arguments are; its layout is no part of it."""
+    return Workload(
+        name="call",
+        sizes={
+            "T": arguments["ids"].numel(),
+            "N": arguments["rows"],
+            "K": arguments["columns"],
+        },
+        dtype=arguments["dtype"],
+        options={
+            "scheme": arguments["scheme"],
+            "layout": layout_name(arguments["codes"]),
+        },
+    )

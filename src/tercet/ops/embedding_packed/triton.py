@@ -1,0 +1,67 @@
+"""embedding_packed in Triton: each code of the chosen rows gathered by itself; reads fragments.
+
+    y[t, k] = (level(code[ids[t], k]) - zero[ids[t], g]) * scale[ids[t], g]
+
+A row of W has 64 bytes together of every unit of 512, and of these every second word: twice the
+bytes of a row are read. The ids are looked at on the device alone, so that a CUDA graph can hold
+the call and nothing waits for it; an id that is no row gives a row of NaN.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from tercet.kernel.device.fragment_levels import KINDS, any_columns
+from tercet.kernel.interpreter import interpreting
+from tercet.kernel.rows16 import layout_of
+
+
+@triton.jit
+def _embedding_packed(
+    ids_ptr, codes_ptr, scale_ptr, zero_ptr, y_ptr, T, N, K, units, groups, group,
+    BITS: tl.constexpr, KIND: tl.constexpr, HAS_ZERO: tl.constexpr,
+    BT: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    t = tl.program_id(0) * BT + tl.arange(0, BT)
+    columns = tl.program_id(1) * BK + tl.arange(0, BK)
+    n = tl.load(ids_ptr + t, t < T, 0).to(tl.int64)
+    known = (n >= 0) & (n < N)
+    some = known[:, None] & (columns < K)[None, :]
+    block = n // 16
+    row_ptr = codes_ptr + (block * units * 128 + n % 8 * 16 + n % 16 // 8)
+    y = any_columns(row_ptr[:, None], columns, some, BITS, KIND).to(tl.float32)
+    at = (block * groups * 16 + n % 16)[:, None] + columns[None, :] // group * 16
+    if HAS_ZERO:
+        y -= tl.load(zero_ptr + at, some, 0.0).to(tl.float32)
+    y *= tl.load(scale_ptr + at, some, 0.0).to(tl.float32)
+    y = tl.where(known[:, None], y, float("nan"))
+    place = t.to(tl.int64)[:, None] * K + columns[None, :]
+    tl.store(y_ptr + place, y, (t < T)[:, None] & (columns < K)[None, :])
+
+
+def forward(
+    ids: Tensor,
+    codes: Tensor,
+    scale: Tensor,
+    zero: Tensor | None,
+    scheme: str,
+    rows: int,
+    columns: int,
+    dtype: torch.dtype,
+) -> Tensor:
+    """As op.embedding_packed, on a weight in fragments; an id that is no row gives NaN."""
+    y = torch.empty((*ids.shape, columns), dtype=dtype, device=ids.device)
+    if not y.numel():
+        return y
+    layout, count = layout_of(scheme, rows, columns), ids.numel()
+    # interpreted, an operation costs the same for a tile of any size
+    tokens, wide = (64, 256) if interpreting() else (1, 512)
+    grid = (triton.cdiv(count, tokens), triton.cdiv(columns, wide))
+    _embedding_packed[grid](
+        ids.contiguous(), codes, scale, zero, y,
+        count, rows, columns, codes.shape[1], layout.groups, layout.group,
+        BITS=layout.bits, KIND=KINDS.get(layout.element.name, 0), HAS_ZERO=zero is not None,
+        BT=tokens, BK=wide, num_warps=4,
+    )  # fmt: skip
+    return y
