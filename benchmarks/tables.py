@@ -1,29 +1,22 @@
 """Writes the measured tables of README.md from committed records.
 
 python benchmarks/tables.py [--check]
-
-Each table stands between `<!-- table NAME -->` and `<!-- end -->`; --check fails where one is out
-of date instead of writing it.
 """
 
-import argparse
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from tercet.records.page import Row, filled, markdown, write_pages
 
 ROOT = Path(__file__).parent.parent
 DEMO = ROOT / "benchmarks" / "demo" / "report.json"
 PEERS = ROOT / "benchmarks" / "ptq_peers" / "records.jsonl"
 
-Row = list[str]
-
 
 def demo() -> list[Row]:
     """The demonstration: quality, size and speed of each format."""
-    if not DEMO.exists():
-        return [["not measured"]]
     quality = ("model", "bits a weight", "MB", "vs bf16", "perplexity", "KL, nats", "top-1")
     rows = [[*quality, "tokens/s", "vs fp32", "of bandwidth", "peak MB"]]
     for record in json.loads(DEMO.read_text()):
@@ -75,38 +68,17 @@ def _number(value: float) -> str:
     return f"{value:.2f}" if value < 1000 else f"{value:,.0f}"
 
 
-def markdown(rows: list[Row]) -> str:
-    """A Markdown table; a single cell stands alone."""
-    if len(rows) == 1:
-        return rows[0][0]
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    rule = "|---|" + "---:|" * (len(rows[0]) - 1)
-    return "\n".join([lines[0], rule, *lines[1:]])
-
-
 TABLES: dict[str, Callable[[], list[Row]]] = {"demo": demo, "peers": peers}
 
 
-def filled(text: str) -> str:
-    """The text with every table made anew."""
-    for name, table in TABLES.items():
-        start, end = f"<!-- table {name} -->", "<!-- end -->"
-        before, _, rest = text.partition(start)
-        _, _, after = rest.partition(end)
-        text = f"{before}{start}\n{markdown(table())}\n{end}{after}"
-    return text
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
+def pages() -> dict[Path, str]:
+    """README.md with every table made anew."""
     path = ROOT / "README.md"
-    old = path.read_text()
-    new = filled(old)
-    if parser.parse_args().check:
-        sys.exit(old != new and "README.md is out of date: run python benchmarks/tables.py")
-    path.write_text(new)
+    text = path.read_text(encoding="utf-8")
+    for name, table in TABLES.items():
+        text = filled(text, f"table {name}", markdown(table(), numbers=True))
+    return {path: text}
 
 
 if __name__ == "__main__":
-    main()
+    write_pages(__doc__, "benchmarks/tables.py", pages)

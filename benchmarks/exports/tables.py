@@ -2,23 +2,19 @@
 
 python benchmarks/exports/tables.py [--check]
 
-Of each model, format, target and type there the newest record counts. Each table stands between
-`<!-- table NAME -->` and `<!-- end -->`; --check fails where one is out of date.
+Of each model, format, target and type there the newest record counts.
 """
 
-import argparse
-import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 from tercet.export.target import find_target, target_names
 from tercet.records import Outcome, Record, load
+from tercet.records.page import Row, filled, markdown, write_pages
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "reference" / "exports.md"
-
-Row = list[str]
 
 
 def newest() -> list[Record]:
@@ -183,34 +179,13 @@ TABLES: dict[str, Callable[[], list[Row]]] = {
 }
 
 
-def markdown(rows: list[Row]) -> str:
-    """A Markdown table; "Not measured yet." where there are no rows."""
-    if len(rows) == 1:
-        return "Not measured yet."
-    lines = ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
-
-
-def filled(text: str) -> str:
-    """The text with every table made anew."""
+def pages() -> dict[Path, str]:
+    """The page with every table made anew."""
+    text = PAGE.read_text(encoding="utf-8")
     for name, table in TABLES.items():
-        start, end = f"<!-- table {name} -->", "<!-- end -->"
-        before, found, rest = text.partition(start)
-        assert found, f"{PAGE} has no {start}"
-        _, _, after = rest.partition(end)
-        text = f"{before}{start}\n{markdown(table())}\n{end}{after}"
-    return text
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    old = PAGE.read_text()
-    new = filled(old)
-    if parser.parse_args().check:
-        sys.exit(old != new and f"{PAGE} is out of date: run python benchmarks/exports/tables.py")
-    PAGE.write_text(new)
+        text = filled(text, f"table {name}", markdown(table()))
+    return {PAGE: text}
 
 
 if __name__ == "__main__":
-    main()
+    write_pages(__doc__, "benchmarks/exports/tables.py", pages)

@@ -6,19 +6,18 @@ A goal compares the times of equal calls, ours and a baseline's, or two calls of
 baseline / ours where more is better (speed), ours / baseline where less is (time).
 """
 
-import argparse
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import exp, fsum, log
+from pathlib import Path
 
-from tables import ROOT, committed, filled
+from tables import ROOT, committed
 
 from tercet.harness.report.rows import latest, setting, succeeded
 from tercet.records import Record
+from tercet.records.page import filled, write_pages
 
 README = ROOT / "src" / "tercet" / "ops" / "linear_packed" / "README.md"
-MARK = "<!-- goals -->"
 OURS = ("cuda_decode", "cuda_wgmma", "cuda_wgmma_float", "triton")
 TERNARY, NONARY, INT8 = "ternary-channel", "nonary-channel", "int8-channel"
 FOUR = ((4096, 14336), (14336, 4096), (8192, 28672), (28672, 8192))
@@ -226,16 +225,11 @@ def _words(
     return f"| {words} | {kept} of {len(ratios)} | {ends} | {middle:.2f}{aim} |"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
-    before = README.read_text(encoding="utf-8")
-    after = filled(before, table(record for record in committed() if record.kind == "bench"), MARK)
-    if check and before != after:
-        sys.exit(f"{README} is out of date: run python benchmarks/kernels/goals.py")
-    README.write_text(after, encoding="utf-8")
+def pages() -> dict[Path, str]:
+    """The README with the goals made anew."""
+    records = [record for record in committed() if record.kind == "bench"]
+    return {README: filled(README.read_text(encoding="utf-8"), "goals", table(records))}
 
 
 if __name__ == "__main__":
-    main()
+    write_pages(__doc__, "benchmarks/kernels/goals.py", pages)

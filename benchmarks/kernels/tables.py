@@ -2,12 +2,9 @@
 
 python benchmarks/kernels/tables.py [--check]
 
-A table stands between `<!-- table -->` and `<!-- end -->`. It is made of the *.jsonl beside this
-file; of equal rows the last one counts. --check fails where a README is out of date.
+It is made of the *.jsonl beside this file; of equal rows the last one counts.
 """
 
-import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,11 +12,10 @@ from tercet.harness.report.rows import device_of, latest, setting, succeeded
 from tercet.kernel.contract import Op
 from tercet.kernel.select import discover
 from tercet.records import Record, load
+from tercet.records.page import NOTHING, filled, has, write_pages
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = Path(__file__).parent
-START, END = "<!-- table -->", "<!-- end -->"
-NOTHING = "Not measured yet."
 FIRST_PEERS = ("eager", "compile")
 # what comes first is shown: caches as a model's own traffic leaves them, no launch overhead
 CACHES, LAUNCHES = ("cold", "warm", ""), ("graph", "eager", "")
@@ -116,22 +112,13 @@ def _caption(device: str, records: Sequence[Record]) -> str:
     )
 
 
-def filled(text: str, content: str, mark: str = START) -> str:
-    """The README with its table made anew; as it is where it has no place for one."""
-    before, start, rest = text.partition(mark)
-    _, end, after = rest.partition(END)
-    if not start or not end:
-        return text
-    return f"{before}{mark}\n{content}\n{END}{after}"
-
-
 def readmes(records: Sequence[Record]) -> dict[Path, str]:
     """Each op's README as it should be."""
     found: dict[Path, str] = {}
     for op in discover().values():
         path = ROOT / "src" / "tercet" / "ops" / op.name / "README.md"
-        if path.exists():
-            found[path] = filled(path.read_text(encoding="utf-8"), table(op, records))
+        if path.exists() and has(text := path.read_text(encoding="utf-8"), "table"):
+            found[path] = filled(text, "table", table(op, records))
     return found
 
 
@@ -140,20 +127,10 @@ def committed() -> list[Record]:
     return [record for path in sorted(FOLDER.glob("*.jsonl")) for record in load(path)]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
-    stale = list[str]()
-    for path, text in readmes([r for r in committed() if r.kind == "bench"]).items():
-        if text == path.read_text(encoding="utf-8"):
-            continue
-        stale.append(str(path.relative_to(ROOT)))
-        if not check:
-            path.write_text(text, encoding="utf-8")
-    if check and stale:
-        sys.exit(f"out of date: {', '.join(stale)}: run python benchmarks/kernels/tables.py")
+def pages() -> dict[Path, str]:
+    """Each op's README as the committed records make it."""
+    return readmes([record for record in committed() if record.kind == "bench"])
 
 
 if __name__ == "__main__":
-    main()
+    write_pages(__doc__, "benchmarks/kernels/tables.py", pages)

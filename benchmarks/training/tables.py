@@ -2,21 +2,16 @@
 
 python benchmarks/training/tables.py [--check]
 
-A layer's stands between `<!-- table -->` and `<!-- end -->`, the whole step's after
-`<!-- whole step -->`; of each device, size and mode the newest record counts. --check fails where
-they are out of date.
+Of each device, size and mode the newest record counts.
 """
 
-import argparse
-import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tercet.records import Outcome, Record, load
+from tercet.records.page import NOTHING, filled, write_pages
 
 PAGE = Path(__file__).parent / "README.md"
-LAYER, WHOLE, END = "<!-- table -->", "<!-- whole step -->", "<!-- end -->"
-NOTHING = "Not measured yet."
 PARTS = ("codes", "forward", "backward", "optimizer")
 
 
@@ -114,26 +109,11 @@ def _clock(record: Record) -> str:
     return f"{clock:.0f}" if clock is not None else "-"
 
 
-def filled(text: str) -> str:
+def pages() -> dict[Path, str]:
     """The page with its tables made anew."""
-    for start, made in ((LAYER, table()), (WHOLE, whole())):
-        before, found, rest = text.partition(start)
-        if found:
-            text = f"{before}{start}\n{made}\n{END}{rest.partition(END)[2]}"
-    return text
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
-    text = PAGE.read_text(encoding="utf-8")
-    if filled(text) == text:
-        return
-    if check:
-        sys.exit(f"{PAGE.name} is out of date: run python benchmarks/training/tables.py")
-    PAGE.write_text(filled(text), encoding="utf-8")
+    text = filled(PAGE.read_text(encoding="utf-8"), "table", table())
+    return {PAGE: filled(text, "whole step", whole())}
 
 
 if __name__ == "__main__":
-    main()
+    write_pages(__doc__, "benchmarks/training/tables.py", pages)

@@ -2,22 +2,19 @@
 
 python benchmarks/training/smollm2/tables.py [--check]
 
-Each stands between `<!-- table NAME -->` and `<!-- end -->`; of each student the newest record
-counts. --check fails where one is out of date.
+Of each student the newest record counts.
 """
 
-import argparse
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from tercet.records import Record, load
+from tercet.records.page import Row, filled, markdown, write_pages
 
 PAGE = Path(__file__).parent / "README.md"
 PEERS = PAGE.parents[2] / "ptq_peers" / "records.jsonl"
-END = "<!-- end -->"
 # accuracy is by the sum of log-probabilities but for HellaSwag, where it is per byte
 TASKS = {
     "arc_easy_accuracy": "ARC-Easy",
@@ -31,8 +28,6 @@ WITHOUT_TRAINING = {
     "nonary-g64": ("tercet_hadamard_nonary-g64", "hqq_w4_g64", "hqq_w3_g64"),
     "ternary-g64": ("tercet_hadamard_ternary-g64", "tercet_gptq_int2-g64-asym", "hqq_w2_g64"),
 }
-
-Row = list[str]
 
 
 def newest() -> dict[str, Record]:
@@ -181,30 +176,13 @@ TABLES: dict[str, Callable[[], list[Row]]] = {
 }
 
 
-def filled(text: str) -> str:
+def pages() -> dict[Path, str]:
     """The page with its tables made anew."""
-    for name, make in TABLES.items():
-        start = f"<!-- table {name} -->"
-        if start not in text:
-            continue
-        before, _, rest = text.partition(start)
-        header, *rows = make()
-        lines = [f"| {' | '.join(row)} |" for row in (header, ["---"] * len(header), *rows)]
-        text = f"{before}{start}\n{chr(10).join(lines)}\n{END}{rest.partition(END)[2]}"
-    return text
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true")
-    check = parser.parse_args().check
     text = PAGE.read_text(encoding="utf-8")
-    if filled(text) == text:
-        return
-    if check:
-        sys.exit(f"{PAGE} is out of date: run python benchmarks/training/smollm2/tables.py")
-    PAGE.write_text(filled(text), encoding="utf-8")
+    for name, make in TABLES.items():
+        text = filled(text, f"table {name}", markdown(make()))
+    return {PAGE: text}
 
 
 if __name__ == "__main__":
-    main()
+    write_pages(__doc__, "benchmarks/training/smollm2/tables.py", pages)
