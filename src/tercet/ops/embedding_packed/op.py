@@ -154,6 +154,7 @@ OP = Op(
             module="tercet.ops.embedding_packed.triton",
             language="triton",
             arrange="tercet.ops.embedding_packed.arguments:as_fragments",
+            space={"BT": (1, 2, 4, 8), "BK": (256, 512, 1024), "num_warps": (2, 4, 8)},
         ),
         Implementation(
             name="cpu",

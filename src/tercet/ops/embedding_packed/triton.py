@@ -15,6 +15,7 @@ from torch import Tensor
 from tercet.kernel.device.fragment_levels import KINDS, any_columns
 from tercet.kernel.interpreter import interpreting
 from tercet.kernel.rows16 import layout_of
+from tercet.kernel.tuned import configuration
 
 
 @triton.jit
@@ -55,13 +56,23 @@ def forward(
     if not y.numel():
         return y
     layout, count = layout_of(scheme, rows, columns), ids.numel()
-    # interpreted, an operation costs the same for a tile of any size
-    tokens, wide = (64, 256) if interpreting() else (1, 512)
-    grid = (triton.cdiv(count, tokens), triton.cdiv(columns, wide))
+    sizes = {"T": count, "N": rows, "K": columns}
+    options = configuration("embedding_packed", "triton", sizes, _default(count))
+    grid = (triton.cdiv(count, options["BT"]), triton.cdiv(columns, options["BK"]))
     _embedding_packed[grid](
         ids.contiguous(), codes, scale, zero, y,
         count, rows, columns, codes.shape[1], layout.groups, layout.group,
         BITS=layout.bits, KIND=KINDS.get(layout.element.name, 0), HAS_ZERO=zero is not None,
-        BT=tokens, BK=wide, num_warps=4,
+        **options,
     )  # fmt: skip
     return y
+
+
+def _default(count: int) -> dict[str, int]:
+    """Many programs for few tokens, long ones for many.
+
+    Interpreted, an operation costs the same for a tile of any size.
+    """
+    if interpreting():
+        return {"BT": 64, "BK": 256, "num_warps": 4}
+    return {"BT": 1 if count <= 64 else 4, "BK": 512, "num_warps": 4}
