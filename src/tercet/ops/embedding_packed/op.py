@@ -9,6 +9,7 @@ from torch import Tensor
 from tercet.errors import UnsupportedError
 from tercet.kernel.contract import (
     Axis,
+    Baseline,
     Cost,
     Implementation,
     Op,
@@ -176,4 +177,12 @@ OP = Op(
     inputs=inputs,
     shapes=shapes,
     independent="T",
+    baselines=(
+        Baseline(
+            name="eager",
+            path="tercet.ops.embedding_packed.baselines:eager",
+            prepare="tercet.ops.embedding_packed.baselines:prepare_eager",
+            tolerance=0.01,
+        ),
+    ),
 )
