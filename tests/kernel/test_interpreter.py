@@ -4,6 +4,7 @@ import pytest
 import torch
 import triton
 import triton.language as tl
+from triton.runtime.errors import InterpreterError
 
 from tercet.kernel.interpreter import interpreting
 
@@ -82,8 +83,23 @@ def test_operands_of_different_shapes_and_types_meet_as_on_a_gpu() -> None:
         assert not far[3].any()
 
 
+@triton.jit
+def scaled(x_ptr, y_ptr, factor, ADD: tl.constexpr):
+    at = tl.arange(0, 4)
+    half = tl.load(x_ptr + at)
+    tl.store(y_ptr + at, half * tl.load(factor) + (at + ADD))
+
+
+def test_what_was_kept_of_one_launch_is_right_for_the_next() -> None:
+    factor, x, y = torch.tensor([1.5]), torch.tensor([1.0, 2.0, -3.0, 0.25]), torch.empty(4)
+    for dtype in (torch.bfloat16, torch.float16, torch.bfloat16):
+        for add in (1, 2**20):
+            scaled[(1,)](x.to(dtype), y, factor, ADD=add)
+            assert torch.equal(y, x * 1.5 + (torch.arange(4) + add))
+    with pytest.raises(InterpreterError, match="out of range for type"):
+        scaled[(1,)](x, y, factor, ADD=2**40)
+
+
 def test_after_a_launch_the_language_is_as_it_was() -> None:
-    member = tl.tensor.__add__
-    x, y = torch.ones(8), torch.empty(8)
-    convert[(1,)](x, y, 8, BLOCK=8)
-    assert tl.tensor.__add__ is member
+    convert[(1,)](torch.ones(8), torch.empty(8), 8, BLOCK=8)
+    assert tl.core.is_builtin(tl.tensor.__add__)
