@@ -103,7 +103,8 @@ def test_gradients_of_input_bias_and_probability() -> None:
     leaves = (x, bias, probability)
     found, expected = (torch.autograd.grad(each, leaves, way) for each in (y, right))
     for mine, theirs in zip(found, expected, strict=True):
-        torch.testing.assert_close(mine, theirs)
+        # a sum of products near 50 may cancel: its rounding stays
+        torch.testing.assert_close(mine, theirs, rtol=1.3e-6, atol=5e-5)
 
 
 @pytest.mark.parametrize("isa", isas())

@@ -3,6 +3,7 @@
 import re
 import subprocess
 from importlib import import_module
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,7 +15,8 @@ from tercet.kernel.contract import Implementation
 from tercet.kernel.cuda import INCLUDE, architecture, find_nvcc
 
 _FLAGS = ("-std=c++17", "-O3", "-cubin", "-Xptxas", "-v")
-_SECONDS = 300
+_SECONDS = 600
+_JOBS = 2
 _FUNCTION = re.compile(
     r"Compiling entry function '(?P<name>\w+)'.*?"
     r"(?P<spills>\d+) bytes spill stores.*?"
@@ -31,13 +33,15 @@ def compile_sources(
 
     One row a file where it does not compile, or where nvcc was not found.
     """
-    return tuple(
-        row
+    work = [
+        (implementation, source, target)
         for source in _sources(implementation, folder)
         for target in targets
         if target.backend == "cuda"
-        for row in _compile(implementation, source, target)
-    )
+    ]
+    with ThreadPool(_JOBS) as pool:  # each waits for an nvcc of its own
+        found = pool.starmap(_compile, work, chunksize=1)
+    return tuple(row for rows in found for row in rows)
 
 
 def _sources(implementation: Implementation, folder: Path) -> list[Path]:
