@@ -145,10 +145,13 @@ def _way(record: Record) -> tuple[str, ...]:
     )
 
 
-GUIDES = {"onnx": "export-onnx", "openvino": "export-openvino", "gguf": "export-gguf"} | {
-    "compressed-tensors": "export-compressed-tensors",
+GUIDES = {
     "bitnet": "export-bitnet",
+    "compressed-tensors": "export-compressed-tensors",
+    "gguf": "export-gguf",
     "huggingface": "run-in-transformers",
+    "onnx": "export-onnx",
+    "openvino": "export-openvino",
 }
 
 
@@ -158,7 +161,7 @@ def clients() -> list[Row]:
     rows = [["target", "client", "versions", "install"]]
     for name in target_names():
         target = find_target(name)
-        shown = f"[`{name}`](../guides/{GUIDES[name]}.md)" if name in GUIDES else f"`{name}`"
+        shown = f"[`{name}`](../guides/{GUIDES[name]}.md)"
         versions = ", ".join(project["optional-dependencies"][target.extra])
         install = f"`pip install 'tercet[{target.extra}]'`"
         rows.append([shown, target.client, f"`{versions}`", install])

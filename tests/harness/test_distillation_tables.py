@@ -1,23 +1,17 @@
 """The tables of benchmarks/training/smollm2/README.md say what its records say."""
 
-import importlib.util
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from tercet.records import Environment, Record, append
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "training" / "smollm2"
-
 
 @pytest.fixture
-def tables():
-    spec = importlib.util.spec_from_file_location("smollm2_tables", FOLDER / "tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def tables(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("benchmarks/training/smollm2/tables.py")
 
 
 def result(subject: str, perplexity: float, accuracy: float, **size: float) -> Record:

@@ -1,8 +1,6 @@
 """Tables in the ops' READMEs say what the records say."""
 
-import importlib.util
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
@@ -10,31 +8,17 @@ import pytest
 from tercet.kernel.select import find
 from tercet.records import Environment, Outcome, Record
 
-ROOT = Path(__file__).parents[2]
 HERE = Environment.here("NVIDIA H200")
 
 
-def script(name: str) -> ModuleType:
-    path = ROOT / "benchmarks" / "kernels" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"kernel_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # dataclasses look their module up
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def tables() -> ModuleType:
-    return script("tables")
+@pytest.fixture
+def tables(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("benchmarks/kernels/tables.py")
 
 
 @pytest.fixture
-def goals(tables: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.setitem(sys.modules, "tables", tables)
-    return script("goals")
+def goals(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("benchmarks/kernels/goals.py")
 
 
 def bench(variant: str, time_us: float, **settings: str) -> Record:

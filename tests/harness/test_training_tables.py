@@ -1,23 +1,17 @@
 """The tables of benchmarks/training/README.md say what its records say."""
 
-import importlib.util
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from tercet.records import Environment, Outcome, Record, append
 
-FOLDER = Path(__file__).parents[2] / "benchmarks" / "training"
-
 
 @pytest.fixture
-def tables():
-    spec = importlib.util.spec_from_file_location("training_tables", FOLDER / "tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def tables(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("benchmarks/training/tables.py")
 
 
 def step(mode: str, time: str, **metrics: float) -> Record:

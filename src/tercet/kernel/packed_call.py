@@ -16,6 +16,7 @@ from tercet.formats import parse_scheme
 from tercet.formats.scaling import Granularity
 from tercet.kernel.contract import Tolerance
 from tercet.kernel.device.row_codes import ELEMENTS, ROW_CODES, quantize
+from tercet.kernel.prepared import PreparedWeight
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 CODES = {kind.dtype: element for element, kind in ROW_CODES.items()}
@@ -104,6 +105,18 @@ def finished(
     if residual is not None:
         y += residual.float()
     return y.to(out_dtype)
+
+
+def as_fragments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Prepared arguments with the weight in fragments, on whatever device."""
+    weight = PreparedWeight(
+        codes=arguments["codes"],
+        scale=arguments["scale"],
+        zero=arguments["zero"],
+        scheme=arguments["scheme"],
+        shape=(arguments["rows"], arguments["columns"]),
+    )
+    return {**arguments, "codes": weight.arranged("fragments").codes}
 
 
 def traits(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,9 +17,9 @@ from tercet.formats import encode, fit, parse_scheme
 from tercet.kernel.contract import Case
 from tercet.kernel.cuda import INCLUDE, find_nvcc
 from tercet.kernel.device.row_codes import quantize
+from tercet.kernel.packed_call import as_fragments
 from tercet.kernel.prepared import prepare
 from tercet.ops.linear_packed import cuda_decode
-from tercet.ops.linear_packed.arguments import as_fragments
 from tercet.ops.linear_packed.decode_plan import Plan, needs_of, shared_bytes
 from tercet.ops.linear_packed.op import OP
 

@@ -4,27 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from tercet.kernel.contract import Workload
-from tercet.kernel.prepared import PreparedWeight, layout_name, prepare
+from tercet.kernel.prepared import layout_name, prepare
 
 
 def prepared(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """A case's arguments, with the weight in the layout of the ids' device, in the op's order."""
-    return _in_order(prepare(arguments["weight"], arguments["ids"].device), arguments)
-
-
-def as_fragments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Prepared arguments with the weight in fragments, on whatever device."""
-    weight = PreparedWeight(
-        codes=arguments["codes"],
-        scale=arguments["scale"],
-        zero=arguments["zero"],
-        scheme=arguments["scheme"],
-        shape=(arguments["rows"], arguments["columns"]),
-    )
-    return _in_order(weight.arranged("fragments"), arguments)
-
-
-def _in_order(weight: PreparedWeight, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    weight = prepare(arguments["weight"], arguments["ids"].device)
     return {
         "ids": arguments["ids"],
         "codes": weight.codes,

@@ -75,9 +75,7 @@ def _run(
     dtype: torch.dtype,
 ) -> Tensor:
     _check(ids, codes, dtype)
-    sizes = {"T": ids.numel(), "N": rows, "K": columns}
-    options = {"scheme": scheme, "layout": layout_name(codes)}
-    run = choose(OP, ids.device.type, dtype, sizes, options).forward
+    run = choose(OP, ids.device.type, dtype, options={"layout": layout_name(codes)}).forward
     return run(ids, codes, scale, zero, scheme, rows, columns, dtype)
 
 
@@ -154,7 +152,7 @@ OP = Op(
             ),
             module="tercet.ops.embedding_packed.triton",
             language="triton",
-            arrange="tercet.ops.embedding_packed.arguments:as_fragments",
+            arrange="tercet.kernel.packed_call:as_fragments",
             space={"BT": (1, 2, 4, 8), "BK": (256, 512, 1024), "num_warps": (2, 4, 8)},
         ),
         Implementation(

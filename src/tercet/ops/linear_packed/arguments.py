@@ -10,7 +10,7 @@ from tercet.errors import UnsupportedError
 from tercet.kernel.contract import Workload
 from tercet.kernel.one_device import on_one_device
 from tercet.kernel.packed_call import FLOATS, check_activation, check_given, chosen
-from tercet.kernel.prepared import PreparedWeight, layout_name, prepare
+from tercet.kernel.prepared import layout_name, prepare
 
 _OP = "linear_packed"
 
@@ -46,28 +46,10 @@ def prepared(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """A case's arguments, with the weight in the layout of x's device, in the op's order."""
     x = arguments["x"]
     activation, out_dtype = chosen(x, arguments["activation"], arguments["out_dtype"])
-    return _in_order(prepare(arguments["weight"], x.device), arguments) | {
-        "activation": activation,
-        "out_dtype": out_dtype,
-    }
-
-
-def as_fragments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Prepared arguments with the weight in fragments, on whatever device."""
-    weight = PreparedWeight(
-        codes=arguments["codes"],
-        scale=arguments["scale"],
-        zero=arguments["zero"],
-        scheme=arguments["scheme"],
-        shape=(arguments["rows"], arguments["columns"]),
-    )
-    return _in_order(weight.arranged("fragments"), arguments)
-
-
-def _in_order(weight: PreparedWeight, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    weight = prepare(arguments["weight"], x.device)
     given = ("bias", "residual", "x_scale", "x_sum")
     return {
-        "x": arguments["x"],
+        "x": x,
         "codes": weight.codes,
         "scale": weight.scale,
         "zero": weight.zero,
@@ -75,8 +57,8 @@ def _in_order(weight: PreparedWeight, arguments: Mapping[str, Any]) -> dict[str,
         "scheme": weight.scheme,
         "rows": weight.shape[0],
         "columns": weight.shape[1],
-        "activation": arguments["activation"],
-        "out_dtype": arguments["out_dtype"],
+        "activation": activation,
+        "out_dtype": out_dtype,
     }
 
 

@@ -25,7 +25,7 @@ from tercet.ops.linear_packed.cases import CASES, inputs, shapes
 from tercet.ops.linear_packed.decode_plan import GROUPS, MOST_COLUMNS, MOST_TOKENS
 from tercet.ops.linear_packed.reference import magnitude, reference
 
-_FRAGMENTS = "tercet.ops.linear_packed.arguments:as_fragments"
+_FRAGMENTS = "tercet.kernel.packed_call:as_fragments"
 _NAMES = {dtype: str(dtype)[6:] for dtype in FLOATS}
 _SCHEMA = (
     "(Tensor {x}, Tensor codes, Tensor scale, Tensor? zero, {more}str scheme, "
