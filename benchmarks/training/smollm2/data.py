@@ -4,8 +4,9 @@ python data.py TOKENIZER.json DATA_DIR OUT.safetensors [EXTRA ...]
 
 Train: WikiText-2's train split as far as it is in DATA_DIR (its first 2.9 MB, letters outside
 ASCII gone), State of the Union addresses, Moby Dick, GSM8K's train split, and the .txt files given
-as EXTRA (documents apart by a line of `%%%%`). Evaluation: WikiText-2 test, one tokenization, and
-the requests of four tasks as lm-evaluation-harness forms them, without examples (see `tasks.py`).
+as EXTRA (documents apart by a line of `%%%%`). For the teacher: openings. Evaluation: WikiText-2
+test, one tokenization, and the requests of four tasks as lm-evaluation-harness forms them, without
+examples (see `tasks.py`).
 """
 
 import argparse
@@ -15,10 +16,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from openings import openings
 from safetensors.torch import save_file
 from tasks import TASKS, Requests, requests_of
 from tokenizers import Tokenizer
 from torch import Tensor
+from writing import FREE
 
 SEPARATOR = "\n%%%%\n"
 END = 0  # <|endoftext|>, which lay between documents when the model was pretrained
@@ -54,6 +57,16 @@ def train_tokens(tokenizer: Tokenizer, texts: Iterator[str]) -> Tensor:
     return torch.tensor(ids)
 
 
+def beginnings(tokenizer: Tokenizer) -> dict[str, Tensor]:
+    """Openings by hand [n, P], FREE behind, and the tokens that end a line [m]; int32."""
+    rows = [tokens_of(tokenizer, text) for text in openings()]
+    width = max(map(len, rows))
+    padded = torch.tensor([row + [FREE] * (width - len(row)) for row in rows], dtype=torch.int32)
+    words = [tokenizer.decode([token]) for token in range(tokenizer.get_vocab_size())]
+    ends = [token for token, word in enumerate(words) if word.endswith("\n")]
+    return {"openings": padded, "line_ends": torch.tensor(ends, dtype=torch.int32)}
+
+
 def packed(requests: Requests, tokenizer: Tokenizer) -> dict[str, Tensor]:
     """Requests as tensors: ids of all, end to end, and what is needed to take them apart."""
     ids: list[int] = []
@@ -86,6 +99,7 @@ def main() -> None:
     tensors = {
         "train": train.to(torch.uint16),
         "wikitext2_test": torch.tensor(test, dtype=torch.uint16),
+        **beginnings(tokenizer),
     }
     for task in TASKS:
         for name, value in packed(requests_of(task, arguments.data), tokenizer).items():

@@ -59,10 +59,10 @@ RECIPES = (
     ),
     Recipe(
         name="ternary-g64", body="ternary-g64", embedding="int4-g64", method="stretched",
-        rate=2e-3, share=0.52,
+        rate=1.5e-3, share=0.52,
     ),
     Recipe(
         name="ternary-20x", body="ternary-channel", embedding="ternary-channel",
-        method="stretched", rate=2e-3, share=0.28, embedding_share=0.5,
+        method="stretched", rate=1.5e-3, share=0.28, embedding_share=0.5,
     ),
 )  # fmt: skip
