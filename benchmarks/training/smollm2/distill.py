@@ -78,6 +78,7 @@ class Bench:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.out = Path(arguments.out)
         self.out.mkdir(parents=True, exist_ok=True)
+        self.own_tokens = 0
         self.source: ModelSource = open_source(arguments.model)
         self.tensors = load_file(arguments.tokens)
         test = self.tensors["wikitext2_test"].int().long()
@@ -111,15 +112,18 @@ class Bench:
             file.write(json.dumps(line) + "\n")
 
     def pools(self) -> list[tuple[Tensor, float]]:
-        """WikiText-2 train, other text, and what teachers wrote."""
+        """WikiText-2 train, other text, tales, and what teachers wrote, with their shares."""
         train = self.tensors["train"].int().to(self.device)
         wikitext = int((train == END).nonzero()[0])
-        pools = [(train[:wikitext], 0.12), (train[wikitext:], 0.38)]
+        pools = [(train[:wikitext], 0.15), (train[wikitext:], 0.25)]
+        if "tales" in self.tensors:
+            pools.append((self.tensors["tales"].int().to(self.device), 0.15))
         if self.arguments.generate:
             torch.compiler.set_stance("force_eager")
             texts = attempt(lambda: self._written([pool for pool, _ in pools]))
             torch.compiler.set_stance("default")
-            pools += [] if texts is None else [(texts, 0.5)]
+            self.own_tokens = 0 if texts is None else len(texts)
+            pools += [] if texts is None else [(texts, 0.45)]
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         self.say("pools", tokens=[len(pool) for pool, _ in pools])
@@ -283,7 +287,7 @@ class Bench:
             "rate": recipe.rate, "tokens": self.tokens, "train_seconds": round(seconds, 1),
             "batch_tokens": self.arguments.batch * self.arguments.length,
             "text_tokens": sum(len(pool) for pool, _ in pools),
-            "own_tokens": len(pools[2][0]) if len(pools) > 2 else 0,
+            "own_tokens": self.own_tokens, "fall": recipe.fall,
         }  # fmt: skip
         self.record(recipe.name, metrics | size, **about)
 

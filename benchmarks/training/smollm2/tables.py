@@ -126,7 +126,19 @@ def _peer(name: str, bits: float, metrics: dict[str, Any]) -> Row:
 
 def runs() -> list[Row]:
     """How each student was made."""
-    rows = [["student", "body", "embedding", "method", "rate", "million tokens", "seconds"]]
+    rows = [
+        [
+            "student",
+            "body",
+            "embedding",
+            "method",
+            "rate",
+            "million tokens",
+            "of text, million",
+            "by teachers",
+            "seconds",
+        ]
+    ]
     for record in newest().values():
         s = record.settings
         if "tokens" in s:
@@ -136,6 +148,8 @@ def runs() -> list[Row]:
                     record.subject,
                     *about,
                     f"{int(s['tokens']) / 1e6:.1f}",
+                    f"{int(s['text_tokens']) / 1e6:.1f}",
+                    f"{int(s['own_tokens']) / 1e6:.1f}",
                     f"{s['train_seconds']:.0f}",
                 ]
             )
@@ -143,15 +157,12 @@ def runs() -> list[Row]:
 
 
 def curve() -> list[Row]:
-    """Perplexity on WikiText-2 test against tokens, in bfloat16, and the loss there."""
-    rows = [["student", "million tokens", "KL of the training text", "perplexity"]]
+    """Perplexity on WikiText-2 test against tokens, and the loss there."""
+    rows = [["student", "million tokens", "KL of the training text", "perplexity", "whole test"]]
     lines = (PAGE.parent / "curve.jsonl").read_text(encoding="utf-8").splitlines()
     last: dict[str, float] = {}
     students = newest()
-    told = [json.loads(line) for line in lines]
-    # students that only raced for a learning rate come before
-    first = max((i for i, line in enumerate(told) if line["what"] == "race"), default=0)
-    for line in told[first:]:
+    for line in map(json.loads, lines):
         name = line.get("student") or line.get("subject")
         if line["what"] == "begins":
             last.clear()
@@ -159,11 +170,13 @@ def curve() -> list[Row]:
             last[name] = line["loss"]
         elif line["what"] == "glance" and line["tokens"]:
             loss = f"{last[name]:.3f}" if name in last else "-"
-            rows.append([name, f"{line['tokens'] / 1e6:.1f}", loss, f"{line['perplexity']:.2f}"])
+            found = f"{line['perplexity']:.2f}"
+            rows.append([name, f"{line['tokens'] / 1e6:.1f}", loss, found, "-"])
         elif line["what"] == "evaluated" and name != TEACHER and name in students:
             loss = f"{last[name]:.3f}" if name in last else "-"
             tokens = int(students[name].settings["tokens"])
-            rows.append([name, f"{tokens / 1e6:.1f}", loss, f"{line['perplexity']:.2f}"])
+            found = [f"{line[which]:.2f}" for which in ("perplexity", "perplexity_whole")]
+            rows.append([name, f"{tokens / 1e6:.1f}", loss, *found])
     return rows
 
 

@@ -131,7 +131,7 @@ def written(
 
     Args:
         teacher: in eval mode.
-        pools: int32 [n] each; the first has paragraphs of a line each, the others documents.
+        pools: int32 [n] each; the second has documents, the others paragraphs of a line each.
         tensors: of `data.py`.
         tokens: at least so many.
         batch: texts at a time.
@@ -139,8 +139,10 @@ def written(
     """
     device = pools[0].device
     ends = tensors["line_ends"].to(device)
-    starts = [torch.isin(pools[0], ends).nonzero()[:, 0] + 1]
-    starts += [(pool == END).nonzero()[:, 0] + 1 for pool in pools[1:]]
+    starts = [
+        (pool == END if index == 1 else torch.isin(pool, ends)).nonzero()[:, 0] + 1
+        for index, pool in enumerate(pools)
+    ]
     vocabulary = int(teacher.config.vocab_size)
     openings = Openings(tensors["openings"].to(device), pools, starts, vocabulary)
     generator = torch.Generator(device).manual_seed(seed)
