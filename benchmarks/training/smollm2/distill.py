@@ -99,7 +99,7 @@ class Bench:
     def compile(self) -> None:
         """Compiles the teacher."""
         if self.arguments.compile:
-            # each student may need its own graph, where it is not the same as another's
+            # each student needs its own graphs, where they are not the same as another's
             torch._dynamo.config.recompile_limit = 64
             self.teacher.compile()
         self.say("compile", compile=self.arguments.compile)

@@ -64,11 +64,8 @@ RECIPES = (
         rate=1.5e-3, share=0.52, fall=2.0,
     ),
     Recipe(
-        name="ternary-g64-linear", body="ternary-g64", embedding="int4-g64", method="stretched",
-        rate=1.5e-3, share=0.52,
-    ),
-    Recipe(
         name="ternary-20x", body="ternary-channel", embedding="ternary-channel",
         method="stretched", rate=1.5e-3, share=0.28, embedding_share=0.5,
+        fall=2.0,
     ),
 )  # fmt: skip
