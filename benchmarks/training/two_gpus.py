@@ -85,7 +85,7 @@ def run(group: Group, given: argparse.Namespace, work: Path) -> Record | None:
     group.share(student)
     settings = TrainingSettings(
         steps=given.steps, sequences=given.sequences, accumulate=given.ranks // group.ranks,
-        length=given.length, learning_rate=3e-4, warmup=4, precision="bfloat16",
+        length=given.length, learning_rate=1e-4, warmup=10, precision="bfloat16",
     )  # fmt: skip
     gathers, lines = Gathers(), list[Line]()
     places = Places(state=None, journal=work)
@@ -133,7 +133,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("tokens", type=Path)
     parser.add_argument("--ranks", type=int, default=2, help="devices that are compared with one")
-    parser.add_argument("--sequences", type=int, default=4, help="of a microbatch on a device")
+    parser.add_argument("--sequences", type=int, default=8, help="of a microbatch on a device")
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=14)
     parser.add_argument("--layers", type=int, help="of the real size, on a CPU, too")

@@ -1,15 +1,19 @@
 """RecomputedCodes: what a compiled layer keeps of its inputs, and that its gradients stay."""
 
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
+from transformers import LlamaForCausalLM
 
 from tercet.compress.plan import Plan
 from tercet.compress.qat.recompute import RecomputedCodes
+from tercet.compress.qat.student import Student
 from tercet.compress.qat.swap import refresh, swap
 
 TOKENS, HIDDEN, WIDE = 16, 32, 96
@@ -77,3 +81,16 @@ def test_codes_of_all_inputs_but_the_widest_are_made_again() -> None:
 def test_inductor_takes_the_pass() -> None:
     torch.compile(Layer(), options={"joint_custom_pre_pass": RecomputedCodes()})
     assert RecomputedCodes().uuid() == RecomputedCodes().uuid()
+
+
+def test_layers_have_equal_options_so_that_they_share_a_graph(model: Path) -> None:
+    """torch compares the backends of one function's graphs, and gives up after the eighth."""
+    network: Any = LlamaForCausalLM.from_pretrained(model)
+    student = Student(network, {}, torch.float32)
+    with patch.object(nn.Module, "compile", autospec=True) as compiled:
+        student.compile()
+        student.compile()
+    options = [call.kwargs["options"] for call in compiled.call_args_list]
+    assert len(options) == 2 * len(student.layers())
+    assert all(each == options[0] for each in options)
+    assert len({each["joint_custom_pre_pass"] for each in options}) == 1
