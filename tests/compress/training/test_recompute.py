@@ -82,7 +82,7 @@ def test_inductor_takes_the_pass() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's, of what inductor imports
-def test_all_layers_of_a_student_share_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_layers_of_all_students_share_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     config = LlamaConfig(
         vocab_size=32,
         hidden_size=16,
@@ -91,7 +91,7 @@ def test_all_layers_of_a_student_share_one_graph(monkeypatch: pytest.MonkeyPatch
         num_attention_heads=2,
         num_key_value_heads=1,
     )
-    student = Student(LlamaForCausalLM(config), {}, torch.float32)
+    students = [Student(LlamaForCausalLM(config), {}, torch.float32) for _ in range(2)]
     compiled = list[Any]()
 
     def compile_fx(graph: Any, _: Any, **named: Any) -> Any:
@@ -102,7 +102,8 @@ def test_all_layers_of_a_student_share_one_graph(monkeypatch: pytest.MonkeyPatch
     torch.compiler.reset()
     ids = torch.arange(6)[None]
     with torch.no_grad():
-        eager = student.hidden(ids)
-        student.compile()
-        torch.testing.assert_close(student.hidden(ids), eager)
+        for student in students:
+            eager = student.hidden(ids)
+            student.compile()
+            torch.testing.assert_close(student.hidden(ids), eager)
     assert len(compiled) == 1

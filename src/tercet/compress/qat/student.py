@@ -83,7 +83,7 @@ class Student:
         # inductor takes a second to import
         from tercet.compress.qat.recompute import RecomputedCodes
 
-        # one object for all: a graph is taken again only under options that are equal
+        # equal options: after 8 graphs of one function torch gives up, and the rest runs eagerly
         options = {"joint_custom_pre_pass": RecomputedCodes()}
         for layer in self.layers():
             layer.compile(options=options)
