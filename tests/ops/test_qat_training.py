@@ -65,6 +65,7 @@ def test_learns_as_fake_quantization_in_floats_does(scheme: str) -> None:
         assert abs(last / wanted - 1) < 0.05
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's, of what inductor imports
 def test_torch_compile_gives_the_bits_of_eager() -> None:
     def loss(x: Tensor, first: Tensor, second: Tensor) -> Tensor:
         hidden = silu(int8_layer(x, first, SCHEMES[0]))

@@ -66,6 +66,7 @@ def gradients_and_kept(recomputing: bool) -> tuple[list[Tensor], set[tuple[int, 
     return [p.grad for p in layer.parameters() if p.grad is not None], kept
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's, of what inductor imports
 def test_codes_of_all_inputs_but_the_widest_are_made_again() -> None:
     before, held = gradients_and_kept(False)
     after, fewer = gradients_and_kept(True)
