@@ -169,6 +169,35 @@ def test_a_row_that_is_not_finite_stays_alone(dtype: torch.dtype) -> None:
 
 @needs_nvcc
 @pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("scheme", ["ternary-channel", "int4-channel", "int8-channel"])
+def test_floats_as_digits_keep_what_small_numbers_add(scheme: str, dtype: torch.dtype) -> None:
+    """One number of a row is 4096 times the others: they still count to float32's precision."""
+    x = torch.randn(2, 1190, generator=torch.Generator().manual_seed(3)).to(dtype)
+    x[0, 700] = 4096
+    for m in (1, 2):
+        for clusters, ranks, warps_k, warps_n in PLANS:
+            plan = Plan(clusters=clusters, ranks=ranks, warps_k=warps_k, warps_n=warps_n)
+            y, exact = _product(m, 75, 1190, scheme, lambda m=m: (x[:m], None), plan)
+            assert ((y - exact).abs() <= 2e-7 * exact.abs().max(1, keepdim=True)[0]).all()
+
+
+@needs_nvcc
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("odd", [torch.inf, -torch.inf, torch.nan, 1e-38])
+@pytest.mark.parametrize(("ranks", "warps_k"), [(1, 2), (2, 1)])
+def test_what_has_no_digits_is_multiplied_plainly(odd: float, ranks: int, warps_k: int) -> None:
+    """Zeros of W times inf are NaN; beside tiny numbers alone nothing is lost."""
+    x = torch.zeros(2, 1100).bfloat16()
+    x[0, 3], x[1, 1090] = odd, 1
+    plan = Plan(clusters=2, ranks=ranks, warps_k=warps_k, warps_n=2)
+    y, exact = _product(2, 40, 1100, "ternary-channel", lambda: (x, None), plan)
+    assert exact[0].isfinite().all() == (odd == 1e-38)
+    assert torch.allclose(y.double(), exact, rtol=1e-6, atol=0, equal_nan=True)
+
+
+@needs_nvcc
+@pytest.mark.usefixtures("emulated")
 def test_a_plan_that_does_not_fit_fails_at_launch() -> None:
     plan = Plan(clusters=1, ranks=1, warps_k=1, warps_n=1)
     assert shared_bytes(16, 1, 128, plan, needs_of(16, 2, 1)) > 227 * 1024
