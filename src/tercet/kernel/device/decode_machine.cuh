@@ -43,12 +43,18 @@ __device__ __forceinline__ void copies_arrived() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// blocks of a cluster: a barrier for all their threads, and four words of another's memory
+// blocks of a cluster: a barrier for all their threads, and a word or four of another's memory
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+__device__ __forceinline__ uint32_t word_of(uint32_t shared, int rank) {
+  uint32_t there, word;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared), "r"(rank));
+  asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(word) : "r"(there) : "memory");
+  return word;
 }
 __device__ __forceinline__ uint4 four_of(uint32_t shared, int rank) {
   uint32_t there;

@@ -14,10 +14,10 @@ from tercet.kernel.launch import as_rows, multiprocessors
 from tercet.kernel.packed_call import finished
 from tercet.kernel.rows16 import layout_of
 from tercet.ops.linear_packed.decode_plan import (
-    DIGIT_TOKENS,
     GROUPS,
     MOST_TOKENS,
     Plan,
+    in_digits,
     needs_of,
     plan_for,
 )
@@ -134,6 +134,7 @@ def product(
     quantize: bool = False,
     dependent: bool = False,
     plan: Plan | None = None,
+    digits: bool | None = None,
 ) -> None:
     """y = x W^T * scales + bias + residual.
 
@@ -154,6 +155,8 @@ def product(
         dependent: may start before the kernel ahead of it ends: it reads codes and scales at once,
             and x, bias and residual after that end. The kernel ahead must not write the weight.
         plan: how to cut it up; None chooses.
+        digits: multiply one or two tokens of floats as int8 digits, where there is one scale a row
+            and no zero point; None chooses.
 
     Raises:
         UnsupportedError: for more tokens, or other groups.
@@ -170,7 +173,10 @@ def product(
     kind = torch.int8 if quantize else x.dtype
     row_blocks, units = codes.shape[:2]
     whole = kind == torch.int8
-    digits = not whole and m <= DIGIT_TOKENS and groups == 1 and zero is None
+    processors = multiprocessors(x.device)
+    if digits is None:
+        digits = in_digits(m, row_blocks, processors)
+    digits = digits and not whole and groups == 1 and zero is None
     needs = needs_of(
         m,
         bits,
@@ -182,7 +188,7 @@ def product(
     )
     # the copy engine takes pieces of 16 bytes, as they are
     sent = x.dtype == torch.int8 and not (x.data_ptr() | x.stride(0) | columns) % 16
-    chosen = plan or plan_for(m, row_blocks, units, needs, multiprocessors(x.device), sent=sent)
+    chosen = plan or plan_for(m, row_blocks, units, needs, processors, sent=sent)
     rows_most = -(-row_blocks // chosen.clusters)
     task = Task(
         codes=codes.data_ptr(),

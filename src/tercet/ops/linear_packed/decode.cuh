@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
     if constexpr (!IN_DIGITS) stage(part, X(), x_here);
   };
 
-  Outputs<Sum, !GROUPED> outputs(task, memory, first_row, rows);
+  Outputs<Sum, !GROUPED> outputs(task, memory, first_row, rows, floats);
   auto prepare = [&] {
     outputs.ask_scale();
     if (floats && thread < 16) rows_scale[thread] = 0.f;
@@ -323,5 +323,5 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
     }
   }
 
-  outputs.finish(floats, which * ranks);
+  outputs.finish(which * ranks);
 }

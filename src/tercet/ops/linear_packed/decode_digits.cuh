@@ -13,86 +13,66 @@
 constexpr int DIGITS = 4;
 
 // The digits of the block's part of x into shared memory, row DIGITS m + d; steps[m][segment]. By all
-// threads: a warp looks at a segment, of 32 EACH columns, and turns all or half of it into digits. Whether
-// this thread has met an odd one.
-template <int EACH> struct Segment {
-  static constexpr int TAKEN = EACH < 8 ? EACH : 8, PARTS = EACH / TAKEN;
-  uint32_t raw[PARTS][TAKEN / 2];  // a lane's own first, then the others'
-  int m, column;                   // of the first of its own
-
-  __device__ __forceinline__ Segment(const Rows& rows, int at, int segments) {
-    using Vector = std::conditional_t<TAKEN == 4, uint2, uint4>;
-    const int part = at % PARTS;
-    m = at / PARTS >= segments;
-    const int start = (at / PARTS - m * segments) * 32 * EACH;
-#pragma unroll
-    for (int i = 0; i < PARTS; i++) {
-      const int here = start + ((part + i) % PARTS * 32 + static_cast<int>(threadIdx.x)) * TAKEN;
-      if (i == 0) column = here;
-      const int left = m < rows.count ? rows.end - rows.first - here : 0;
-      const uint16_t* from = static_cast<const uint16_t*>(rows.x) + m * rows.pitch + rows.first + here;
-      if (lies_well(rows, 2) && left >= TAKEN) {
-        *reinterpret_cast<Vector*>(raw[i]) = *reinterpret_cast<const Vector*>(from);
-      } else {
-#pragma unroll
-        for (int j = 0; j < TAKEN; j += 2)
-          raw[i][j / 2] = (j < left ? from[j] : 0u) | (j + 1 < left ? from[j + 1] : 0u) << 16;
-      }
-    }
-  }
-  // the largest magnitude's bits, in all lanes
-  __device__ __forceinline__ uint32_t largest() const {
-    uint32_t pair = 0;
-#pragma unroll
-    for (int i = 0; i < EACH / 2; i++)
-      pair = __vmaxu2(pair, raw[i / (TAKEN / 2)][i % (TAKEN / 2)] & 0x7fff7fffu);
-    return __reduce_max_sync(~0u, max(pair >> 16, pair & 0xffffu));
-  }
-  // the digits of four numbers, each times over_step: words[d] has digit d of all
-  __device__ __forceinline__ void digits(int four, int type, float over_step,
-                                         uint32_t (&words)[DIGITS]) const {
-    uint32_t t[4];
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
-      const uint32_t bits = raw[0][four * 2 + j / 2] >> (16 * (j % 2)) & 0xffffu;
-      t[j] = (__float2int_rn(number_of(bits, type) * over_step) + 0x00808080u) ^ 0x00808080u;
-    }
-    const uint32_t low[2] = {__byte_perm(t[0], t[1], 0x5140), __byte_perm(t[2], t[3], 0x5140)};
-    const uint32_t high[2] = {__byte_perm(t[0], t[1], 0x7362), __byte_perm(t[2], t[3], 0x7362)};
-    words[0] = __byte_perm(low[0], low[1], 0x5410), words[1] = __byte_perm(low[0], low[1], 0x7632);
-    words[2] = __byte_perm(high[0], high[1], 0x5410), words[3] = __byte_perm(high[0], high[1], 0x7632);
-  }
-};
-
+// threads, a warp a segment of 32 EACH columns. Whether this thread has met an odd one.
 template <int EACH>
 __device__ __forceinline__ bool stage_digits(const Rows& rows, int columns, unsigned char* to,
                                              float* steps) {
-  using S = Segment<EACH>;
-  const int segments = columns / (32 * EACH), warps = threads_of_block() / 32;
-  const int end = rows.count * segments * S::PARTS;
+  const bool well = lies_well(rows, 2);
+  const int segments = columns / (32 * EACH), lane = threadIdx.x;
   bool odd = false;
-  int at = thread_of_block() / 32;
-  S next(rows, at, segments);
 #pragma unroll 1
-  for (; at < end; at += warps) {
-    const S here = next;
-    next = S(rows, at + warps, segments);
-    const uint32_t top = here.largest();
+  for (int at = thread_of_block() / 32; at < rows.count * segments; at += threads_of_block() / 32) {
+    const int m = at >= segments, column = ((at - m * segments) * 32 + lane) * EACH;
+    const uint16_t* from =
+        static_cast<const uint16_t*>(rows.x) + m * rows.pitch + rows.first + column;
+    const int left = rows.end - rows.first - column;
+    uint32_t raw[EACH / 2];
+    if (well && left >= EACH) {
+      using Vector = std::conditional_t<EACH == 4, uint2, uint4>;
+#pragma unroll
+      for (int i = 0; i < EACH * 2 / static_cast<int>(sizeof(Vector)); i++)
+        reinterpret_cast<Vector*>(raw)[i] = reinterpret_cast<const Vector*>(from)[i];
+    } else {
+#pragma unroll
+      for (int i = 0; i < EACH; i += 2)
+        raw[i / 2] = (i < left ? from[i] : 0u) | (i + 1 < left ? from[i + 1] : 0u) << 16;
+    }
+    uint32_t pair = 0;
+#pragma unroll
+    for (int i = 0; i < EACH / 2; i++) pair = __vmaxu2(pair, raw[i] & 0x7fff7fffu);
+    const uint32_t top = __reduce_max_sync(~0u, max(pair >> 16, pair & 0xffffu));
     const uint32_t exponent = __float_as_uint(number_of(top, rows.type)) >> 23;
     const bool usable = exponent >= 30 && exponent < 255;
     odd |= top && !usable;
     const float over_step = __uint_as_float(usable ? (283 - exponent) << 23 : 0);
-    if (threadIdx.x == 0) steps[at / S::PARTS] = __uint_as_float(usable ? (exponent - 29) << 23 : 0);
-    uint32_t words[S::TAKEN / 4][DIGITS];
+    if (lane == 0) steps[at] = __uint_as_float(usable ? (exponent - 29) << 23 : 0);
+    uint32_t words[DIGITS][EACH / 4];
 #pragma unroll
-    for (int i = 0; i < S::TAKEN / 4; i++) here.digits(i, rows.type, over_step, words[i]);
+    for (int i = 0; i < EACH / 4; i++) {
+      uint32_t t[4];
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        const uint32_t bits = raw[i * 2 + j / 2] >> (16 * (j % 2)) & 0xffffu;
+        const int whole = __float2int_rn(number_of(bits, rows.type) * over_step);
+        t[j] = (whole + 0x00808080u) ^ 0x00808080u;
+      }
+      const uint32_t low[2] = {__byte_perm(t[0], t[1], 0x5140), __byte_perm(t[2], t[3], 0x5140)};
+      const uint32_t high[2] = {__byte_perm(t[0], t[1], 0x7362), __byte_perm(t[2], t[3], 0x7362)};
+      words[0][i] = __byte_perm(low[0], low[1], 0x5410);
+      words[1][i] = __byte_perm(low[0], low[1], 0x7632);
+      words[2][i] = __byte_perm(high[0], high[1], 0x5410);
+      words[3][i] = __byte_perm(high[0], high[1], 0x7632);
+    }
 #pragma unroll
     for (int d = 0; d < DIGITS; d++) {
-      unsigned char* const there = to + (here.m * DIGITS + d) * rows.stride + here.column;
-      if constexpr (S::TAKEN == 8)
-        *reinterpret_cast<uint2*>(there) = make_uint2(words[0][d], words[1][d]);
+      unsigned char* const there = to + (m * DIGITS + d) * rows.stride + column;
+      if constexpr (EACH == 16)
+        *reinterpret_cast<uint4*>(there) =
+            make_uint4(words[d][0], words[d][1], words[d][2], words[d][3]);
+      else if constexpr (EACH == 8)
+        *reinterpret_cast<uint2*>(there) = make_uint2(words[d][0], words[d][1]);
       else
-        *reinterpret_cast<uint32_t*>(there) = words[0][d];
+        *reinterpret_cast<uint32_t*>(there) = words[d][0];
     }
   }
   return odd;

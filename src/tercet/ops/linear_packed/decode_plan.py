@@ -16,6 +16,8 @@ _SLOT_PITCH = 20
 _DIGITS = 4
 # tokens whose digits are at most the rows of x that one mma takes
 DIGIT_TOKENS = _TILE // _DIGITS
+# row-blocks of a multiprocessor from which making digits of x costs less than it saves
+_ROWS_FOR_DIGITS = 3
 _SHARED = 227 * 1024
 _MOST_WARPS = 16
 _UNIT_BYTES, _PIECES = 512, 2  # of codes; pieces that a warp has under way
@@ -68,6 +70,11 @@ class Needs:
     rows: int = 1
     sums: int = 0
     scales: int = 0
+
+
+def in_digits(m: int, row_blocks: int, processors: int) -> bool:
+    """Whether 16-bit floats are multiplied as int8 digits, where W has one scale a row."""
+    return m <= DIGIT_TOKENS and row_blocks >= _ROWS_FOR_DIGITS * processors
 
 
 def needs_of(

@@ -263,6 +263,11 @@ inline void copies_arrived() {
 
 inline void cluster_arrive() { emulated::meet(emulated::cluster_in, emulated::fibers.size()); }
 inline void cluster_wait() { emulated::meet(emulated::cluster_out, emulated::fibers.size()); }
+inline uint32_t word_of(uint32_t shared, int rank) {
+  uint32_t word;
+  std::memcpy(&word, emulated::memories[rank] + shared, 4);
+  return word;
+}
 inline uint4 four_of(uint32_t shared, int rank) {
   uint4 four;
   std::memcpy(&four, emulated::memories[rank] + shared, sizeof four);
