@@ -12,6 +12,7 @@ from tercet.ops.linear_packed.decode_plan import (
     PIECE_UNITS,
     Needs,
     Plan,
+    in_digits,
     needs_of,
     plan_for,
     shared_bytes,
@@ -62,6 +63,13 @@ def test_two_blocks_are_sent_x_together_where_it_is_long_beside_their_weights() 
     assert plan_for(16, 256, 112, needs, PROCESSORS, sent=True).sharing == 1
     assert plan_for(8, 131, 32, needs, 131, sent=True).sharing == 1
     assert plan_for(8, 256, 32, needs, PROCESSORS).sharing == 0
+
+
+def test_digits_need_few_tokens_and_several_row_blocks_a_multiprocessor() -> None:
+    assert in_digits(1, 3 * PROCESSORS, PROCESSORS)
+    assert in_digits(2, 1792, PROCESSORS)
+    assert not in_digits(3, 1792, PROCESSORS)
+    assert not in_digits(1, 3 * PROCESSORS - 1, PROCESSORS)
 
 
 def test_needs_by_hand() -> None:
