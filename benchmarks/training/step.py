@@ -1,6 +1,7 @@
-"""One training step of a model with Llama-3-8B's layers: bfloat16, and ternary with 8-bit products.
+"""One training step of a model of the catalog: bfloat16, and ternary with 8-bit products.
 
-    python benchmarks/training/step.py bf16|qat|qat8 [--layers 8] [--out FILE] [--meet DIRECTORY]
+    python benchmarks/training/step.py bf16|qat|qat8 [--shape llama-3-8b] [--layers N]
+        [--out FILE] [--meet DIRECTORY]
 
 Weights, gradients and AdamW's moments are bfloat16 in all of them; layers run under torch.compile.
 `qat` multiplies int8 codes forward and for the input gradient, `qat8` for the weight gradient, too;
@@ -8,7 +9,8 @@ quantization of weights and activations is included. A mode whose loss does not 
 
 With --meet, one process of each mode in the same new directory: they compile side by side and are
 then timed in turns, a round at a time, each after steps of its own, so that each meets the power
-limit that is its own.
+limit that is its own. Where one GPU does not hold three models they run one after the other, each
+after --compile-only, which fills the caches: one layer is enough, as all are one graph.
 """
 
 import argparse
@@ -21,33 +23,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from llama import TINY, random_model, shape
 
 from tercet.compress.plan import Plan
 from tercet.compress.qat.student import Student
 from tercet.compress.qat.swap import finish_gradients, refresh, swap
 from tercet.compress.training.cross_entropy import next_token_loss
 from tercet.harness.device_state import DeviceState, device_state, state_metrics
+from tercet.models import catalog
 from tercet.records import Environment, Outcome, Record, append
 
-SHAPE = {
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 32000,
-}
-TINY = {
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "vocab_size": 128,
-}
 MODES = ("bf16", "qat", "qat8")
 WARM, STEPS, ROUNDS = 3, 8, 3
 # for the others to compile, or to be timed
-PATIENCE_SECONDS = 60
+PATIENCE_SECONDS = 120
 
 
 def plan(what: str) -> Plan:
@@ -64,22 +53,19 @@ def plan(what: str) -> Plan:
 class Step:
     """A model, its optimizer and one batch; times of each part of a step."""
 
-    def __init__(self, what: str, layers: int, sequences: int, length: int, device: str) -> None:
-        torch.manual_seed(0)
-        shape = SHAPE if device == "cuda" else TINY
-        config = LlamaConfig(
-            num_hidden_layers=layers,
-            max_position_embeddings=length,
-            tie_word_embeddings=False,
-            **shape,
-        )
-        with torch.device(device):
-            model = LlamaForCausalLM(config).bfloat16().train()
+    def __init__(self, what: str, given: argparse.Namespace, device: str) -> None:
+        config = shape(given.shape) if device == "cuda" else TINY
+        config.num_hidden_layers = given.layers or config.num_hidden_layers
+        length = given.length if device == "cuda" else 32
+        config.max_position_embeddings = length
+        model = random_model(config, 0, device, torch.bfloat16)
         quantized = swap(model, plan(what), torch.bfloat16) if what != "bf16" else {}
         self.student = Student(model, quantized, torch.bfloat16)
+        if given.checkpoint:
+            self.student.checkpoint_activations()
         self.student.compile()
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
-        self.ids = torch.randint(shape["vocab_size"], (sequences, length), device=device)
+        self.ids = torch.randint(config.vocab_size, (given.sequences, length), device=device)
         self.device, self.number = device, 0
         self.events: dict[str, list[Any]] = {}
 
@@ -151,9 +137,8 @@ def timed(step: Step, directory: Path | None, what: str) -> tuple[list[float], D
     return taken, state
 
 
-def measured(given: argparse.Namespace) -> Record:
+def measured(given: argparse.Namespace, step: Step) -> Record:
     """A record of one mode on the GPU."""
-    step = Step(given.what, given.layers, given.sequences, given.length, "cuda")
     first = float(step())
     step()
     meet(given.meet, f"compiled.{given.what}", len(MODES))
@@ -176,8 +161,13 @@ def measured(given: argparse.Namespace) -> Record:
     }
     return Record(
         kind="whole training step",
-        subject="Llama-3-8B's layers",
-        settings={"mode": given.what, "layers": given.layers, "tokens": tokens},
+        subject=f"{given.shape}'s {catalog.read(given.shape).num_hidden_layers} layers",
+        settings={
+            "mode": given.what,
+            "layers": len(step.student.layers()),
+            "tokens": tokens,
+            "checkpoint": given.checkpoint,
+        },
         metrics={} if wrong else metrics,
         outcome=Outcome.WRONG if wrong else Outcome.OK,
         reason=wrong,
@@ -186,21 +176,24 @@ def measured(given: argparse.Namespace) -> Record:
 
 
 def main() -> None:
-    """Measures one of them; without a GPU, one step of a tiny model, to see that it runs."""
+    """Measures one of them; without a GPU, two steps of a tiny model, to see that it runs."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=MODES)
-    parser.add_argument("--layers", type=int, default=8)
+    parser.add_argument("--shape", default="llama-3-8b", help="a dense model of the catalog")
+    parser.add_argument("--layers", type=int, help="only so many of its layers")
     parser.add_argument("--sequences", type=int, default=2)
     parser.add_argument("--length", type=int, default=4096)
+    parser.add_argument("--checkpoint", action="store_true", help="layers are computed again")
+    parser.add_argument("--compile-only", action="store_true")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--meet", type=Path)
     given = parser.parse_args()
     warnings.simplefilter("ignore")
-    if not torch.cuda.is_available():
-        step = Step(given.what, 1, 1, 32, "cpu")
-        print(f"no GPU: loss of a tiny model {float(step()):.3f}, nothing is timed")
+    step = Step(given.what, given, "cuda" if torch.cuda.is_available() else "cpu")
+    if given.compile_only or not torch.cuda.is_available():
+        print(f"{given.what}: nothing is timed, losses {float(step()):.3f}, {float(step()):.3f}")
         return
-    record = measured(given)
+    record = measured(given, step)
     if given.out is not None:
         append(given.out, [record])
     numbers = " ".join(f"{name} {value:.5g}" for name, value in record.metrics.items())

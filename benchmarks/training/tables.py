@@ -5,14 +5,25 @@ python benchmarks/training/tables.py [--check]
 Of each device, size and mode the newest record counts.
 """
 
+import math
+import statistics
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tercet.records import Outcome, Record, load
-from tercet.records.page import NOTHING, filled, write_pages
+from tercet.records.page import NOTHING, filled, markdown, write_pages
 
 PAGE = Path(__file__).parent / "README.md"
 PARTS = ("codes", "forward", "backward", "optimizer")
+# what the other modes of loss curves are compared with
+VALUES = "values"
+LOSSES = {"last_loss": "last 30 steps", "held_out_loss": "held out"}
+
+
+def of_kind(kind: str) -> list[Record]:
+    """Records of that kind, the newest last."""
+    records = [r for path in sorted(PAGE.parent.glob("*.jsonl")) for r in load(path)]
+    return sorted((r for r in records if r.kind == kind), key=lambda record: record.time)
 
 
 def newest(kind: str, sizes: Callable[[Record], str], time: str) -> dict[str, dict[str, Record]]:
@@ -20,12 +31,10 @@ def newest(kind: str, sizes: Callable[[Record], str], time: str) -> dict[str, di
 
     time: the metric that tells which is fastest.
     """
-    records = [r for path in sorted(PAGE.parent.glob("*.jsonl")) for r in load(path)]
     found: dict[str, dict[str, Record]] = {}
-    for record in sorted(records, key=lambda record: record.time):
-        if record.kind == kind:
-            title = f"{record.environment.accelerator}, {sizes(record)}"
-            found.setdefault(title, {})[str(record.settings["mode"])] = record
+    for record in of_kind(kind):
+        title = f"{record.environment.accelerator}, {sizes(record)}"
+        found.setdefault(title, {})[str(record.settings["mode"])] = record
     return {
         f"{title}, {_days(modes.values())}": dict(
             sorted(modes.items(), key=lambda item: item[1].metrics.get(time, 1e9))
@@ -101,7 +110,81 @@ def whole() -> str:
 
 def _model(record: Record) -> str:
     settings = record.settings
-    return f"{settings['layers']} of {record.subject}, {settings['tokens']} tokens a step"
+    again = ", layers computed again" if settings.get("checkpoint") else ""
+    return f"{settings['layers']} of {record.subject}, {settings['tokens']} tokens a step{again}"
+
+
+def curves() -> str:
+    """Losses of each mode and seed, and whether modes differ by more than seeds do."""
+    found: dict[str, dict[str, dict[int, Record]]] = {}
+    for record in of_kind("loss curve"):
+        settings, device = record.settings, record.environment.accelerator
+        title = f"{device}, {record.subject}, {settings['steps']} steps of {settings['tokens']}"
+        modes = found.setdefault(f"{title} tokens", {})
+        modes.setdefault(str(settings["mode"]), {})[int(settings["seed"] or 0)] = record
+    parts = list[str]()
+    for title, modes in found.items():
+        seeds = sorted({seed for records in modes.values() for seed in records})
+        tests = ("more than values", "error of seeds", "within noise")
+        rows = [["loss", "products of", *(f"seed {seed}" for seed in seeds), "mean", *tests]]
+        for metric, name in LOSSES.items():
+            base = [record.metrics[metric] for record in modes.get(VALUES, {}).values()]
+            for mode, records in sorted(modes.items(), reverse=True):
+                losses = {seed: record.metrics[metric] for seed, record in records.items()}
+                own = [f"{losses[seed]:.4f}" if seed in losses else "-" for seed in seeds]
+                mean = statistics.fmean(losses.values())
+                compared = _compared(mean, base) if mode != VALUES else ["-"] * len(tests)
+                rows.append([name, mode, *own, f"{mean:.4f}", *compared])
+        days = _days(record for records in modes.values() for record in records.values())
+        parts.append(f"{title}, {days}\n\n{markdown(rows, numbers=True)}")
+    return "\n\n".join(parts) or NOTHING
+
+
+def _compared(mean: float, base: list[float]) -> list[str]:
+    """How far a mean lies above that of `base`, its standard error, and whether that covers it."""
+    more = mean - statistics.fmean(base)
+    error = statistics.stdev(base) / math.sqrt(len(base))
+    return [f"{more:+.4f}", f"{error:.4f}", "yes" if abs(more) <= error else "no"]
+
+
+def devices() -> str:
+    """Training on several devices beside one."""
+    found: dict[str, dict[int, Record]] = {}
+    for record in of_kind("training on several devices"):
+        settings = record.settings
+        title = (
+            f"{record.environment.accelerator}, {settings['layers']} of {record.subject}, "
+            f"{settings['tokens']} tokens a step"
+        )
+        found.setdefault(title, {})[int(settings["devices"] or 1)] = record
+    parts = list[str]()
+    for title, each in found.items():
+        rows = [["devices", "tokens/s", "times one", "last loss", "losses off by", "MB a gather",
+                 "bf16 is times that", "peak, GB"]]  # fmt: skip
+        one = each[1]
+        for count, record in sorted(each.items()):
+            metrics, losses = record.metrics, _losses(record)
+            off = max(abs(b / a - 1) for a, b in zip(_losses(one), losses, strict=True))
+            gathered = metrics.get("gathered_bytes")
+            layers = int(record.settings["layers"] or 1)
+            rows.append(
+                [
+                    str(count),
+                    f"{metrics['tokens_per_s']:.0f}",
+                    f"{metrics['tokens_per_s'] / one.metrics['tokens_per_s']:.2f}",
+                    f"{losses[-1]:.4f}",
+                    f"{off:.2%}",
+                    f"{gathered / layers / 1e6:.2f}" if gathered else "-",
+                    f"{metrics['bf16_bytes'] / gathered:.2f}" if gathered else "-",
+                    f"{metrics['peak_bytes'] / 1e9:.2f}",
+                ]
+            )
+        parts.append(f"{title}, {_days(each.values())}\n\n{markdown(rows, numbers=True)}")
+    return "\n\n".join(parts) or NOTHING
+
+
+def _losses(record: Record) -> list[float]:
+    return [value for name, value in record.metrics.items() if name.startswith("loss_")]
 
 
 def _clock(record: Record) -> str:
@@ -111,8 +194,11 @@ def _clock(record: Record) -> str:
 
 def pages() -> dict[Path, str]:
     """The page with its tables made anew."""
-    text = filled(PAGE.read_text(encoding="utf-8"), "table", table())
-    return {PAGE: filled(text, "whole step", whole())}
+    text = PAGE.read_text(encoding="utf-8")
+    made = {"table": table, "whole step": whole, "curves": curves, "devices": devices}
+    for name, make in made.items():
+        text = filled(text, name, make())
+    return {PAGE: text}
 
 
 if __name__ == "__main__":

@@ -41,3 +41,22 @@ def test_students_are_compared_with_the_teacher(
     found = "2.0 5.0x 10.0x 25.00 +25.0% 50.00 +25.0% 0.250 75.0%"
     assert tables.quality()[-1] == ["student", *found.split()]
     assert tables.tasks()[-1] == ["student", *["45.0%"] * 5, "90.0%"]
+
+
+def test_goals_are_judged_by_the_records(
+    tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = [
+        result("teacher", 20.0, 0.5),
+        result("nonary-g64", 21.0, 0.5),
+        result("ternary-g64", 30.0, 0.45),
+        result("ternary-20x", 40.0, 0.4, ratio_to_fp32=20.25),
+    ]
+    append(tmp_path / "records.jsonl", records)
+    monkeypatch.setattr(tables, "PAGE", tmp_path / "README.md")
+    assert [found for _, found in tables.goals()[1:]] == [
+        "reached: 5.0% (all windows: 5.0%)",
+        "short: 50.0% (all windows: 50.0%)",
+        "short: 90.0%",
+        "reached: 20.2 with the embedding ternary, too",
+    ]

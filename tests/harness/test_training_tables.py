@@ -73,6 +73,62 @@ def test_a_whole_step_has_a_table_of_its_own(
     assert second == "| bf16 | 500 | 1.00 | 16.0 | 0.0 + 5.0 + 9.0 + 1.0 | 2.50 | 1500 |"
     (tmp_path / "README.md").write_text(
         "a\n<!-- table -->\n<!-- end -->\nb\n<!-- whole step -->\n<!-- end -->\nc"
+        "<!-- curves -->\n<!-- end --><!-- devices -->\n<!-- end -->"
     )
     page = tables.pages()[tmp_path / "README.md"]
     assert page.index("| layer |") < page.index("\nb\n") < page.index("| qat |") < page.index("\nc")
+
+
+def curve(mode: str, seed: int, last: float, held: float) -> Record:
+    return step(mode, "2026-11-22T10:00:00", last_loss=last, held_out_loss=held).model_copy(
+        update={
+            "kind": "loss curve",
+            "subject": "small",
+            "settings": {"mode": mode, "steps": 300, "tokens": 8, "seed": seed},
+        }
+    )
+
+
+def test_curves_are_within_noise_where_the_error_of_seeds_covers_the_difference(
+    tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    values, codes = (6.0, 6.3, 6.6), (6.1, 6.4, 6.7)
+    records = [
+        *(curve("values", seed, loss, loss / 10) for seed, loss in enumerate(values)),
+        *(curve("codes", seed, loss, loss / 10 + 0.1) for seed, loss in enumerate(codes)),
+    ]
+    append(tmp_path / "gpu.jsonl", records)
+    monkeypatch.setattr(tables, "PAGE", tmp_path / "README.md")
+    title, _, _, _, *rows = tables.curves().splitlines()
+    assert title == "NVIDIA H200, small, 300 steps of 8 tokens, 2026-11-22"
+    # stdev 0.3 / sqrt 3
+    assert rows == [
+        "| last 30 steps | values | 6.0000 | 6.3000 | 6.6000 | 6.3000 | - | - | - |",
+        "| last 30 steps | codes | 6.1000 | 6.4000 | 6.7000 | 6.4000 | +0.1000 | 0.1732 | yes |",
+        "| held out | values | 0.6000 | 0.6300 | 0.6600 | 0.6300 | - | - | - |",
+        "| held out | codes | 0.7100 | 0.7400 | 0.7700 | 0.7400 | +0.1100 | 0.0173 | no |",
+    ]
+
+
+def test_devices_are_compared_with_one(
+    tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = {"loss_000": 8.0, "loss_001": 4.0, "tokens_per_s": 100.0, "peak_bytes": 2e9}
+    two = {**one, "loss_001": 4.1, "tokens_per_s": 190.0, "gathered_bytes": 4e6, "bf16_bytes": 3e7}
+    common = {"kind": "training on several devices", "subject": "layers"}
+    append(
+        tmp_path / "gpu.jsonl",
+        [
+            step("", "2026-11-22T10:00:00", **metrics).model_copy(
+                update={**common, "settings": {"devices": count, "layers": 2, "tokens": 8}}
+            )
+            for count, metrics in ((2, two), (1, one))
+        ],
+    )
+    monkeypatch.setattr(tables, "PAGE", tmp_path / "README.md")
+    title, _, _, _, *rows = tables.devices().splitlines()
+    assert title == "NVIDIA H200, 2 of layers, 8 tokens a step, 2026-11-22"
+    assert rows == [
+        "| 1 | 100 | 1.00 | 4.0000 | 0.00% | - | - | 2.00 |",
+        "| 2 | 190 | 1.90 | 4.1000 | 2.50% | 2.00 | 7.50 | 2.00 |",
+    ]

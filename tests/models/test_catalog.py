@@ -9,6 +9,7 @@ from tercet.models import catalog
 PUBLISHED = {
     "smollm2-135m": 134_515_008,
     "qwen3-0.6b": 596_049_920,
+    "llama-3.2-1b": 1_235_814_400,
     "llama-3-8b": 8_030_261_248,
     "qwen3-8b": 8_190_735_360,
     "qwen3-30b-a3b": 30_532_122_624,

@@ -1,11 +1,13 @@
 """Tokens to distill SmolLM2 on and to evaluate it on, in one safetensors file.
 
-python data.py TOKENIZER.json DATA_DIR OUT.safetensors [EXTRA ...]
+python data.py TOKENIZER.json DATA_DIR OUT.safetensors [EXTRA ...] [--tales FILE]
 
 Train: WikiText-2's train split as far as it is in DATA_DIR (its first 2.9 MB, letters outside
 ASCII gone), State of the Union addresses, Moby Dick, GSM8K's train split, and the .txt files given
-as EXTRA (documents apart by a line of `%%%%`). Evaluation: WikiText-2 test, one tokenization, and
-the requests of four tasks as lm-evaluation-harness forms them, without examples (see `tasks.py`).
+as EXTRA (documents apart by a line of `%%%%`); apart from it, novels and stories. For the teacher:
+openings. Evaluation: WikiText-2 test, one tokenization, and the requests of four tasks as
+lm-evaluation-harness forms them, without examples (see `tasks.py`). No 20 tokens in a row may be in
+both.
 """
 
 import argparse
@@ -15,10 +17,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from openings import openings
 from safetensors.torch import save_file
 from tasks import TASKS, Requests, requests_of
 from tokenizers import Tokenizer
 from torch import Tensor
+from writing import FREE
 
 SEPARATOR = "\n%%%%\n"
 END = 0  # <|endoftext|>, which lay between documents when the model was pretrained
@@ -54,6 +58,35 @@ def train_tokens(tokenizer: Tokenizer, texts: Iterator[str]) -> Tensor:
     return torch.tensor(ids)
 
 
+def beginnings(tokenizer: Tokenizer) -> dict[str, Tensor]:
+    """Openings by hand [n, P], FREE behind, and the tokens that end a line [m]; int32."""
+    rows = [tokens_of(tokenizer, text) for text in openings()]
+    width = max(map(len, rows))
+    padded = torch.tensor([row + [FREE] * (width - len(row)) for row in rows], dtype=torch.int32)
+    words = [tokenizer.decode([token]) for token in range(tokenizer.get_vocab_size())]
+    ends = [token for token, word in enumerate(words) if word.endswith("\n")]
+    return {"openings": padded, "line_ends": torch.tensor(ends, dtype=torch.int32)}
+
+
+def runs(ids: Tensor, length: int) -> Tensor:
+    """A number for each run of so many tokens in ids [n], equal for equal runs; int64."""
+    found = torch.zeros(len(ids) - length + 1, dtype=torch.int64)
+    for place in range(length):
+        # wraps around at 2^64, as a hash may
+        found = found * 6364136223846793005 + ids[place : place + len(found)].long() + 1
+    return found
+
+
+def without(text: Tensor, asked: Tensor, length: int = 20) -> Tensor:
+    """Text [n] less every run of `length` tokens that is in asked [m], too; as its own type."""
+    inside = torch.isin(runs(text.int(), length), runs(asked, length))
+    places = inside.nonzero()[:, 0]
+    keep = torch.ones(len(text), dtype=torch.bool)
+    for ahead in range(length):
+        keep[places + ahead] = False
+    return text.int()[keep].to(text.dtype)
+
+
 def packed(requests: Requests, tokenizer: Tokenizer) -> dict[str, Tensor]:
     """Requests as tensors: ids of all, end to end, and what is needed to take them apart."""
     ids: list[int] = []
@@ -79,6 +112,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("extra", type=Path, nargs="*")
+    parser.add_argument("--tales", type=Path, help="novels and stories, as EXTRA")
     arguments = parser.parse_args()
     tokenizer = Tokenizer.from_file(str(arguments.tokenizer))
     train = train_tokens(tokenizer, documents(arguments.data, arguments.extra))
@@ -86,10 +120,18 @@ def main() -> None:
     tensors = {
         "train": train.to(torch.uint16),
         "wikitext2_test": torch.tensor(test, dtype=torch.uint16),
+        **beginnings(tokenizer),
     }
+    if arguments.tales:
+        tales = read_text(arguments.tales).split(SEPARATOR)
+        tensors["tales"] = train_tokens(tokenizer, iter(tales)).to(torch.uint16)
     for task in TASKS:
         for name, value in packed(requests_of(task, arguments.data), tokenizer).items():
             tensors[f"{task}.{name}"] = value
+    asked = [tensors["wikitext2_test"], *(tensors[f"{task}.ids"] for task in TASKS)]
+    for name in ("train", "tales"):
+        if name in tensors:
+            tensors[name] = without(tensors[name], torch.cat([ids.int() for ids in asked]))
     save_file(tensors, arguments.out)
     print({name: list(value.shape) for name, value in tensors.items()})
 

@@ -2,21 +2,22 @@
 
 python distill.py MODEL TOKENS.safetensors OUT --seconds 500
 
-TOKENS is what `data.py` wrote. The teacher adds text of its own. Then each student is trained for
-its share of the time, by forward KL alone, with the parts of `tercet distill`: the same swap, the
-same codes, the same loss, the same checkpoint. What differs is the clock: the learning rate falls
-to 0 with the time that is left, not with a number of steps, and a whole step is one CUDA graph.
+TOKENS is what `data.py` wrote. The teacher adds text of its own (`writing.py`); processes of one
+machine, each with its own students and GPU, may share what their teachers write. Then each student
+is trained for its share of the time, by forward KL alone, with the parts of `tercet distill`: the
+same swap, the same codes, the same loss, the same checkpoint. What differs is the clock: the
+learning rate falls to 0 with the time that is left, not with a number of steps, and a whole step is
+one CUDA graph.
 
 Records go to OUT/records.jsonl, curves to OUT/curve.jsonl, packed checkpoints to OUT/<student>.
 """
 
 import argparse
 import json
-import math
 import time
 import traceback
+import zlib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,12 @@ from tasks import TASKS, scores
 from torch import Tensor
 from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from writing import END, shared, written
 
 from tercet.checkpoints.layout import SourceInfo
 from tercet.checkpoints.packed import open_packed
 from tercet.checkpoints.packed_writer import PackedWriter, RunIdentity, library_versions
 from tercet.checkpoints.source import ModelSource, open_source
-from tercet.compress.distill.generate import generate
 from tercet.compress.qat.student import Student
 from tercet.compress.qat.swap import refresh, swap
 from tercet.compress.qat.write import units_of, write_student
@@ -43,6 +44,8 @@ from tercet.evaluate.size import measure_size
 from tercet.records import Environment, Record, append
 
 WINDOWS, DIVERGENCE_WINDOWS = 40, 10
+GLANCES = (0.02, 0.05, *(tenth / 10 for tenth in range(1, 10)))
+"""Shares of a student's time after which its perplexity is looked at."""
 
 
 class Clock:
@@ -75,6 +78,7 @@ class Bench:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.out = Path(arguments.out)
         self.out.mkdir(parents=True, exist_ok=True)
+        self.own_tokens = 0
         self.source: ModelSource = open_source(arguments.model)
         self.tensors = load_file(arguments.tokens)
         test = self.tensors["wikitext2_test"].int().long()
@@ -82,7 +86,8 @@ class Bench:
         self.windows = windows if arguments.limit is None else windows[: arguments.limit]
         self.exact = self._teacher(torch.float32)
         self.teacher = self._teacher(torch.bfloat16)
-        self.environment = Environment.here()
+        name = torch.cuda.get_device_name() if self.device.type == "cuda" else None
+        self.environment = Environment.here(name)
         self.say("ready", device=str(self.device), windows=len(self.windows))
 
     def _teacher(self, dtype: torch.dtype) -> Student:
@@ -92,20 +97,12 @@ class Bench:
         return Student(model.eval(), {}, dtype)
 
     def compile(self) -> None:
-        """Compiles the teacher, once another process has filled the compiler's cache."""
-        arguments = self.arguments
-        until = self.clock() + 90
-        while arguments.after and not arguments.after.exists() and self.clock() < until:
-            time.sleep(0.2)
-        if arguments.after:
-            arguments.compile = (
-                arguments.after.exists() and "compile" in arguments.after.read_text()
-            )
-        if arguments.compile:
-            # each student may need its own graph, where it is not the same as another's
+        """Compiles the teacher."""
+        if self.arguments.compile:
+            # each student needs its own graphs, where they are not the same as another's
             torch._dynamo.config.recompile_limit = 64
             self.teacher.compile()
-        self.say("compile", compile=arguments.compile)
+        self.say("compile", compile=self.arguments.compile)
 
     def say(self, what: str, **values: Any) -> None:
         """A line of the log, and of the curve."""
@@ -115,21 +112,38 @@ class Bench:
             file.write(json.dumps(line) + "\n")
 
     def pools(self) -> list[tuple[Tensor, float]]:
-        """WikiText-2 train, other text, and what the teacher writes."""
+        """WikiText-2 train, other text, tales, and what teachers wrote, with their shares."""
         train = self.tensors["train"].int().to(self.device)
-        wikitext = int((train == 0).nonzero()[0])
-        pools = [(train[:wikitext], 0.2), (train[wikitext:], 0.5)]
-        count, length, batch = self.arguments.generate, 256, self.arguments.generate_batch
-        if count:
+        wikitext = int((train == END).nonzero()[0])
+        pools = [(train[:wikitext], 0.15), (train[wikitext:], 0.25)]
+        if "tales" in self.tensors:
+            pools.append((self.tensors["tales"].int().to(self.device), 0.15))
+        if self.arguments.generate:
             torch.compiler.set_stance("force_eager")
-            texts = generate(self.teacher, count, length=length, batch=batch, seed=0)
-            own = torch.cat([text.int() for text in texts]).to(self.device)
+            texts = attempt(lambda: self._written([pool for pool, _ in pools]))
             torch.compiler.set_stance("default")
-            pools.append((own, 0.3))
+            self.own_tokens = 0 if texts is None else len(texts)
+            pools += [] if texts is None else [(texts, 0.45)]
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
         self.say("pools", tokens=[len(pool) for pool, _ in pools])
         return pools
+
+    def _written(self, pools: list[Tensor]) -> Tensor:
+        """What this process's teacher and others' wrote; students' names give the seed."""
+        arguments, name = self.arguments, self.arguments.students
+        own = written(
+            self.teacher,
+            pools,
+            self.tensors,
+            tokens=arguments.generate,
+            batch=arguments.generate_batch,
+            seed=zlib.crc32(name.encode()),
+        )
+        self.say("wrote", tokens=len(own))
+        return torch.cat(
+            shared(own, self.out.parent / "texts", name, arguments.writers, patience_s=25)
+        )
 
     def evaluate(self, student: Student) -> dict[str, float]:
         """Everything that a record holds: float32 on WikiText-2, bfloat16 on tasks."""
@@ -174,10 +188,8 @@ class Bench:
         )
         append(self.out / "records.jsonl", [record])
 
-    def train(
-        self, recipe: Recipe, batches: Batches, seconds: float
-    ) -> tuple[Student, Skeleton, float]:
-        """A student after so many seconds, its making included; its last losses' mean."""
+    def train(self, recipe: Recipe, batches: Batches, seconds: float) -> tuple[Student, Skeleton]:
+        """A student after so many seconds, its making included."""
         entered = time.perf_counter()
         arguments, skeleton = self.arguments, Skeleton(self.source)
         torch.manual_seed(0)
@@ -196,7 +208,7 @@ class Bench:
         self.say(
             "begins", student=recipe.name, rate=recipe.rate, step=how, budget_s=round(seconds, 1)
         )
-        marks = [] if arguments.trial else [0.0, 0.1, 0.25, 0.5, 0.75]
+        marks = [] if arguments.trial else list(GLANCES)
         start, steps = time.perf_counter(), 0
         losses: list[float] = []
         while (done := (time.perf_counter() - start) / seconds) < 1:
@@ -211,7 +223,9 @@ class Bench:
             steps += 1
             if steps % 8 == 0:
                 losses.append(float(step.loss))
-                self._curve(recipe, step, steps, time.perf_counter() - start, done)
+                if steps % 128 == 0:
+                    recent = sum(losses[-16:]) / 16
+                    self._curve(recipe, step, steps, recent, time.perf_counter() - start, done)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         refresh(student.quantized)
@@ -222,16 +236,15 @@ class Bench:
         )  # fmt: skip
         self.tokens = steps * ids.numel()
         del step
-        last = losses[-6:]
-        return student, skeleton, sum(last) / len(last) if last else math.inf
+        return student, skeleton
 
-    def _curve(self, recipe: Recipe, step: Step, steps: int, spent: float, done: float) -> None:
-        if steps % 64:
-            return
+    def _curve(
+        self, recipe: Recipe, step: Step, steps: int, loss: float, spent: float, done: float
+    ) -> None:
         tokens = steps * step.ids.numel()
         self.say(
-            "step", student=recipe.name, step=steps, tokens=tokens, loss=round(float(step.loss), 4),
-            norm=round(float(step.norm), 3), rate=recipe.rate_at(done),
+            "step", student=recipe.name, step=steps, tokens=tokens, loss=round(loss, 4),
+            norm=round(float(step.norm), 3), rate=round(recipe.rate_at(done), 7),
             tokens_per_s=round(tokens / spent),
         )  # fmt: skip
 
@@ -264,7 +277,7 @@ class Bench:
 
     def student(self, recipe: Recipe, pools: list[tuple[Tensor, float]], seconds: float) -> None:
         """Trains, writes, evaluates, records."""
-        student, skeleton, _ = self.train(recipe, Batches(pools), seconds)
+        student, skeleton = self.train(recipe, Batches(pools), seconds)
         student.model.eval()
         size = attempt(lambda: self.write(recipe, student, skeleton)) or {}
         student.model.train()
@@ -274,6 +287,7 @@ class Bench:
             "rate": recipe.rate, "tokens": self.tokens, "train_seconds": round(seconds, 1),
             "batch_tokens": self.arguments.batch * self.arguments.length,
             "text_tokens": sum(len(pool) for pool, _ in pools),
+            "own_tokens": self.own_tokens, "fall": recipe.fall,
         }  # fmt: skip
         self.record(recipe.name, metrics | size, **about)
 
@@ -296,15 +310,16 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16, help="sequences in a step")
     parser.add_argument("--length", type=int, default=1024)
     parser.add_argument("--generate", type=int, default=4_000_000, help="tokens by the teacher")
+    parser.add_argument(
+        "--writers", type=int, default=1, help="processes beside OUT that share them"
+    )
     parser.add_argument("--generate-batch", type=int, default=8192)
-    parser.add_argument("--race", default="", help="rates of the ternary student to try first")
-    parser.add_argument("--race-seconds", type=float, default=18)
     parser.add_argument("--reserve", type=float, default=20, help="seconds of evaluation a student")
     parser.add_argument("--students", default=",".join(recipe.name for recipe in RECIPES))
     parser.add_argument("--steps", type=int, default=0, help="at most so many, for a trial")
     parser.add_argument("--questions", type=int, default=3000, help="of a task, at most")
     parser.add_argument("--trial", action="store_true", help="only how fast a step is")
-    parser.add_argument("--after", type=Path, help="wait for this file; compile if it says so")
+    parser.add_argument("--no-teacher", dest="measure_teacher", action="store_false")
     parser.add_argument("--limit", type=int, help="windows of evaluation, for a trial")
     parser.add_argument("--random", action="store_true", help="random weights, for a trial")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
@@ -318,20 +333,9 @@ def main() -> None:
         bench.train(recipes[0], Batches(pools), arguments.seconds)
         return
     pools = bench.pools()
-    attempt(lambda: bench.record("teacher", bench.evaluate(bench.exact)))
+    if arguments.measure_teacher:
+        attempt(lambda: bench.record("teacher", bench.evaluate(bench.exact)))
     bench.compile()
-    rates = [float(rate) for rate in arguments.race.split(",") if rate]
-    if rates:
-        found: dict[float, float] = {}
-        for rate in rates:
-            one = replace(next(r for r in recipes if r.method == "stretched"), rate=rate)
-            result = attempt(
-                lambda one=one: bench.train(one, Batches(pools), arguments.race_seconds)
-            )
-            found[rate] = result[2] if result else math.inf
-        best = min(found, key=lambda rate: found[rate])
-        bench.say("race", losses=found, best=best)
-        recipes = [replace(r, rate=best) if r.method == "stretched" else r for r in recipes]
     for index, recipe in enumerate(recipes):
         left = recipes[index:]
         spare = arguments.seconds - bench.clock() - arguments.reserve * len(left)

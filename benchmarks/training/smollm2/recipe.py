@@ -20,6 +20,7 @@ class Recipe:
             Adam would move as far as all others, at random.
         share: of the time.
         warmup: share of its own time in which the rate rises.
+        fall: the rate falls with this power of the time that is left: 1 for linearly.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Recipe:
     share: float
     embedding_share: float = 0.2
     warmup: float = 0.03
+    fall: float = 1.0
 
     def plan(self) -> Plan:
         """As a plan of `tercet distill`."""
@@ -49,7 +51,7 @@ class Recipe:
         """The learning rate when that share of the time is over."""
         if done < self.warmup:
             return self.rate * done / self.warmup
-        return self.rate * max(0.0, (1 - done) / (1 - self.warmup))
+        return self.rate * max(0.0, (1 - done) / (1 - self.warmup)) ** self.fall
 
 
 RECIPES = (
@@ -59,10 +61,11 @@ RECIPES = (
     ),
     Recipe(
         name="ternary-g64", body="ternary-g64", embedding="int4-g64", method="stretched",
-        rate=2e-3, share=0.52,
+        rate=1.5e-3, share=0.52, fall=2.0,
     ),
     Recipe(
         name="ternary-20x", body="ternary-channel", embedding="ternary-channel",
-        method="stretched", rate=2e-3, share=0.28, embedding_share=0.5,
+        method="stretched", rate=1.5e-3, share=0.28, embedding_share=0.5,
+        fall=2.0,
     ),
 )  # fmt: skip

@@ -23,6 +23,8 @@ TASKS = {
     "lambada_accuracy": "LAMBADA",
 }
 TEACHER = "teacher"
+# goals: how much more than the teacher's a student's perplexity may be, on the first 40 windows
+PERPLEXITY_OVER_TEACHER = {"nonary-g64": 0.06, "ternary-g64": 0.45}
 # without training, at the bits of a student's body
 WITHOUT_TRAINING = {
     "nonary-g64": ("tercet_hadamard_nonary-g64", "hqq_w4_g64", "hqq_w3_g64"),
@@ -93,6 +95,31 @@ def tasks() -> list[Row]:
     return rows
 
 
+def goals() -> list[Row]:
+    """What was asked of the students, and what was found."""
+    records = newest()
+    teacher = records[TEACHER].metrics
+    rows = [["goal", "found"]]
+    for name, most in PERPLEXITY_OVER_TEACHER.items():
+        metrics = records[name].metrics
+        first, whole = (
+            metrics[key] / teacher[key] - 1 for key in ("perplexity", "perplexity_whole")
+        )
+        found = f"{_verdict(first <= most)}: {first:.1%} (all windows: {whole:.1%})"
+        rows.append([f"{name} within {most:.0%} of the teacher's perplexity", found])
+    share = mean_accuracy(records["ternary-g64"].metrics) / mean_accuracy(teacher)
+    found = f"{_verdict(share >= 0.93)}: {share:.1%}"
+    rows.append(["ternary-g64 at 93% of the teacher's mean accuracy", found])
+    ratio = records["ternary-20x"].metrics["ratio_to_fp32"]
+    found = f"{_verdict(ratio >= 20)}: {ratio:.1f} with the embedding ternary, too"
+    rows.append(["20 times smaller than fp32", found])
+    return rows
+
+
+def _verdict(reached: bool) -> str:
+    return "reached" if reached else "short"
+
+
 def peers() -> list[Row]:
     """Students beside the best without training, on the same windows."""
     given = [json.loads(line) for line in PEERS.read_text(encoding="utf-8").splitlines()]
@@ -126,7 +153,19 @@ def _peer(name: str, bits: float, metrics: dict[str, Any]) -> Row:
 
 def runs() -> list[Row]:
     """How each student was made."""
-    rows = [["student", "body", "embedding", "method", "rate", "million tokens", "seconds"]]
+    rows = [
+        [
+            "student",
+            "body",
+            "embedding",
+            "method",
+            "rate",
+            "million tokens",
+            "of text, million",
+            "by teachers",
+            "seconds",
+        ]
+    ]
     for record in newest().values():
         s = record.settings
         if "tokens" in s:
@@ -136,6 +175,8 @@ def runs() -> list[Row]:
                     record.subject,
                     *about,
                     f"{int(s['tokens']) / 1e6:.1f}",
+                    f"{int(s['text_tokens']) / 1e6:.1f}",
+                    f"{int(s['own_tokens']) / 1e6:.1f}" if "own_tokens" in s else "-",
                     f"{s['train_seconds']:.0f}",
                 ]
             )
@@ -143,36 +184,56 @@ def runs() -> list[Row]:
 
 
 def curve() -> list[Row]:
-    """Perplexity on WikiText-2 test against tokens, in bfloat16, and the loss there."""
-    rows = [["student", "million tokens", "KL of the training text", "perplexity"]]
-    lines = (PAGE.parent / "curve.jsonl").read_text(encoding="utf-8").splitlines()
-    last: dict[str, float] = {}
+    """Perplexity on WikiText-2 test against tokens, and the loss there."""
+    rows = [["student", "million tokens", "KL of the training text", "perplexity", "whole test"]]
     students = newest()
-    told = [json.loads(line) for line in lines]
-    # students that only raced for a learning rate come before
-    first = max((i for i, line in enumerate(told) if line["what"] == "race"), default=0)
-    for line in told[first:]:
+    last: dict[str, float] = {}
+    for line in _lines("curve.jsonl"):
         name = line.get("student") or line.get("subject")
         if line["what"] == "begins":
             last.clear()
         elif line["what"] == "step":
             last[name] = line["loss"]
         elif line["what"] == "glance" and line["tokens"]:
-            loss = f"{last[name]:.3f}" if name in last else "-"
-            rows.append([name, f"{line['tokens'] / 1e6:.1f}", loss, f"{line['perplexity']:.2f}"])
+            rows.append(_point(name, line["tokens"], last.get(name), line["perplexity"]))
         elif line["what"] == "evaluated" and name != TEACHER and name in students:
-            loss = f"{last[name]:.3f}" if name in last else "-"
             tokens = int(students[name].settings["tokens"])
-            rows.append([name, f"{tokens / 1e6:.1f}", loss, f"{line['perplexity']:.2f}"])
+            point = _point(name, tokens, last.get(name), line["perplexity"])
+            rows.append([*point[:-1], f"{line['perplexity_whole']:.2f}"])
     return rows
+
+
+def longer() -> list[Row]:
+    """The curve of a longer run that was stopped before its evaluation."""
+    rows = [["million tokens", "rate", "KL of the training text", "perplexity"]]
+    step: dict[str, float] = {}
+    for line in _lines("longer.jsonl"):
+        if line["what"] == "step":
+            step = line
+        elif line["what"] == "glance" and step:
+            point = _point("", line["tokens"], step["loss"], line["perplexity"])
+            rows.append([point[1], f"{step['rate']:.1e}", *point[2:-1]])
+    return rows
+
+
+def _lines(name: str) -> list[dict[str, Any]]:
+    text = (PAGE.parent / name).read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def _point(name: str, tokens: int, loss: float | None, perplexity: float) -> Row:
+    kl = "-" if loss is None else f"{loss:.3f}"
+    return [name, f"{tokens / 1e6:.1f}", kl, f"{perplexity:.2f}", "-"]
 
 
 TABLES: dict[str, Callable[[], list[Row]]] = {
     "quality": quality,
     "tasks": tasks,
+    "goals": goals,
     "peers": peers,
     "runs": runs,
     "curve": curve,
+    "longer": longer,
 }
 
 

@@ -7,9 +7,11 @@ import torch
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch import Tensor, nn
 from torch._dynamo.backends.common import aot_autograd
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from tercet.compress.plan import Plan
 from tercet.compress.qat.recompute import RecomputedCodes
+from tercet.compress.qat.student import Student
 from tercet.compress.qat.swap import refresh, swap
 
 TOKENS, HIDDEN, WIDE = 16, 32, 96
@@ -77,3 +79,31 @@ def test_codes_of_all_inputs_but_the_widest_are_made_again() -> None:
 def test_inductor_takes_the_pass() -> None:
     torch.compile(Layer(), options={"joint_custom_pre_pass": RecomputedCodes()})
     assert RecomputedCodes().uuid() == RecomputedCodes().uuid()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's, of what inductor imports
+def test_all_layers_of_all_students_share_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=3,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+    )
+    students = [Student(LlamaForCausalLM(config), {}, torch.float32) for _ in range(2)]
+    compiled = list[Any]()
+
+    def compile_fx(graph: Any, _: Any, **named: Any) -> Any:
+        compiled.append(named)
+        return graph.forward
+
+    monkeypatch.setattr("torch._inductor.compile_fx.compile_fx", compile_fx)
+    torch.compiler.reset()
+    ids = torch.arange(6)[None]
+    with torch.no_grad():
+        for student in students:
+            eager = student.hidden(ids)
+            student.compile()
+            torch.testing.assert_close(student.hidden(ids), eager)
+    assert len(compiled) == 1

@@ -14,9 +14,10 @@ from transformers import LlamaForCausalLM
 
 from tercet.compress.plan import Plan
 from tercet.compress.qat.parallel import clip_gradients, reduce_outside, shard
-from tercet.compress.qat.sharded import ShardedWeight, shard_parameter, wire_of
+from tercet.compress.qat.sharded import ShardedWeight, shard_parameter
 from tercet.compress.qat.student import Student
 from tercet.compress.qat.swap import finish_gradients, refresh, swap
+from tercet.compress.qat.wire import wire_of
 from tercet.compress.training.cross_entropy import next_token_loss
 from tercet.errors import PlanError
 from tercet.formats import parse_scheme
@@ -134,13 +135,23 @@ def test_refuses_what_cannot_be_cut(model: Path) -> None:
         shard_parameter(weight, parse_scheme("nonary-tensor"), 2)
 
 
-@pytest.mark.parametrize("form", ["ternary-channel", "nonary-channel", "int8-channel"])
-def test_codes_survive_the_wire(form: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "bits"),
+    [("ternary-channel", 2), ("nonary-channel", 4), ("int3-channel", 4), ("int8-channel", 8)],
+)
+def test_codes_survive_the_wire(form: str, bits: int) -> None:
     scheme = parse_scheme(form)
     low, high = int(scheme.element.lowest), int(scheme.element.highest)
-    codes = torch.randint(low, high + 1, (5, 37), generator=torch.Generator().manual_seed(0))
+    random = torch.Generator().manual_seed(0)
+    codes = torch.randint(low, high + 1, (5, 37), generator=random).to(torch.int8)
     wire = wire_of(scheme)
-    packed = wire.pack(codes.to(torch.int8))
+    packed = wire.pack(codes)
     assert packed.dtype == torch.uint8
-    assert packed.numel() == 5 * -(-37 * {3: 2, 9: 4, 256: 8}[len(scheme.element.levels)] // 8)
-    assert torch.equal(wire.unpack(packed, 37), codes.to(torch.int8))
+    assert packed.numel() == 5 * -(-37 * bits // 8)
+    assert torch.equal(wire.unpack(packed, 37), codes)
+
+
+def test_the_first_code_is_in_the_lowest_bits() -> None:
+    codes = torch.tensor([[1, -1, 0, 1, -1]], dtype=torch.int8)
+    packed = wire_of(parse_scheme("ternary-channel")).pack(codes)
+    assert packed.tolist() == [[0b01001101, 0b00000011]]

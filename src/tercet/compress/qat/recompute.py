@@ -15,7 +15,16 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 
 class RecomputedCodes(CustomGraphPass):
-    """Marks those quantizations in a graph of both passes, before it is cut in two."""
+    """Marks those quantizations in a graph of both passes, before it is cut in two.
+
+    All are equal, so that layers of any student that agree otherwise share one graph.
+    """
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RecomputedCodes)
+
+    def __hash__(self) -> int:
+        return hash(RecomputedCodes)
 
     def __call__(self, graph: Graph) -> None:
         """Inductor's `joint_custom_pre_pass`."""

@@ -7,17 +7,16 @@ over the wire, 2 bits a ternary weight, and come back as a GatheredCodes, whose 
 like any other's.
 """
 
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from tercet.compress.qat.wire import Wire, wire_of
 from tercet.errors import PlanError
-from tercet.formats import STORAGES, Granularity, Scheme
+from tercet.formats import Scheme
 
-_STORAGE_OF = {2: "bits2", 3: "bits4", 4: "bits4", 8: "bits8"}
 _ATEN = torch.ops.aten
 # what keeps a shard a shard: FSDP cuts, pads and moves parameters with these
 _KEEPING = {
@@ -35,40 +34,14 @@ _KEEPING = {
 _same_version = cast(Any, torch.autograd)._unsafe_preserve_version_counter
 
 
-@dataclass(frozen=True)
-class Wire:
-    """How codes travel.
+class ShardedWeight(Tensor):
+    """Rows of a weight, held in full precision; gathered as codes.
 
     Attributes:
-        lowest: the lowest level; codes are unsigned on the wire.
-        storage: their bit order.
+        rows: [N / ranks, K].
+        wire: how their codes travel.
+        made: those codes, packed once a step, and scales; None before the first.
     """
-
-    lowest: int
-    storage: str
-
-    def pack(self, codes: Tensor) -> Tensor:
-        """int8 [N, K] to uint8 [N, bytes]."""
-        return STORAGES[self.storage].pack((codes.short() - self.lowest).to(torch.uint8))
-
-    def unpack(self, packed: Tensor, columns: int) -> Tensor:
-        """The same back."""
-        levels = STORAGES[self.storage].unpack(packed, columns).short() + self.lowest
-        return levels.to(torch.int8)
-
-
-def wire_of(scheme: Scheme) -> Wire:
-    """How codes of this scheme travel; PlanError where rows do not have scales of their own."""
-    if scheme.scaling.granularity is not Granularity.CHANNEL or scheme.scaling.zero is not None:
-        raise PlanError(
-            f"{scheme.name!r} over several devices: rows are quantized where they lie, which needs "
-            f"one scale a row and no zero point: use {scheme.element.name}-channel"
-        )
-    return Wire(int(scheme.element.lowest), _STORAGE_OF[scheme.element.bits])
-
-
-class ShardedWeight(Tensor):
-    """Rows of a weight, held in full precision; gathered as codes."""
 
     rows: Tensor
     wire: Wire
@@ -114,8 +87,7 @@ class ShardedWeight(Tensor):
         """(packed codes, scales) of these rows, and what the other side has to know."""
         del mesh
         assert self.made is not None, "refresh makes codes before a forward pass"
-        codes, scale = self.made
-        return (self.wire.pack(codes), scale), (self.shape[1], self.dtype)
+        return self.made, (self.shape[1], self.dtype)
 
     def fsdp_post_all_gather(
         self,

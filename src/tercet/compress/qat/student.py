@@ -83,8 +83,10 @@ class Student:
         # inductor takes a second to import
         from tercet.compress.qat.recompute import RecomputedCodes
 
+        # equal options: after 8 graphs of one function torch gives up, and the rest runs eagerly
+        options = {"joint_custom_pre_pass": RecomputedCodes()}
         for layer in self.layers():
-            layer.compile(options={"joint_custom_pre_pass": RecomputedCodes()})
+            layer.compile(options=options)
 
     def layers(self) -> list[nn.Module]:
         """The repeated layers."""

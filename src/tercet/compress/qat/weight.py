@@ -98,7 +98,7 @@ class QuantizedWeight(nn.Module):
         )
         self.codes, self.scale = made.codes, made.scale
         if shard is not None:
-            shard.made = (made.codes, made.scale)
+            shard.made = (shard.wire.pack(made.codes), made.scale)
         self.values = made.fake
         if self.values is not None and not self.whole:
             self.values.lerp_(self.weight.to(self.dtype), 1 - share)

@@ -34,12 +34,12 @@ class Places:
     """Where a run keeps what.
 
     Attributes:
-        state: the directory of the state from which it goes on.
+        state: the directory of the state from which it goes on; None to keep none.
         journal: the directory of training.jsonl.
         tensorboard: whether events are written beside it.
     """
 
-    state: Path
+    state: Path | None
     journal: Path
     tensorboard: bool = False
 
@@ -86,7 +86,9 @@ class Loop:
         self.group = group or Group(device=self.device)
         self.phases = Phases(self.device)
         self.optimizer = make_optimizer(student, settings)
-        self.step = load_state(places.state, student, self.optimizer, self.group)
+        self.step = 0
+        if places.state is not None:
+            self.step = load_state(places.state, student, self.optimizer, self.group)
         self._changed = torch.zeros((), dtype=torch.int64, device=self.device)
         self._since = 0
 
@@ -109,10 +111,9 @@ class Loop:
                         journal.write(line)
                         progress(line, self.settings.steps)
                     start = time.perf_counter()
-                if done or self.step % self.settings.save_every == 0:
-                    save_state(
-                        self.places.state, self.step, self.student, self.optimizer, self.group
-                    )
+                state = self.places.state
+                if state is not None and (done or self.step % self.settings.save_every == 0):
+                    save_state(state, self.step, self.student, self.optimizer, self.group)
         finally:
             if journal is not None:
                 journal.close()

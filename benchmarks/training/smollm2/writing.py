@@ -1,0 +1,174 @@
+"""What the teacher writes, from openings given to it; and what its neighbours' teachers wrote."""
+
+import time
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
+
+from tercet.compress.qat.student import Student
+
+END = 0  # of a document
+FREE = -1
+"""In openings: a token that the teacher chooses."""
+COOLEST = 0.7
+"""The lowest temperature of a text; the highest is 1, where its words have the teacher's own
+probabilities, but a small model soon loses the thread."""
+LENGTH = 256
+"""Tokens of a text."""
+
+
+class Room(DynamicLayer):
+    """Keys and values of a layer, with room for all tokens to come: nothing is copied."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.length, self.filled = length, 0
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Keeps [B, H, t, D] each; all until now."""
+        if not self.is_initialized:
+            batch, heads, _, width = key_states.shape
+            self.keys = key_states.new_empty(batch, heads, self.length, width)
+            self.values = torch.empty_like(self.keys)
+            self.is_initialized = True
+        first, self.filled = self.filled, self.filled + key_states.shape[2]
+        self.keys[:, :, first : self.filled] = key_states
+        self.values[:, :, first : self.filled] = value_states
+        return self.keys[:, :, : self.filled], self.values[:, :, : self.filled]
+
+    def get_seq_length(self) -> int:
+        """Tokens until now."""
+        return self.filled
+
+
+@torch.no_grad()
+def write(teacher: Student, openings: Tensor, length: int, generator: torch.Generator) -> Tensor:
+    """Texts that begin as they are told to.
+
+    Args:
+        teacher: in eval mode.
+        openings: int64 [B, P], P <= length, FREE where the teacher chooses.
+        length: of a text.
+        generator: on the teacher's device.
+
+    Returns:
+        int64 [B, length], each text drawn at a temperature of its own.
+    """
+    model, count = cast(Any, teacher.model), len(openings)
+    cache = Cache(layers=[Room(length) for _ in teacher.layers()])
+    heat = torch.rand(count, 1, generator=generator, device=openings.device)
+    heat = COOLEST + (1 - COOLEST) * heat
+    ids = openings[:, :1]
+    texts = [ids]
+    for position in range(1, length):
+        logits = model(input_ids=ids, past_key_values=cache, use_cache=True).logits[:, -1].float()
+        ids = torch.multinomial((logits / heat).softmax(-1), 1, generator=generator)
+        if position < openings.shape[1]:
+            given = openings[:, position : position + 1]
+            ids = torch.where(given == FREE, ids, given)
+        texts.append(ids)
+    return torch.cat(texts, 1)
+
+
+class Openings:
+    """Draws how texts begin: by hand, as other texts do, or with a token at random.
+
+    Args:
+        written: int32 [n, P], `openings.py` in tokens, FREE behind.
+        pools: texts, int32 [n] each.
+        vocabulary: tokens are drawn below it.
+        starts: of each pool: places where a document or paragraph begins.
+    """
+
+    HAND, TEXT = 0.45, 0.4
+    """Shares of the first two."""
+    KEPT = 16
+    """Tokens of another text; longer ones by hand are not cut."""
+
+    def __init__(
+        self, written: Tensor, pools: list[Tensor], starts: list[Tensor], vocabulary: int
+    ) -> None:
+        self.written, self.pools, self.starts = written, pools, starts
+        self.vocabulary = vocabulary
+
+    def draw(self, count: int, generator: torch.Generator) -> Tensor:
+        """int64 [count, P] for `write`."""
+        device, width = self.written.device, self.written.shape[1]
+
+        def below(limit: int, *shape: int) -> Tensor:
+            return torch.randint(limit, shape, generator=generator, device=device)
+
+        hand, text = int(self.HAND * count), int(self.TEXT * count)
+        parts = [self.written[below(len(self.written), hand)].long()]
+        for index, (pool, starts) in enumerate(zip(self.pools, self.starts, strict=True)):
+            some = (text + index) // len(self.pools)
+            places = starts[below(len(starts), some)].clamp(max=len(pool) - self.KEPT)
+            rows = torch.full((some, width), FREE, device=device)
+            rows[:, : self.KEPT] = pool[places[:, None] + torch.arange(self.KEPT, device=device)]
+            parts.append(rows)
+        rest = torch.full((count - sum(map(len, parts)), width), FREE, device=device)
+        rest[:, :1] = below(self.vocabulary, len(rest), 1)
+        parts.append(rest)
+        return torch.cat(parts)
+
+
+def written(
+    teacher: Student,
+    pools: list[Tensor],
+    tensors: dict[str, Tensor],
+    *,
+    tokens: int,
+    batch: int,
+    seed: int,
+) -> Tensor:
+    """Texts end to end, int32 [n], until there are as many tokens.
+
+    Args:
+        teacher: in eval mode.
+        pools: int32 [n] each; the second has documents, the others paragraphs of a line each.
+        tensors: of `data.py`.
+        tokens: at least so many.
+        batch: texts at a time.
+        seed: of openings and of what is drawn.
+    """
+    device = pools[0].device
+    ends = tensors["line_ends"].to(device)
+    starts = [
+        (pool == END if index == 1 else torch.isin(pool, ends)).nonzero()[:, 0] + 1
+        for index, pool in enumerate(pools)
+    ]
+    vocabulary = int(teacher.config.vocab_size)
+    openings = Openings(tensors["openings"].to(device), pools, starts, vocabulary)
+    generator = torch.Generator(device).manual_seed(seed)
+    texts: list[Tensor] = []
+    while len(texts) * batch * LENGTH < tokens:
+        drawn = openings.draw(batch, generator)
+        texts.append(write(teacher, drawn, LENGTH, generator).flatten().int())
+    return torch.cat(texts)
+
+
+def shared(own: Tensor, folder: Path, name: str, writers: int, patience_s: float) -> list[Tensor]:
+    """What all writers wrote, as far as it is there in time; the own text first.
+
+    Args:
+        own: int32 [n].
+        folder: that the writers share.
+        name: of this writer.
+        writers: how many there are.
+        patience_s: how long to wait for the others.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f"{name}.part"
+    save_file({"text": own.cpu()}, part)
+    part.rename(folder / f"{name}.safetensors")
+    until = time.monotonic() + patience_s
+    while len(list(folder.glob("*.safetensors"))) < writers and time.monotonic() < until:
+        time.sleep(0.2)
+    others = sorted(path for path in folder.glob("*.safetensors") if path.stem != name)
+    return [own, *(load_file(path)["text"].to(own.device) for path in others)]

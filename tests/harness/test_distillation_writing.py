@@ -1,0 +1,89 @@
+"""What the teacher of benchmarks/training/smollm2 writes begins as it is told, and is shared."""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.cache_utils import Cache
+
+from tercet.compress.qat.student import Student
+
+VOCABULARY = 64
+
+
+@pytest.fixture
+def writing(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("benchmarks/training/smollm2/writing.py")
+
+
+@pytest.fixture
+def teacher() -> Student:
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=VOCABULARY,
+            hidden_size=32,
+            intermediate_size=48,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            tie_word_embeddings=True,
+            # so that what was read before decides what comes
+            initializer_range=0.5,
+        )
+    )
+    return Student(model.eval(), {}, torch.float32)
+
+
+def test_kept_keys_give_the_scores_of_whole_texts(writing, teacher: Student) -> None:
+    ids = torch.randint(VOCABULARY, (3, 7))
+    cache = Cache(layers=[writing.Room(7) for _ in teacher.layers()])
+    with torch.no_grad():
+        whole = teacher.logits(ids)
+        for place in range(7):
+            one = ids[:, place : place + 1]
+            out = teacher.model(input_ids=one, past_key_values=cache, use_cache=True)
+            torch.testing.assert_close(out.logits[:, 0], whole[:, place], atol=1e-4, rtol=1e-4)
+
+
+def test_texts_keep_their_openings_and_follow_the_teacher(writing, teacher: Student) -> None:
+    openings = torch.full((2000, 3), writing.FREE)
+    openings[:, 0], openings[:1000, 1] = 5, 9
+    texts = writing.write(teacher, openings, 4, torch.Generator().manual_seed(0))
+    assert texts.shape == (2000, 4)
+    assert (texts[:, 0] == 5).all()
+    assert (texts[:1000, 1] == 9).all()
+    # what is drawn has the teacher's probabilities, at temperatures from 0.7 to 1
+    with torch.no_grad():
+        logits = teacher.logits(torch.tensor([[5, 9]]))[0, 1]
+    warm = (logits[:, None] / torch.linspace(0.7, 1, 31)).softmax(0).mean(1)
+    found = texts[:1000, 2].bincount(minlength=VOCABULARY) / 1000
+    assert 0.5 * (found - warm).abs().sum() < 0.1
+
+
+def test_openings_are_of_three_kinds(writing) -> None:
+    written = torch.full((4, 20), writing.FREE, dtype=torch.int32)
+    written[:, :2] = 60
+    first = torch.arange(50, dtype=torch.int32)
+    openings = writing.Openings(written, [first, first + 100], [torch.tensor([3, 45])] * 2, 7)
+    drawn = openings.draw(100, torch.Generator().manual_seed(0))
+    assert drawn.shape == (100, 20)
+    assert (drawn[:45, :2] == 60).all()
+    # places too near the end are moved, so that a pool is never left
+    text = drawn[45:85, : openings.KEPT]
+    assert set(text[:, 0].tolist()) == {3, 34, 103, 134}
+    assert (text.diff(dim=1) == 1).all()
+    assert (drawn[45:, openings.KEPT :] == writing.FREE).all()
+    assert (drawn[85:, 0] < 7).all()
+    assert (drawn[85:, 1:] == writing.FREE).all()
+
+
+def test_texts_of_others_are_taken_and_not_waited_for_long(writing, tmp_path: Path) -> None:
+    save_file({"text": torch.tensor([7, 8], dtype=torch.int32)}, tmp_path / "b.safetensors")
+    own = torch.tensor([1, 2, 3], dtype=torch.int32)
+    found = writing.shared(own, tmp_path, "a", writers=3, patience_s=0.3)
+    assert [text.tolist() for text in found] == [[1, 2, 3], [7, 8]]
