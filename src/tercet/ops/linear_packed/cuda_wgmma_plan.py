@@ -24,6 +24,7 @@ class Tile:
         rows, tokens: of W and of x.
         cluster: blocks of different rows that send each other the tokens.
         split: blocks that share the tile's columns.
+        teams: groups of four warps that multiply.
         stage_us: of 128 columns.
         result_us: from sums to y, as far as nothing hides it.
     """
@@ -32,6 +33,7 @@ class Tile:
     tokens: int
     cluster: int = 1
     split: int = 1
+    teams: int = 2
     stage_us: float
     result_us: float
 
@@ -57,6 +59,9 @@ TILES = (
     Tile(rows=256, tokens=64, split=4, stage_us=0.354, result_us=3.7),
     Tile(rows=128, tokens=128, split=2, stage_us=0.326, result_us=3.1),
     Tile(rows=128, tokens=128, split=4, stage_us=0.326, result_us=3.4),
+    Tile(rows=256, tokens=176, stage_us=0.872, result_us=1.0),
+    Tile(rows=192, tokens=128, teams=3, stage_us=0.478, result_us=1.3),
+    Tile(rows=256, tokens=128, teams=4, stage_us=0.64, result_us=0.8),
 )
 
 
@@ -64,7 +69,7 @@ def _shapes(x: str, group: int) -> tuple[int, ...]:
     """The tiles that exist, by their index."""
     if group:
         return (4, 6)
-    return tuple(range(14)) if x == "int8" else (0, 1, *range(4, 14))
+    return tuple(range(16)) if x == "int8" else (0, 1, *range(4, 14), 16)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +96,8 @@ class Plan:
     @property
     def arrivals(self) -> int:
         """int32 counters: of each cut tile, block of the cluster and group of warps."""
-        return 2 * (self.tiles - self.whole) * TILES[self.shape].cluster
+        tile = TILES[self.shape]
+        return (self.tiles - self.whole) * tile.cluster * tile.teams
 
 
 def plans(

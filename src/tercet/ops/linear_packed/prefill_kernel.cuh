@@ -30,38 +30,79 @@
 #include "prefill_split.cuh"
 #include "tma.cuh"
 
+// until the kernel before this one has ended and what it wrote is there
+__device__ inline void wait_for_kernel_ahead() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// the next one may start as soon as there is room
+__device__ inline void launch_dependents() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// One thread: fills the ring.
 template <class S>
-__device__ void produce(Ring ring, Walk walk, const CUtensorMap* x_map, const CUtensorMap* w_map,
-                        const CUtensorMap* scale_map, const Plan& plan, int scale_bytes,
-                        int clusters, int rank) {
-  while (walk.next(plan, clusters)) {
-    walk.split<S::SPLIT>(rank);
-    const Place place(plan, walk.tile);
-    const int token0 = place.m * S::T;
+struct Producer {
+  const CUtensorMap *x_map, *w_map, *scale_map;
+  const Plan& plan;
+  int scale_bytes, clusters, rank;
+
+  __device__ void load_w(const Ring& ring, const Place& place, int k) const {
     const int block0 = (place.n * S::CLUSTER + rank % S::CLUSTER) * (S::ROWS / 16);
-    for (int k = walk.first; k < walk.last; k++) {
-      const uint32_t ready = ring.full + ring.stage * 8;
-      const uint32_t x = ring.x + ring.stage * S::X_BYTES;
-      mbarrier::wait(ring.empty + ring.stage * 8, ring.parity ^ 1);
-      mbarrier::expect(ready, S::X_BYTES + S::W_BYTES + scale_bytes);
+    const uint32_t ready = ring.full + ring.stage * 8;
+    mbarrier::expect(ready, S::X_BYTES + S::W_BYTES + scale_bytes);
+    tma::load(ring.w + ring.stage * S::W_BYTES, w_map, ready, 0, k * S::UNITS, block0);
+    if constexpr (S::GROUP > 0)
+      tma::load(ring.scale + ring.stage * S::SCALE_BYTES, scale_map, ready, 0, k * S::GROUPS,
+                block0);
+  }
+  __device__ void load_x(const Ring& ring, const Place& place, int k) const {
+    const int token0 = place.m * S::T;
+    const uint32_t ready = ring.full + ring.stage * 8;
+    const uint32_t x = ring.x + ring.stage * S::X_BYTES;
 #pragma unroll
-      for (int part = 0; part < S::X_SIZE; part++) {  // 128 bytes of every token
-        const int column = k * DEPTH + part * (DEPTH / S::X_SIZE);
-        const uint32_t to = x + part * (S::T * 128);
-        if constexpr (S::CLUSTER > 1)
-          tma::load_to_all(to + rank * (S::T / S::CLUSTER * 128), x_map, ready, column,
-                           token0 + rank * (S::T / S::CLUSTER), (1 << S::CLUSTER) - 1);
-        else
-          tma::load(to, x_map, ready, column, token0);
-      }
-      tma::load(ring.w + ring.stage * S::W_BYTES, w_map, ready, 0, k * S::UNITS, block0);
-      if constexpr (S::GROUP > 0)
-        tma::load(ring.scale + ring.stage * S::SCALE_BYTES, scale_map, ready, 0, k * S::GROUPS,
-                  block0);
-      ring.advance<S>();
+    for (int part = 0; part < S::X_SIZE; part++) {  // 128 bytes of every token
+      const int column = k * DEPTH + part * (DEPTH / S::X_SIZE);
+      const uint32_t to = x + part * (S::T * 128);
+      if constexpr (S::CLUSTER > 1)
+        tma::load_to_all(to + rank * (S::T / S::CLUSTER * 128), x_map, ready, column,
+                         token0 + rank * (S::T / S::CLUSTER), (1 << S::CLUSTER) - 1);
+      else
+        tma::load(to, x_map, ready, column, token0);
     }
   }
-}
+  // The first tile's weights, as many stages as the ring has, where they do not depend on the kernel
+  // ahead. How many they are.
+  __device__ int load_ahead(Ring ring, Walk walk) const {
+    if (!plan.early || !walk.next(plan, clusters)) return 0;
+    walk.split<S::SPLIT>(rank);
+    const Place place(plan, walk.tile);
+    const int stages = min(walk.last - walk.first, S::STAGES);
+    for (int k = 0; k < stages; k++) {
+      load_w(ring, place, walk.first + k);
+      ring.advance<S>();
+    }
+    return stages;
+  }
+  __device__ void run(Ring ring, Walk walk) const {
+    int ahead = load_ahead(ring, walk);
+    wait_for_kernel_ahead();
+    while (walk.next(plan, clusters)) {
+      walk.split<S::SPLIT>(rank);
+      const Place place(plan, walk.tile);
+      for (int k = walk.first; k < walk.last; k++) {
+        if (ahead > 0) {
+          ahead--;
+        } else {
+          mbarrier::wait(ring.empty + ring.stage * 8, ring.parity ^ 1);
+          load_w(ring, place, k);
+        }
+        load_x(ring, place, k);
+        ring.advance<S>();
+      }
+    }
+  }
+};
 
 // One of the two groups of warps: its rows of every tile of the walk.
 template <class S>
@@ -73,7 +114,7 @@ __device__ void consume(const Ring& ring, Walk walk, const Plan& plan, const Res
   Lead<S> lead(plan.whole > clusters);
   while (walk.next(plan, clusters)) {
     walk.split<S::SPLIT>(rank);
-    if (group == 1) lead.follow();
+    if (group > 0) lead.follow();
     const Place place(plan, walk.tile);
     const int token0 = place.m * S::T + (S::SPLIT > 1 ? rank * S::Own::T : 0);  // of y
     const int row0 = (place.n * S::CLUSTER + rank % S::CLUSTER) * S::ROWS + block * 16;
@@ -103,20 +144,20 @@ __device__ void consume(const Ring& ring, Walk walk, const Plan& plan, const Res
 }
 
 template <class S>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(S::THREADS, S::RESIDENT)
     prefill(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
             const __grid_constant__ CUtensorMap scale_map,
             const __grid_constant__ CUtensorMap y_map, const Plan plan, const Result result,
             const Parts parts) {
   extern __shared__ uint8_t memory[];
-  __shared__ int tickets[2];
+  __shared__ int tickets[S::TEAMS];
   uint8_t* const aligned = memory + (1024 - mbarrier::address_of(memory) % 1024) % 1024;
   uint8_t* const turns = aligned + S::STAGES * S::STAGE_BYTES;
   Ring ring;
   ring.x = mbarrier::address_of(aligned);
   ring.w = ring.x + S::STAGES * S::X_BYTES;
   ring.scale = ring.w + S::STAGES * S::W_BYTES;
-  ring.meeting = mbarrier::address_of(turns + WARPS * S::WARP_BYTES);
+  ring.meeting = mbarrier::address_of(turns + S::WARPS * S::WARP_BYTES);
   ring.full = ring.meeting + S::MEETING_BYTES;
   ring.empty = ring.full + S::STAGES * 8;
   ring.arrived = ring.empty + S::STAGES * 8;
@@ -128,9 +169,9 @@ __global__ void __launch_bounds__(THREADS, 1)
   if (threadIdx.x == 0) {
     for (int s = 0; s < S::STAGES; s++) {
       mbarrier::init(ring.full + s * 8, 1);
-      mbarrier::init(ring.empty + s * 8, WARPS * S::CLUSTER);
+      mbarrier::init(ring.empty + s * 8, S::WARPS * S::CLUSTER);
     }
-    mbarrier::init(ring.arrived, WARPS * max(1, S::SPLIT - 1));
+    mbarrier::init(ring.arrived, S::WARPS * max(1, S::SPLIT - 1));
     mbarrier::publish();
     tma::prefetch(&x_map);
     tma::prefetch(&w_map);
@@ -143,16 +184,17 @@ __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
 
   // all before had nothing to do with the kernel before this one
-  asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
+  launch_dependents();
   const Walk walk(plan, cluster);
   if (warp < 4) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     const int scale_bytes =
         S::GROUP ? S::ROWS * S::GROUPS * (result.w_scale_type == FLOAT32 ? 4 : 2) : 0;
     if (threadIdx.x == 0)
-      produce<S>(ring, walk, &x_map, &w_map, &scale_map, plan, scale_bytes, clusters, rank);
+      Producer<S>{&x_map, &w_map, &scale_map, plan, scale_bytes, clusters, rank}.run(ring, walk);
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    wait_for_kernel_ahead();
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::REGISTERS));
     consume<S>(ring, walk, plan, result, &y_map, parts, clusters, cluster, rank, warp - 4,
                turns + (warp - 4) * S::WARP_BYTES, tickets + warp / 4 - 1);
   }

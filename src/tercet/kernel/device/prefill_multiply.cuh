@@ -7,6 +7,10 @@
 #include "prefill_words.cuh"
 #include "wgmma.cuh"
 
+// Keeps a number in its register: the compiler would find shared memory's address anew in every stage,
+// some twenty instructions.
+__device__ inline void keep(uint32_t& number) { asm volatile("" : "+r"(number)); }
+
 struct Ring {
   uint32_t x, w, scale, full, empty;  // shared addresses
   uint32_t meeting, arrived;          // where sums of a split tile meet
@@ -35,10 +39,16 @@ template <class S>
 struct Feed {
   Ring ring;
   Words<S> words;
+  uint32_t x;    // the lower word of the first stage's descriptor
   int left = 0;  // stages of this run that were not opened
 
-  __device__ Feed(const Ring& ring, int block)
-      : ring(ring), words(ring.w + block * (S::UNITS * 512)) {}
+  __device__ Feed(const Ring& given, int block)
+      : ring(given), words(given.w + block * (S::UNITS * 512)), x(wgmma::place(given.x)) {
+    keep(ring.full);
+    ring.empty = ring.full + S::STAGES * 8;
+    keep(words.mine);
+    keep(x);
+  }
 
   __device__ void load_unit(int unit) { words.load(ring.stage * S::W_BYTES + unit * 512); }
   __device__ void open() {
@@ -70,9 +80,11 @@ struct Feed {
     for (int i = 0; i < S::JOIN * S::X_SIZE * S::MB; i++)
       wgmma::pin(a[i / S::MB / S::X_SIZE][i / S::MB % S::X_SIZE][i % S::MB]);
   }
-  // Starts the products of JOIN steps; sums begin anew where `first`.
-  __device__ void start(Sums<S>& sums, const Operands<S>& a, int step, bool first = false) const {
-    const uint64_t x = wgmma::descriptor(ring.x + ring.stage * S::X_BYTES);
+  // Starts the products of JOIN steps; sums begin anew where `first`. Steps take turns with the sums.
+  template <int CHAINS>
+  __device__ void start(Sums<S> (&sums)[CHAINS], const Operands<S>& a, int step,
+                        bool first = false) const {
+    const uint32_t stage = x + ring.stage * (S::X_BYTES / 16);
     wgmma::fence();
 #pragma unroll
     for (int j = 0; j < S::JOIN; j++)
@@ -83,7 +95,8 @@ struct Feed {
         const int at = (step + j) / STEPS * (S::T * 8) + (step + j) % STEPS * 2 * S::X_SIZE;
 #pragma unroll
         for (int mb = 0; mb < S::MB; mb++)
-          product<S>(sums[mb], a[j][part][mb], x + at + part * 2, !first || j + part > 0);
+          product<S>(sums[(step + j) % CHAINS][mb], a[j][part][mb], wgmma::described(stage + at + part * 2),
+                     !first || j + part > 0);
       }
     wgmma::commit();
   }
@@ -103,23 +116,25 @@ struct Feed {
 template <class S>
 struct Lead {
   int stages;
-  __device__ Lead(bool long_walk) : stages(long_walk ? S::AHEAD : 1) {}
+  __device__ Lead(bool long_walk) : stages(!S::LEADS ? 0 : long_walk ? S::AHEAD : 1) {}
   __device__ void follow() {
-    if (stages) meet(3, 2 * GROUP_THREADS);
+    if (S::LEADS && stages) meet(7, 2 * GROUP_THREADS);
     stages = 0;
   }
   // after each stage of the first group
   __device__ void count(bool last) {
-    if (!stages || (--stages && !last)) return;
+    if (!S::LEADS || !stages || (--stages && !last)) return;
     stages = 0;
-    asm volatile("bar.arrive 3, %0;" ::"n"(2 * GROUP_THREADS) : "memory");
+    asm volatile("bar.arrive 7, %0;" ::"n"(2 * GROUP_THREADS) : "memory");
   }
 };
 
 // sums: of all products of `stages` stages
 template <class S>
 __device__ void multiply(Sums<S>& sums, Feed<S>& feed, Lead<S>& lead, int stages) {
-  clear<S>(sums);
+  Sums<S> all[S::CHAINS];
+#pragma unroll
+  for (int i = 0; i < S::CHAINS; i++) clear<S>(all[i]);
   int before = -1;  // the stage whose last products may still run
   feed.open(stages);
   for (int k = 0; k < stages; k++) {
@@ -128,7 +143,7 @@ __device__ void multiply(Sums<S>& sums, Feed<S>& feed, Lead<S>& lead, int stages
     for (int step = 0; step < 4; step += S::JOIN) {
       Operands<S> a;
       feed.prepare(a, step);
-      feed.start(sums, a, step);
+      feed.start(all, a, step);
       feed.pass(step);
       wgmma::wait<1>();
       if (step == 0 && before >= 0) feed.release(before);
@@ -138,8 +153,15 @@ __device__ void multiply(Sums<S>& sums, Feed<S>& feed, Lead<S>& lead, int stages
   }
   wgmma::wait<0>();
 #pragma unroll
-  for (int mb = 0; mb < S::MB; mb++) wgmma::pin(sums[mb]);
+  for (int i = 0; i < S::CHAINS * S::MB; i++) wgmma::pin(all[i / S::MB][i % S::MB]);
   feed.release(before);
+#pragma unroll
+  for (int i = 0; i < S::MB * S::T / 2; i++) {
+    const int mb = i / (S::T / 2), at = i % (S::T / 2);
+    sums[mb][at] = all[0][mb][at];
+#pragma unroll
+    for (int chain = 1; chain < S::CHAINS; chain++) sums[mb][at] += all[chain][mb][at];
+  }
 }
 
 // Scales of a lane's rows in one group, which came with the stage: 0 beyond the rows and groups.
@@ -173,7 +195,7 @@ template <class S>
 __device__ void multiply_groups(float (&totals)[S::MB][S::T / 2], Feed<S>& feed, Lead<S>& lead,
                                 const Result& result, int block, int stages) {
   constexpr int STARTS = 4 / S::JOIN, TURN = STARTS < 2 ? 2 : STARTS;  // operands take turns
-  Sums<S> sums;
+  Sums<S> chain[1], &sums = chain[0];
   Operands<S> operands[2];
 #pragma unroll
   for (int i = 0; i < S::MB * S::T / 2; i++) totals[i / (S::T / 2)][i % (S::T / 2)] = 0.f;
@@ -188,7 +210,7 @@ __device__ void multiply_groups(float (&totals)[S::MB][S::T / 2], Feed<S>& feed,
       const bool last = (step + S::JOIN) * 32 % S::GROUP == 0;
       const bool stage_ends = step + S::JOIN == 4;
       GroupScales<S> scales;
-      feed.start(sums, operands[i % 2], step, first);
+      feed.start(chain, operands[i % 2], step, first);
       if (last) scales.load(feed.ring, block, step * 32 / S::GROUP, result.w_scale_type);
       feed.pass(step);
       if (!first) wgmma::wait<1>();
