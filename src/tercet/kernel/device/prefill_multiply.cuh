@@ -80,10 +80,8 @@ struct Feed {
     for (int i = 0; i < S::JOIN * S::X_SIZE * S::MB; i++)
       wgmma::pin(a[i / S::MB / S::X_SIZE][i / S::MB % S::X_SIZE][i % S::MB]);
   }
-  // Starts the products of JOIN steps; sums begin anew where `first`. Steps take turns with the sums.
-  template <int CHAINS>
-  __device__ void start(Sums<S> (&sums)[CHAINS], const Operands<S>& a, int step,
-                        bool first = false) const {
+  // Starts the products of JOIN steps; sums begin anew where `first`.
+  __device__ void start(Sums<S>& sums, const Operands<S>& a, int step, bool first = false) const {
     const uint32_t stage = x + ring.stage * (S::X_BYTES / 16);
     wgmma::fence();
 #pragma unroll
@@ -95,7 +93,7 @@ struct Feed {
         const int at = (step + j) / STEPS * (S::T * 8) + (step + j) % STEPS * 2 * S::X_SIZE;
 #pragma unroll
         for (int mb = 0; mb < S::MB; mb++)
-          product<S>(sums[(step + j) % CHAINS][mb], a[j][part][mb], wgmma::described(stage + at + part * 2),
+          product<S>(sums[mb], a[j][part][mb], wgmma::described(stage + at + part * 2),
                      !first || j + part > 0);
       }
     wgmma::commit();
@@ -112,18 +110,16 @@ struct Feed {
   }
 };
 
-// Lets the first group of warps go some stages ahead, once.
-template <class S>
+// Lets the first of two groups of warps go some stages ahead, once; 0: both as they come.
 struct Lead {
   int stages;
-  __device__ Lead(bool long_walk) : stages(!S::LEADS ? 0 : long_walk ? S::AHEAD : 1) {}
   __device__ void follow() {
-    if (S::LEADS && stages) meet(7, 2 * GROUP_THREADS);
+    if (stages) meet(7, 2 * GROUP_THREADS);
     stages = 0;
   }
   // after each stage of the first group
   __device__ void count(bool last) {
-    if (!S::LEADS || !stages || (--stages && !last)) return;
+    if (!stages || (--stages && !last)) return;
     stages = 0;
     asm volatile("bar.arrive 7, %0;" ::"n"(2 * GROUP_THREADS) : "memory");
   }
@@ -131,10 +127,8 @@ struct Lead {
 
 // sums: of all products of `stages` stages
 template <class S>
-__device__ void multiply(Sums<S>& sums, Feed<S>& feed, Lead<S>& lead, int stages) {
-  Sums<S> all[S::CHAINS];
-#pragma unroll
-  for (int i = 0; i < S::CHAINS; i++) clear<S>(all[i]);
+__device__ void multiply(Sums<S>& sums, Feed<S>& feed, Lead& lead, int stages) {
+  clear<S>(sums);
   int before = -1;  // the stage whose last products may still run
   feed.open(stages);
   for (int k = 0; k < stages; k++) {
@@ -143,7 +137,7 @@ __device__ void multiply(Sums<S>& sums, Feed<S>& feed, Lead<S>& lead, int stages
     for (int step = 0; step < 4; step += S::JOIN) {
       Operands<S> a;
       feed.prepare(a, step);
-      feed.start(all, a, step);
+      feed.start(sums, a, step);
       feed.pass(step);
       wgmma::wait<1>();
       if (step == 0 && before >= 0) feed.release(before);
@@ -153,15 +147,8 @@ __device__ void multiply(Sums<S>& sums, Feed<S>& feed, Lead<S>& lead, int stages
   }
   wgmma::wait<0>();
 #pragma unroll
-  for (int i = 0; i < S::CHAINS * S::MB; i++) wgmma::pin(all[i / S::MB][i % S::MB]);
+  for (int mb = 0; mb < S::MB; mb++) wgmma::pin(sums[mb]);
   feed.release(before);
-#pragma unroll
-  for (int i = 0; i < S::MB * S::T / 2; i++) {
-    const int mb = i / (S::T / 2), at = i % (S::T / 2);
-    sums[mb][at] = all[0][mb][at];
-#pragma unroll
-    for (int chain = 1; chain < S::CHAINS; chain++) sums[mb][at] += all[chain][mb][at];
-  }
 }
 
 // Scales of a lane's rows in one group, which came with the stage: 0 beyond the rows and groups.
@@ -192,10 +179,10 @@ struct GroupScales {
 // totals: of all groups of `stages` stages, times the rows' scales. The operands of the next products
 // are ready before these have ended.
 template <class S>
-__device__ void multiply_groups(float (&totals)[S::MB][S::T / 2], Feed<S>& feed, Lead<S>& lead,
+__device__ void multiply_groups(float (&totals)[S::MB][S::T / 2], Feed<S>& feed, Lead& lead,
                                 const Result& result, int block, int stages) {
   constexpr int STARTS = 4 / S::JOIN, TURN = STARTS < 2 ? 2 : STARTS;  // operands take turns
-  Sums<S> chain[1], &sums = chain[0];
+  Sums<S> sums;
   Operands<S> operands[2];
 #pragma unroll
   for (int i = 0; i < S::MB * S::T / 2; i++) totals[i / (S::T / 2)][i % (S::T / 2)] = 0.f;
@@ -210,7 +197,7 @@ __device__ void multiply_groups(float (&totals)[S::MB][S::T / 2], Feed<S>& feed,
       const bool last = (step + S::JOIN) * 32 % S::GROUP == 0;
       const bool stage_ends = step + S::JOIN == 4;
       GroupScales<S> scales;
-      feed.start(chain, operands[i % 2], step, first);
+      feed.start(sums, operands[i % 2], step, first);
       if (last) scales.load(feed.ring, block, step * 32 / S::GROUP, result.w_scale_type);
       feed.pass(step);
       if (!first) wgmma::wait<1>();

@@ -27,12 +27,11 @@ struct SumOf<INT8> {
 // columns, SPLIT of them. TEAMS groups of four warps multiply. RESIDENT blocks have room on a multiprocessor. TABLE bytes of
 // shared memory are the kernel's own.
 template <int X_, int BITS_, int GROUP_, int MB_, int T_, int CLUSTER_, int SPLIT_ = 1,
-          int RESIDENT_ = 1, int TEAMS_ = 2, int TABLE = 0,
-          int CHAINS_ = 1>
+          int RESIDENT_ = 1, int TEAMS_ = 2, int TABLE = 0>
 struct Shape {
   static constexpr int X = X_, BITS = BITS_, GROUP = GROUP_, MB = MB_, T = T_;
   static constexpr int CLUSTER = CLUSTER_, SPLIT = SPLIT_, BLOCKS = CLUSTER * SPLIT;
-  static constexpr int RESIDENT = RESIDENT_, TEAMS = TEAMS_, CHAINS = CHAINS_;
+  static constexpr int RESIDENT = RESIDENT_, TEAMS = TEAMS_;
   static constexpr int WARPS = 4 * TEAMS, THREADS = GROUP_THREADS * (TEAMS + 1);
   // registers of a thread that multiplies
   static constexpr int REGISTERS = (65536 / RESIDENT / THREADS / 8 * 8 * (TEAMS + 1) - 24) / TEAMS / 8 * 8;
@@ -40,7 +39,7 @@ struct Shape {
   static_assert(T % (16 * SPLIT) == 0);
   using Sum = typename SumOf<X>::Type;
   // what a block writes in the end
-  using Own = Shape<X, BITS, GROUP, MB, T / SPLIT, CLUSTER, 1, RESIDENT, TEAMS, TABLE, CHAINS>;
+  using Own = Shape<X, BITS, GROUP, MB, T / SPLIT, CLUSTER, 1, RESIDENT, TEAMS, TABLE>;
   static constexpr int X_SIZE = X == INT8 ? 1 : 2;  // bytes, and products, 32 columns
   // of a code as it is multiplied: at the top of its byte, or 2.0 for 1 in 2 bits
   static constexpr float UNIT = X == INT8 ? 1.f / (1 << (8 - BITS)) : BITS == 2 ? 0.5f : 1.f;
@@ -61,11 +60,10 @@ struct Shape {
   static constexpr int ROOM = MOST - 2048 - TABLE - WARPS * WARP_BYTES - MEETING_BYTES;
   static constexpr int FIT = ROOM / STAGE_BYTES, STAGES = FIT < 16 ? FIT : 16;
   static constexpr int BYTES = MOST - ROOM + STAGES * STAGE_BYTES;
-  // The first group of warps keeps so many stages ahead of the second, so that one of them feeds
-  // the tensor cores while the other turns sums into y. It pays where tiles follow each other and
-  // take long; elsewhere it would only delay the end.
-  static constexpr bool LEADS = TEAMS == 2 && T >= 128;
-  static constexpr int AHEAD = STAGES / 2;
+  // The first of two groups of warps keeps so many stages ahead of the second, so that one of them
+  // feeds the tensor cores while the other turns sums into y. It pays where tiles follow each other
+  // and take long; elsewhere it would only delay the end.
+  static constexpr int AHEAD = T >= 128 ? STAGES / 2 : 1;
   // Steps of 32 columns that are started together: two where tokens are few, for they are short; a
   // group of scales where there is one, or as much of it as there are registers for.
   static constexpr int JOIN = GROUP ? (X_SIZE == 1 ? GROUP / 32 : 2) : T >= 128 ? 1 : 2;

@@ -132,10 +132,9 @@ __device__ void multiply_tiles(const Task& task, const Tiles& tiles, const Ring&
                                int stages, uint32_t turns) {
   const int block = warp * S::MB;
   Feed<S> feed(ring, block);
-  Lead<S> lead(false);
+  Lead lead = {0};
   for (int at = blockIdx.x; at < tiles.total; at += gridDim.x) {
     const Tile tile = tiles(task, at);
-    if (warp >= 4) lead.follow();
     const int row0 = tile.part * S::ROWS + block * 16;
     const auto of_expert = [&](const void* numbers, int64_t rows, int type) {
       return static_cast<const char*>(numbers) + tile.expert * rows * (type == FLOAT32 ? 4 : 2);

@@ -69,7 +69,7 @@ def _shapes(x: str, group: int) -> tuple[int, ...]:
     """The tiles that exist, by their index."""
     if group:
         return (4, 6)
-    return tuple(range(16)) if x == "int8" else (0, 1, *range(4, 14), 16)
+    return (*range(16), 17, 18) if x == "int8" else (0, 1, *range(4, 14), 16, 17, 18)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +86,11 @@ class Plan:
     part: int
     band: int
     us: float
+
+    @property
+    def blocks(self) -> int:
+        """Of the launch."""
+        return self.clusters * TILES[self.shape].blocks
 
     @property
     def sums(self) -> int:

@@ -111,7 +111,7 @@ __device__ void consume(const Ring& ring, Walk walk, const Plan& plan, const Res
                         int rank, int warp, uint8_t* turn, int* ticket) {
   const int group = warp / 4, block = warp * S::MB;
   Feed<S> feed(ring, block);
-  Lead<S> lead(plan.whole > clusters);
+  Lead lead = {S::TEAMS != 2 ? 0 : plan.whole > clusters ? S::AHEAD : 1};
   while (walk.next(plan, clusters)) {
     walk.split<S::SPLIT>(rank);
     if (group > 0) lead.follow();

@@ -94,6 +94,8 @@ int launch_shape(int shape, const Call& call, const Plan& plan, const Result& re
       case 11: SHAPE(2, 64, 1, 4);
       case 12: SHAPE(1, 128, 1, 2);
       case 13: SHAPE(1, 128, 1, 4);
+      case 17: SHAPE(1, 32, 1, 2);
+      case 18: SHAPE(2, 32, 1, 2);
     }
   if constexpr (GROUP == 0 && X == INT8) switch (shape) {
       case 2: SHAPE(1, 256, 1);
