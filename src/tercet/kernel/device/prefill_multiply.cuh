@@ -22,6 +22,15 @@ struct Ring {
   }
 };
 
+// for who fills the ring
+template <class S>
+__device__ void keep_places(Ring& ring) {
+  keep(ring.x);
+  keep(ring.w);
+  keep(ring.full);
+  ring.empty = ring.full + S::STAGES * 8;
+}
+
 // of JOIN steps of 32 columns: X_SIZE products a step and 64 rows
 template <class S>
 using Operands = uint32_t[S::JOIN][S::X_SIZE][S::MB][4];

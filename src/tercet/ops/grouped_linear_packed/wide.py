@@ -47,8 +47,8 @@ def takes(sizes: Mapping[str, int], y: Tensor) -> bool:
 
 
 def tile_rows(sizes: Mapping[str, int]) -> int:
-    """Rows of a tile, if T rows come to E experts by chance: one tile holds nearly all experts' rows,
-    or half of an expert's last one is empty."""
+    """Rows of a tile, if T rows come to E experts by chance: one tile holds the rows of nearly any
+    expert, or half of an expert's last one is empty."""
     each = sizes["T"] / sizes["E"]
     most = each + 2 * math.sqrt(each)
 

@@ -8,6 +8,7 @@ _DEPTH = 128  # columns a stage
 _BAND_TOKENS = 1024  # tokens of the tiles that are walked together
 # fitted to times on an H200: they name the fastest plan but for a percent or two
 _START_US = 1.7
+_EARLY_US = 0.6  # won where two such kernels have room at once
 _BYTES_A_US = 4.1e6
 _CUT_US = 10.0  # counters set to zero, sums written, others' waited for
 _PART_US = 4.6e-5  # a sum of another's part
@@ -50,18 +51,20 @@ TILES = (
     Tile(rows=128, tokens=256, stage_us=0.634, result_us=1.7),
     Tile(rows=128, tokens=256, cluster=2, stage_us=0.641, result_us=1.8),
     Tile(rows=128, tokens=128, stage_us=0.332, result_us=1.3),
-    Tile(rows=256, tokens=64, stage_us=0.366, result_us=1.4),
+    Tile(rows=256, tokens=64, stage_us=0.346, result_us=1.8),
     Tile(rows=128, tokens=64, cluster=2, stage_us=0.246, result_us=1.8),
-    Tile(rows=256, tokens=32, stage_us=0.292, result_us=1.9),
-    Tile(rows=128, tokens=64, split=2, stage_us=0.259, result_us=2.0),
+    Tile(rows=256, tokens=32, stage_us=0.302, result_us=1.3),
+    Tile(rows=128, tokens=64, split=2, stage_us=0.267, result_us=1.9),
     Tile(rows=128, tokens=64, split=4, stage_us=0.259, result_us=2.3),
-    Tile(rows=256, tokens=64, split=2, stage_us=0.354, result_us=3.4),
-    Tile(rows=256, tokens=64, split=4, stage_us=0.354, result_us=3.7),
+    Tile(rows=256, tokens=64, split=2, stage_us=0.329, result_us=3.9),
+    Tile(rows=256, tokens=64, split=4, stage_us=0.339, result_us=4.0),
     Tile(rows=128, tokens=128, split=2, stage_us=0.326, result_us=3.1),
     Tile(rows=128, tokens=128, split=4, stage_us=0.326, result_us=3.4),
     Tile(rows=256, tokens=176, stage_us=0.872, result_us=1.0),
     Tile(rows=192, tokens=128, teams=3, stage_us=0.478, result_us=1.3),
     Tile(rows=256, tokens=128, teams=4, stage_us=0.64, result_us=0.8),
+    Tile(rows=128, tokens=32, split=2, stage_us=0.252, result_us=1.6),
+    Tile(rows=256, tokens=32, split=2, stage_us=0.28, result_us=3.0),
 )
 
 
@@ -129,7 +132,9 @@ def plans(
                 whole=whole,
                 part=part,
                 band=max(1, _BAND_TOKENS // tile.tokens),
-                us=_START_US + (us**4 + (n * k * bits / 8 / _BYTES_A_US) ** 4) ** 0.25,
+                us=_START_US
+                - (_EARLY_US if 2 * clusters * tile.blocks <= processors else 0.0)
+                + (us**4 + (n * k * bits / 8 / _BYTES_A_US) ** 4) ** 0.25,
             )
 
 

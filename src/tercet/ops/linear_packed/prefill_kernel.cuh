@@ -5,8 +5,8 @@
 // takes from registers (prefill_words.cuh). Nothing is ever decoded into memory. x is the operand
 // in shared memory, tokens are the columns of the accumulator.
 //
-//   warpgroup 0      one thread asks the copy engine for x (T tokens), W (ROWS rows) and the scales
-//                    of groups, 128 columns a stage, in a ring; blocks of a cluster share the
+//   warpgroup 0      two threads ask the copy engine for x (T tokens), and for W (ROWS rows) and the
+//                    scales of groups, 128 columns a stage, in a ring; blocks of a cluster share the
 //                    tokens and send each other their part of x
 //   warpgroups 1, 2  MB x 64 rows each: decode the next step while the tensor cores run this one
 //
@@ -40,69 +40,55 @@ __device__ inline void launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
-// One thread: fills the ring.
+// Two threads fill the ring, for one would take longer for a stage of few tokens than its products do:
+// one with W and the scales of groups, one with x.
 template <class S>
-struct Producer {
-  const CUtensorMap *x_map, *w_map, *scale_map;
-  const Plan& plan;
-  int scale_bytes, clusters, rank;
-
-  __device__ void load_w(const Ring& ring, const Place& place, int k) const {
-    const int block0 = (place.n * S::CLUSTER + rank % S::CLUSTER) * (S::ROWS / 16);
-    const uint32_t ready = ring.full + ring.stage * 8;
-    mbarrier::expect(ready, S::X_BYTES + S::W_BYTES + scale_bytes);
-    tma::load(ring.w + ring.stage * S::W_BYTES, w_map, ready, 0, k * S::UNITS, block0);
-    if constexpr (S::GROUP > 0)
-      tma::load(ring.scale + ring.stage * S::SCALE_BYTES, scale_map, ready, 0, k * S::GROUPS,
-                block0);
-  }
-  __device__ void load_x(const Ring& ring, const Place& place, int k) const {
-    const int token0 = place.m * S::T;
-    const uint32_t ready = ring.full + ring.stage * 8;
-    const uint32_t x = ring.x + ring.stage * S::X_BYTES;
-#pragma unroll
-    for (int part = 0; part < S::X_SIZE; part++) {  // 128 bytes of every token
-      const int column = k * DEPTH + part * (DEPTH / S::X_SIZE);
-      const uint32_t to = x + part * (S::T * 128);
-      if constexpr (S::CLUSTER > 1)
-        tma::load_to_all(to + rank * (S::T / S::CLUSTER * 128), x_map, ready, column,
-                         token0 + rank * (S::T / S::CLUSTER), (1 << S::CLUSTER) - 1);
-      else
-        tma::load(to, x_map, ready, column, token0);
-    }
-  }
-  // The first tile's weights, as many stages as the ring has, where they do not depend on the kernel
-  // ahead. How many they are.
-  __device__ int load_ahead(Ring ring, Walk walk) const {
-    if (!plan.early || !walk.next(plan, clusters)) return 0;
+__device__ void bring_w(Ring ring, Walk walk, const CUtensorMap* w_map, const CUtensorMap* scale_map,
+                        const Plan& plan, int scale_bytes, int clusters, int rank) {
+  keep_places<S>(ring);
+  while (walk.next(plan, clusters)) {
     walk.split<S::SPLIT>(rank);
     const Place place(plan, walk.tile);
-    const int stages = min(walk.last - walk.first, S::STAGES);
-    for (int k = 0; k < stages; k++) {
-      load_w(ring, place, walk.first + k);
+    const int block0 = (place.n * S::CLUSTER + rank % S::CLUSTER) * (S::ROWS / 16);
+    for (int k = walk.first; k < walk.last; k++) {
+      const uint32_t ready = ring.full + ring.stage * 8;
+      mbarrier::wait(ring.empty + ring.stage * 8, ring.parity ^ 1);
+      mbarrier::expect(ready, S::W_BYTES + scale_bytes);
+      tma::load(ring.w + ring.stage * S::W_BYTES, w_map, ready, 0, k * S::UNITS, block0);
+      if constexpr (S::GROUP > 0)
+        tma::load(ring.scale + ring.stage * S::SCALE_BYTES, scale_map, ready, 0, k * S::GROUPS,
+                  block0);
       ring.advance<S>();
     }
-    return stages;
   }
-  __device__ void run(Ring ring, Walk walk) const {
-    int ahead = load_ahead(ring, walk);
-    wait_for_kernel_ahead();
-    while (walk.next(plan, clusters)) {
-      walk.split<S::SPLIT>(rank);
-      const Place place(plan, walk.tile);
-      for (int k = walk.first; k < walk.last; k++) {
-        if (ahead > 0) {
-          ahead--;
-        } else {
-          mbarrier::wait(ring.empty + ring.stage * 8, ring.parity ^ 1);
-          load_w(ring, place, k);
-        }
-        load_x(ring, place, k);
-        ring.advance<S>();
+}
+
+template <class S>
+__device__ void bring_x(Ring ring, Walk walk, const CUtensorMap* x_map, const Plan& plan,
+                        int clusters, int rank) {
+  keep_places<S>(ring);
+  while (walk.next(plan, clusters)) {
+    walk.split<S::SPLIT>(rank);
+    const int token0 = Place(plan, walk.tile).m * S::T;
+    for (int k = walk.first; k < walk.last; k++) {
+      const uint32_t ready = ring.full + ring.stage * 8;
+      const uint32_t x = ring.x + ring.stage * S::X_BYTES;
+      mbarrier::wait(ring.empty + ring.stage * 8, ring.parity ^ 1);
+      mbarrier::expect(ready, S::X_BYTES);
+#pragma unroll
+      for (int part = 0; part < S::X_SIZE; part++) {  // 128 bytes of every token
+        const int column = k * DEPTH + part * (DEPTH / S::X_SIZE);
+        const uint32_t to = x + part * (S::T * 128);
+        if constexpr (S::CLUSTER > 1)
+          tma::load_to_all(to + rank * (S::T / S::CLUSTER * 128), x_map, ready, column,
+                           token0 + rank * (S::T / S::CLUSTER), (1 << S::CLUSTER) - 1);
+        else
+          tma::load(to, x_map, ready, column, token0);
       }
+      ring.advance<S>();
     }
   }
-};
+}
 
 // One of the two groups of warps: its rows of every tile of the walk.
 template <class S>
@@ -168,7 +154,7 @@ __global__ void __launch_bounds__(S::THREADS, S::RESIDENT)
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   if (threadIdx.x == 0) {
     for (int s = 0; s < S::STAGES; s++) {
-      mbarrier::init(ring.full + s * 8, 1);
+      mbarrier::init(ring.full + s * 8, 2);
       mbarrier::init(ring.empty + s * 8, S::WARPS * S::CLUSTER);
     }
     mbarrier::init(ring.arrived, S::WARPS * max(1, S::SPLIT - 1));
@@ -190,8 +176,13 @@ __global__ void __launch_bounds__(S::THREADS, S::RESIDENT)
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     const int scale_bytes =
         S::GROUP ? S::ROWS * S::GROUPS * (result.w_scale_type == FLOAT32 ? 4 : 2) : 0;
-    if (threadIdx.x == 0)
-      Producer<S>{&x_map, &w_map, &scale_map, plan, scale_bytes, clusters, rank}.run(ring, walk);
+    if (threadIdx.x == 0) {
+      if (!plan.early) wait_for_kernel_ahead();
+      bring_w<S>(ring, walk, &w_map, &scale_map, plan, scale_bytes, clusters, rank);
+    } else if (threadIdx.x == 32) {
+      wait_for_kernel_ahead();
+      bring_x<S>(ring, walk, &x_map, plan, clusters, rank);
+    }
   } else {
     wait_for_kernel_ahead();
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::REGISTERS));
