@@ -88,7 +88,7 @@ def test_parts_of_cut_tiles_have_places_of_their_own(size: tuple[int, int, int])
                 assert slot not in slots
                 slots.add(slot)
         assert 2 * plan.clusters * tile.cluster * tile.rows * tile.tokens == plan.sums
-        assert (plan.tiles - plan.whole) * tile.cluster * 2 == plan.arrivals
+        assert (plan.tiles - plan.whole) * tile.cluster * tile.teams == plan.arrivals
 
 
 @pytest.mark.parametrize(

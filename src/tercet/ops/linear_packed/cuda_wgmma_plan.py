@@ -8,6 +8,7 @@ _DEPTH = 128  # columns a stage
 _BAND_TOKENS = 1024  # tokens of the tiles that are walked together
 # fitted to times on an H200: they name the fastest plan but for a percent or two
 _START_US = 1.7
+_EARLY_US = 0.6  # won where two such kernels have room at once
 _BYTES_A_US = 4.1e6
 _CUT_US = 10.0  # counters set to zero, sums written, others' waited for
 _PART_US = 4.6e-5  # a sum of another's part
@@ -24,6 +25,7 @@ class Tile:
         rows, tokens: of W and of x.
         cluster: blocks of different rows that send each other the tokens.
         split: blocks that share the tile's columns.
+        teams: groups of four warps that multiply.
         stage_us: of 128 columns.
         result_us: from sums to y, as far as nothing hides it.
     """
@@ -32,6 +34,7 @@ class Tile:
     tokens: int
     cluster: int = 1
     split: int = 1
+    teams: int = 2
     stage_us: float
     result_us: float
 
@@ -48,15 +51,20 @@ TILES = (
     Tile(rows=128, tokens=256, stage_us=0.634, result_us=1.7),
     Tile(rows=128, tokens=256, cluster=2, stage_us=0.641, result_us=1.8),
     Tile(rows=128, tokens=128, stage_us=0.332, result_us=1.3),
-    Tile(rows=256, tokens=64, stage_us=0.366, result_us=1.4),
+    Tile(rows=256, tokens=64, stage_us=0.346, result_us=1.8),
     Tile(rows=128, tokens=64, cluster=2, stage_us=0.246, result_us=1.8),
-    Tile(rows=256, tokens=32, stage_us=0.292, result_us=1.9),
-    Tile(rows=128, tokens=64, split=2, stage_us=0.259, result_us=2.0),
+    Tile(rows=256, tokens=32, stage_us=0.302, result_us=1.3),
+    Tile(rows=128, tokens=64, split=2, stage_us=0.267, result_us=1.9),
     Tile(rows=128, tokens=64, split=4, stage_us=0.259, result_us=2.3),
-    Tile(rows=256, tokens=64, split=2, stage_us=0.354, result_us=3.4),
-    Tile(rows=256, tokens=64, split=4, stage_us=0.354, result_us=3.7),
+    Tile(rows=256, tokens=64, split=2, stage_us=0.329, result_us=3.9),
+    Tile(rows=256, tokens=64, split=4, stage_us=0.339, result_us=4.0),
     Tile(rows=128, tokens=128, split=2, stage_us=0.326, result_us=3.1),
     Tile(rows=128, tokens=128, split=4, stage_us=0.326, result_us=3.4),
+    Tile(rows=256, tokens=176, stage_us=0.872, result_us=1.0),
+    Tile(rows=192, tokens=128, teams=3, stage_us=0.478, result_us=1.3),
+    Tile(rows=256, tokens=128, teams=4, stage_us=0.64, result_us=0.8),
+    Tile(rows=128, tokens=32, split=2, stage_us=0.252, result_us=1.6),
+    Tile(rows=256, tokens=32, split=2, stage_us=0.28, result_us=3.0),
 )
 
 
@@ -64,7 +72,7 @@ def _shapes(x: str, group: int) -> tuple[int, ...]:
     """The tiles that exist, by their index."""
     if group:
         return (4, 6)
-    return tuple(range(14)) if x == "int8" else (0, 1, *range(4, 14))
+    return (*range(16), 17, 18) if x == "int8" else (0, 1, *range(4, 14), 16, 17, 18)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +91,11 @@ class Plan:
     us: float
 
     @property
+    def blocks(self) -> int:
+        """Of the launch."""
+        return self.clusters * TILES[self.shape].blocks
+
+    @property
     def sums(self) -> int:
         """int32 that the parts of cut tiles take: two of each block, a multiple of 4."""
         tile = TILES[self.shape]
@@ -91,7 +104,8 @@ class Plan:
     @property
     def arrivals(self) -> int:
         """int32 counters: of each cut tile, block of the cluster and group of warps."""
-        return 2 * (self.tiles - self.whole) * TILES[self.shape].cluster
+        tile = TILES[self.shape]
+        return (self.tiles - self.whole) * tile.cluster * tile.teams
 
 
 def plans(
@@ -118,7 +132,9 @@ def plans(
                 whole=whole,
                 part=part,
                 band=max(1, _BAND_TOKENS // tile.tokens),
-                us=_START_US + (us**4 + (n * k * bits / 8 / _BYTES_A_US) ** 4) ** 0.25,
+                us=_START_US
+                - (_EARLY_US if 2 * clusters * tile.blocks <= processors else 0.0)
+                + (us**4 + (n * k * bits / 8 / _BYTES_A_US) ** 4) ** 0.25,
             )
 
 
