@@ -106,6 +106,7 @@ def _product(
     scheme: str,
     make: Callable[[], tuple[Tensor, Tensor | None]],
     plan: Plan,
+    digits: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """(result, exact sums with the weight) in float32 and float64."""
     generator = torch.Generator().manual_seed(m + n)
@@ -117,6 +118,7 @@ def _product(
     cuda_decode.product(
         x, x_scale, weight.codes, weight.scale, y,
         bits=weight.layout.bits, columns=k, group=weight.layout.group, zero=weight.zero, plan=plan,
+        digits=digits,
     )  # fmt: skip
     return y, x.double() @ packed.dequantize(torch.float64).T
 
@@ -165,6 +167,58 @@ def test_a_row_that_is_not_finite_stays_alone(dtype: torch.dtype) -> None:
     assert not y[[1, 3]].isfinite().any()
     rest = [0, 2, 4]
     assert ((y[rest] - exact[rest]).abs() <= 2e-5 * exact[rest].abs().max()).all()
+
+
+@needs_nvcc
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("scheme", ["ternary-channel", "int4-channel", "int8-channel"])
+def test_floats_as_digits_keep_what_small_numbers_add(scheme: str, dtype: torch.dtype) -> None:
+    """One number of a row is 4096 times the others: they still count to float32's precision."""
+    x = torch.randn(2, 1190, generator=torch.Generator().manual_seed(3)).to(dtype)
+    x[0, 700] = 4096
+    for m in (1, 2):
+        for clusters, ranks, warps_k, warps_n in PLANS:
+            plan = Plan(clusters=clusters, ranks=ranks, warps_k=warps_k, warps_n=warps_n)
+            y, exact = _product(m, 75, 1190, scheme, lambda m=m: (x[:m], None), plan, True)
+            assert ((y - exact).abs() <= 2e-7 * exact.abs().max(1, keepdim=True)[0]).all()
+
+
+@needs_nvcc
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize(("ranks", "n"), [(1, 48), (1, 43), (2, 76)])
+def test_threads_with_several_outputs_add_bias_and_residual(ranks: int, n: int) -> None:
+    """Four at a time where rows of y begin at a multiple of four, and one by one."""
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randint(-127, 128, (16, 1190), generator=generator, dtype=torch.int8)
+    bias, residual = torch.randn(n, generator=generator), torch.randn(16, n, generator=generator)
+    plan = Plan(clusters=1, ranks=ranks, warps_k=2, warps_n=1)
+    parsed, dense = parse_scheme("ternary-channel"), torch.randn(n, 1190, generator=generator)
+    packed = encode(dense, parsed, *fit(dense, parsed, "absmax"))
+    weight, x_scale = prepare(packed).arranged("fragments"), torch.rand(16, generator=generator)
+    for dtype in (torch.float32, torch.bfloat16):
+        y = torch.full((16, n), torch.nan, dtype=dtype)
+        cuda_decode.product(
+            x, x_scale, weight.codes, weight.scale, y, bits=2, columns=1190, group=1190,
+            bias=bias, residual=residual.to(dtype), plan=plan,
+        )  # fmt: skip
+        exact = x.double() * x_scale.double()[:, None] @ packed.dequantize(torch.float64).T
+        exact = exact + bias.double() + residual.to(dtype).double()
+        assert ((y.double() - exact).abs() <= torch.finfo(dtype).eps * (exact.abs() + 1)).all()
+
+
+@needs_nvcc
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("odd", [torch.inf, -torch.inf, torch.nan, 1e-38])
+@pytest.mark.parametrize(("ranks", "warps_k"), [(1, 2), (2, 1)])
+def test_what_has_no_digits_is_multiplied_plainly(odd: float, ranks: int, warps_k: int) -> None:
+    """Zeros of W times inf are NaN; beside tiny numbers alone nothing is lost."""
+    x = torch.zeros(2, 1100).bfloat16()
+    x[0, 3], x[1, 1090] = odd, 1
+    plan = Plan(clusters=2, ranks=ranks, warps_k=warps_k, warps_n=2)
+    y, exact = _product(2, 40, 1100, "ternary-channel", lambda: (x, None), plan, True)
+    assert exact[0].isfinite().all() == (odd == 1e-38)
+    assert torch.allclose(y.double(), exact, rtol=1e-6, atol=0, equal_nan=True)
 
 
 @needs_nvcc

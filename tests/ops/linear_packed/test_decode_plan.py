@@ -7,10 +7,12 @@ import torch
 
 from tercet.kernel.select import explain
 from tercet.ops.linear_packed.decode_plan import (
+    DIGIT_TOKENS,
     MOST_COLUMNS,
     PIECE_UNITS,
     Needs,
     Plan,
+    in_digits,
     needs_of,
     plan_for,
     shared_bytes,
@@ -20,16 +22,20 @@ from tercet.ops.linear_packed.op import OP
 PROCESSORS, SHARED = 132, 227 * 1024
 
 
-@pytest.mark.parametrize("m", [1, 3, 8, 9, 16])
-@pytest.mark.parametrize("x_bytes", [1, 2])
-@pytest.mark.parametrize("zeros", [False, True])
-def test_a_plan_covers_k_and_fits(m: int, x_bytes: int, zeros: bool) -> None:
+@pytest.mark.parametrize(
+    ("m", "x_bytes", "zeros", "digits"),
+    [
+        *itertools.product((1, 3, 8, 9, 16), (1, 2), (False, True), (False,)),
+        *((m, 1, False, True) for m in range(1, DIGIT_TOKENS + 1)),
+    ],
+)
+def test_a_plan_covers_k_and_fits(m: int, x_bytes: int, zeros: bool, digits: bool) -> None:
     for bits, row_blocks, columns in itertools.product(
         (2, 4, 8), (1, 5, 132, 256, 1792, 9496), (16, 384, 4096, 14336, 28672, MOST_COLUMNS)
     ):
         units = -(-columns // (256 // bits))
-        needs = needs_of(m, bits, x_bytes, 64, 1, zeros)
-        sent = x_bytes == 1 and bits == 2
+        needs = needs_of(m, bits, x_bytes, 64, 1, zeros, digits)
+        sent = x_bytes == 1 and bits == 2 and not digits
         plan = plan_for(m, row_blocks, units, needs, PROCESSORS, sent=sent)
         assert 1 <= plan.clusters <= row_blocks
         assert bool(plan.sharing) == sent
@@ -59,6 +65,13 @@ def test_two_blocks_are_sent_x_together_where_it_is_long_beside_their_weights() 
     assert plan_for(8, 256, 32, needs, PROCESSORS).sharing == 0
 
 
+def test_digits_need_few_tokens_and_several_row_blocks_a_multiprocessor() -> None:
+    assert in_digits(1, 3 * PROCESSORS, PROCESSORS)
+    assert in_digits(2, 1792, PROCESSORS)
+    assert not in_digits(3, 1792, PROCESSORS)
+    assert not in_digits(1, 3 * PROCESSORS - 1, PROCESSORS)
+
+
 def test_needs_by_hand() -> None:
     assert needs_of(1, 2, 1) == Needs(x=128)
     assert needs_of(16, 4, 2) == Needs(x=64 * 2)
@@ -66,6 +79,8 @@ def test_needs_by_hand() -> None:
     assert needs_of(1, 4, 1, 128, 2).scales == 4 * 16 * 4
     assert needs_of(1, 4, 1, 128, 1).scales == 2 * 4 * 16 * 4
     assert needs_of(9, 4, 1, 128, 1, zeros=True) == Needs(x=64, sums=128, scales=1024)
+    # four digits a number, and a float for each of two tokens and four units
+    assert needs_of(2, 4, 1, digits=True) == Needs(x=64, rows=4, sums=2)
 
 
 def test_shared_memory_by_hand() -> None:
@@ -76,6 +91,9 @@ def test_shared_memory_by_hand() -> None:
     assert shared_bytes(2, 5, 50, plan, needs_of(2, 8, 1)) == 128 + scales + x + slots
     x = 2 * (36 * 64 + 16)
     assert shared_bytes(2, 5, 50, plan, needs_of(2, 8, 2)) == 128 + scales + x + slots
+    x = 2 * 4 * (36 * 32 + 16) + 2 * 9 * 4
+    needs = needs_of(2, 8, 1, digits=True)
+    assert shared_bytes(2, 5, 50, plan, needs) == 128 + scales + x + slots
 
 
 TAKEN = {"scheme": "ternary-g128", "activation": "int8", "layout": "fragments", "out": "bfloat16"}

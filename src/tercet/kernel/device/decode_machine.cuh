@@ -43,7 +43,7 @@ __device__ __forceinline__ void copies_arrived() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// blocks of a cluster: a barrier for all their threads, and a word of another's memory
+// blocks of a cluster: a barrier for all their threads, and a word or four of another's memory
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
@@ -55,6 +55,16 @@ __device__ __forceinline__ uint32_t word_of(uint32_t shared, int rank) {
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared), "r"(rank));
   asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(word) : "r"(there) : "memory");
   return word;
+}
+__device__ __forceinline__ uint4 four_of(uint32_t shared, int rank) {
+  uint32_t there;
+  uint4 four;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared), "r"(rank));
+  asm volatile("ld.shared::cluster.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(four.x), "=r"(four.y), "=r"(four.z), "=r"(four.w)
+               : "r"(there)
+               : "memory");
+  return four;
 }
 
 // c += a b of one tile, 16 rows of W by 8 of x, 32 columns of int8 or 16 of floats
@@ -131,5 +141,21 @@ __device__ __forceinline__ void put_number(void* p, int64_t i, int type, float v
   if (type == 0) static_cast<float*>(p)[i] = value;
   if (type == 1) static_cast<__half*>(p)[i] = __float2half_rn(value);
   if (type == 2) static_cast<__nv_bfloat16*>(p)[i] = __float2bfloat16_rn(value);
+}
+// four neighbours, at a multiple of their bytes
+__device__ __forceinline__ void put_four(void* p, int64_t i, int type, const float (&v)[4]) {
+  if (type == 0) {
+    *reinterpret_cast<float4*>(static_cast<float*>(p) + i) = make_float4(v[0], v[1], v[2], v[3]);
+  } else {
+    uint2 pairs;
+    if (type == 1) {
+      const __half2 low = __floats2half2_rn(v[0], v[1]), high = __floats2half2_rn(v[2], v[3]);
+      pairs.x = reinterpret_cast<const uint32_t&>(low), pairs.y = reinterpret_cast<const uint32_t&>(high);
+    } else {
+      const __nv_bfloat162 low = __floats2bfloat162_rn(v[0], v[1]), high = __floats2bfloat162_rn(v[2], v[3]);
+      pairs.x = reinterpret_cast<const uint32_t&>(low), pairs.y = reinterpret_cast<const uint32_t&>(high);
+    }
+    *reinterpret_cast<uint2*>(static_cast<uint16_t*>(p) + i) = pairs;
+  }
 }
 __host__ __device__ __forceinline__ int bytes_of(int type) { return type == 0 ? 4 : 2; }

@@ -61,6 +61,12 @@ template <> struct Product<__half> {
   }
 };
 
+// 16-bit floats that are multiplied as int8 digits, rows of x: decode_digits.cuh
+template <class T> struct Digits {
+  int8_t digit;
+};
+template <class T> struct Product<Digits<T>> : Product<int8_t> {};
+
 // four codes of a word as signed bytes, each times 2^(8 - BITS)
 template <int BITS> __device__ __forceinline__ uint32_t signed_bytes(uint32_t w, int j) {
   if (BITS == 8) return w;

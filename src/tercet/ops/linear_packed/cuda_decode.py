@@ -13,7 +13,14 @@ from tercet.kernel.device.quantize_rows import quantize_rows
 from tercet.kernel.launch import as_rows, multiprocessors
 from tercet.kernel.packed_call import finished
 from tercet.kernel.rows16 import layout_of
-from tercet.ops.linear_packed.decode_plan import GROUPS, MOST_TOKENS, Plan, needs_of, plan_for
+from tercet.ops.linear_packed.decode_plan import (
+    GROUPS,
+    MOST_TOKENS,
+    Plan,
+    in_digits,
+    needs_of,
+    plan_for,
+)
 
 _TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
 _STEP = 32
@@ -60,7 +67,7 @@ class Launch(ctypes.Structure):
 
     _fields_ = tuple(
         (name, ctypes.c_int)
-        for name in ("bits", "clusters", "ranks", "warps_k", "warps_n", "sharing")
+        for name in ("bits", "clusters", "ranks", "warps_k", "warps_n", "sharing", "digits")
     )
 
 
@@ -127,6 +134,7 @@ def product(
     quantize: bool = False,
     dependent: bool = False,
     plan: Plan | None = None,
+    digits: bool | None = None,
 ) -> None:
     """y = x W^T * scales + bias + residual.
 
@@ -147,6 +155,8 @@ def product(
         dependent: may start before the kernel ahead of it ends: it reads codes and scales at once,
             and x, bias and residual after that end. The kernel ahead must not write the weight.
         plan: how to cut it up; None chooses.
+        digits: multiply one or two tokens of floats as int8 digits, where there is one scale a row
+            and no zero point; None chooses.
 
     Raises:
         UnsupportedError: for more tokens, or other groups.
@@ -162,10 +172,23 @@ def product(
     steps = group // _STEP if groups > 1 else 2**_ONE_GROUP
     kind = torch.int8 if quantize else x.dtype
     row_blocks, units = codes.shape[:2]
-    needs = needs_of(m, bits, kind.itemsize, groups, steps, zeros=zero is not None)
+    whole = kind == torch.int8
+    processors = multiprocessors(x.device)
+    if digits is None:
+        digits = in_digits(m, row_blocks, processors)
+    digits = digits and not whole and groups == 1 and zero is None
+    needs = needs_of(
+        m,
+        bits,
+        1 if digits else kind.itemsize,
+        groups,
+        steps,
+        zeros=zero is not None,
+        digits=digits,
+    )
     # the copy engine takes pieces of 16 bytes, as they are
     sent = x.dtype == torch.int8 and not (x.data_ptr() | x.stride(0) | columns) % 16
-    chosen = plan or plan_for(m, row_blocks, units, needs, multiprocessors(x.device), sent=sent)
+    chosen = plan or plan_for(m, row_blocks, units, needs, processors, sent=sent)
     rows_most = -(-row_blocks // chosen.clusters)
     task = Task(
         codes=codes.data_ptr(),
@@ -197,7 +220,7 @@ def product(
         rows_inverse=-(-(2**23) // rows_most),
         dependent=dependent,
         sharing=chosen.sharing if sent else 0,
-        factor=2.0 ** -(8 - bits) if kind == torch.int8 else 0.5 if bits == 2 else 1.0,
+        factor=2.0 ** -(8 - bits) if whole or digits else 0.5 if bits == 2 else 1.0,
     )
     launch = Launch(
         bits=bits,
@@ -206,6 +229,7 @@ def product(
         warps_k=chosen.warps_k,
         warps_n=chosen.warps_n,
         sharing=chosen.sharing if sent else 0,
+        digits=digits,
     )
     status = library(kind).tercet_decode(ctypes.byref(task), ctypes.byref(launch), stream())
     if status:

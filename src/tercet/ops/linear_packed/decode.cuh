@@ -13,6 +13,8 @@
 #pragma once
 #include <type_traits>
 
+#include "decode_digits.cuh"
+#include "decode_outputs.cuh"
 #include "decode_rows.cuh"
 #include "decode_task.cuh"
 #include "decode_unit.cuh"
@@ -26,7 +28,11 @@ template <int BITS, int TILES, class X, Scales SCALES> struct Pace {
   // steps that one scale serves
   static constexpr int RUN = SCALES == OF_ROWS || SCALES == OF_UNITS ? U::STEPS : 1;
   static constexpr int RUNS = U::STEPS / RUN;
-  static constexpr int SUM_BYTES = SCALES == WITH_ZEROS ? RUNS * TILES * 32 : 0;
+  // x is digits of floats: rows of x for a token, and steps that they need
+  static constexpr bool IN_DIGITS = sizeof(X) == 1 && !std::is_same_v<X, int8_t>;
+  static constexpr int X_ROWS = IN_DIGITS ? DIGITS : 1;
+  static constexpr int SUM_BYTES =
+      IN_DIGITS ? 2 * sizeof(float) / UNITS : SCALES == WITH_ZEROS ? RUNS * TILES * 32 : 0;
   // scales of a piece, of 16 rows each, that a lane loads; a warp shares them in shared memory
   static constexpr int SCALES_EACH = GROUPED ? UNITS * RUNS * 16 / 32 : 0;
   static constexpr int SCALE_BYTES = SCALES_EACH * 32 * 4 * (SCALES == WITH_ZEROS ? 2 : 1);
@@ -38,12 +44,13 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   using P = Pace<BITS, TILES, X, SCALES>;
   using Part = typename U::Sum;
   constexpr bool GROUPED = P::GROUPED, ZEROS = SCALES == WITH_ZEROS;
-  // sums that scales of groups have been applied to are floats
-  using Sum = std::conditional_t<GROUPED, float, Part>;
+  constexpr bool CODES = std::is_same_v<X, int8_t>, IN_DIGITS = P::IN_DIGITS;
+  // sums that scales of groups, or steps of digits, have been applied to are floats
+  using Sum = std::conditional_t<GROUPED || IN_DIGITS, float, Part>;
   constexpr int PITCH = Places::SLOT_PITCH, UNITS = P::UNITS, PIECES = P::PIECES;
   extern __shared__ __align__(128) unsigned char memory[];
 
-  const int lane = threadIdx.x, thread = thread_of_block(), threads = threads_of_block();
+  const int lane = threadIdx.x, thread = thread_of_block();
   const int warp_k = __shfl_sync(~0u, static_cast<int>(threadIdx.y), 0), warps_k = blockDim.y;
   const int warp_n = __shfl_sync(~0u, static_cast<int>(threadIdx.z), 0), warps_n = blockDim.z;
   const int rank = blockIdx.x, ranks = gridDim.x, cluster = blockIdx.y;
@@ -94,15 +101,21 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   for (int i = 0; i < PIECES * UNITS; i++) w[i / UNITS][i % UNITS] = make_uint4(0, 0, 0, 0);
 
   unsigned char* const x_here = memory + places.x;
-  const bool floats = sizeof(X) == 1 && task.x_type != 3;
-  const int sharing = sizeof(X) == 1 ? task.sharing : 0;
+  const bool floats = CODES && task.x_type != 3;
+  const int sharing = CODES ? task.sharing : 0;
   const int which = sharing > 1 ? cluster % sharing : 0;
   const uint32_t barrier = shared_address(memory + Places::BARRIER);
   const int column = block_unit * U::COLUMNS, share = task.warp_units * U::COLUMNS;
   const Rows part{task.x, task.x_pitch, task.x_type, m_rows, column,
                   min(task.k, column + warps_k * share), share, places.row_stride};
+  // steps of digits, or sums of x over runs of steps
+  float* const beside_x = reinterpret_cast<float*>(memory + places.x_sums);
+  bool odd = false;
   auto stage_x = [&] {
-    if constexpr (sizeof(X) == 1) {
+    if constexpr (IN_DIGITS) {
+      odd = stage_digits<UNITS * U::COLUMNS / 32>(part, warps_k * share, x_here, beside_x);
+      return;
+    } else if constexpr (CODES) {
       if (sharing) {
         // each of the blocks of one rank
         int mask = 0;
@@ -112,31 +125,12 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
       }
       if (floats) return stage_codes(part, rows_scale, x_here);
     }
-    stage(part, X(), x_here);
+    if constexpr (!IN_DIGITS) stage(part, X(), x_here);
   };
 
-  // what is needed besides the sums: loaded early, looked at in the end
-  const int width = rows * 16, outputs = task.rows_most * 16 * m_rows;
-  const int my_output = rank * threads + thread;
-  // an output's row of x, and its place among the rows of W
-  auto token_of = [&](int o) { return static_cast<int>((o / 16u * task.rows_inverse) >> 23); };
-  auto place_of = [&](int o, int m) { return o - m * task.rows_most * 16; };
-  const int my_m = token_of(my_output), my_j = place_of(my_output, my_m);
-  auto scale_of = [&](int j) { return bits_at(task.scale, first_row * 16 + j, task.scale_type); };
-  struct Addend { uint32_t bias, residual; };
-  auto addend = [&](int m, int j) {
-    Addend raw{0, 0};
-    const int n = first_row * 16 + j;
-    if (m >= m_rows || j >= width || n >= task.n) return raw;
-    if (task.bias) raw.bias = bits_at(task.bias, n, task.bias_type);
-    if (task.residual) raw.residual = bits_at(task.residual, m * task.residual_pitch + n, task.residual_type);
-    return raw;
-  };
-  uint32_t my_scale = 0;
-  Sum* const slots = reinterpret_cast<Sum*>(memory + places.slots);
-  const int slot_words = m_rows * PITCH, slot_step = warps_k * slot_words;
+  Outputs<Sum, !GROUPED> outputs(task, memory, first_row, rows, floats);
   auto prepare = [&] {
-    if (!GROUPED && thread < width) my_scale = scale_of(thread);
+    outputs.ask_scale();
     if (floats && thread < 16) rows_scale[thread] = 0.f;
   };
   if (sharing) {
@@ -154,7 +148,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
     let_next_start();
     wait_for_previous();
   }
-  if constexpr (sizeof(X) == 1) {
+  if constexpr (CODES) {
     if (floats) {
       if (!task.dependent) prepare();
       __syncthreads();
@@ -167,10 +161,11 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   }
 
   constexpr int CHAINS = GROUPED ? 1 : TILES == 1 ? 4 : 2;  // of dependent products
-  Sum sums[CHAINS][TILES][4];
+  constexpr int FINAL = IN_DIGITS ? 1 : CHAINS;
+  Sum sums[FINAL][TILES][4];
   auto clear = [&] {
 #pragma unroll
-    for (int i = 0; i < 4 * CHAINS * TILES; i++) sums[i / (4 * TILES)][i / 4 % TILES][i % 4] = 0;
+    for (int i = 0; i < 4 * FINAL * TILES; i++) sums[i / (4 * TILES)][i / 4 % TILES][i % 4] = 0;
   };
   clear();
   stage_x();
@@ -179,23 +174,24 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
     for (int d = 0; d < PIECES; d++) ask(d);
     if (!floats) prepare();
   }
-  float x_scale = 1.f;
-  if (my_m < m_rows && task.x_scale && !floats) x_scale = task.x_scale[my_m];
-  const Addend my_addend = addend(my_m, my_j);
+  outputs.ask_rest();
   if (sharing) {
     arrived(barrier);
   } else {
-    if (sizeof(X) == 1) copies_arrived();
-    __syncthreads();
+    if (CODES) copies_arrived();
+    if (IN_DIGITS) odd = __syncthreads_or(odd);
+    else __syncthreads();
   }
   uint32_t x_start[TILES];
 #pragma unroll
   for (int t = 0; t < TILES; t++)
     // rows of x past the last are the last again: their columns of the product go nowhere
-    x_start[t] = shared_address(x_here) + min(lane % 8 + 8 * t, m_rows - 1) * places.row_stride +
+    x_start[t] = shared_address(x_here) + min(lane % 8 + 8 * t, m_rows * P::X_ROWS - 1) * places.row_stride +
                  warp_k * task.warp_units * U::BYTES + lane / 8 * 16;
-  float* const x_sums = reinterpret_cast<float*>(
-      memory + places.x_sums + warp_k * task.warp_units * P::SUM_BYTES);
+  float* const x_sums = beside_x + warp_k * task.warp_units * P::SUM_BYTES / 4;
+  // the steps of this lane's token and digits
+  const float* steps = beside_x + min(lane % 4 / 2, m_rows - 1) * warps_k * task.warp_units / UNITS +
+                       warp_k * task.warp_units / UNITS;
   if constexpr (ZEROS) {
     // the sum of x over each run of steps, in the places that its product is in
     for (int i = 0; warp_n == 0 && i < task.warp_units; i += U::HELD_UNITS) {
@@ -217,7 +213,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   }
 
   int unit = 0, row = warp_n;
-  Sum* slot = slots + warp_n * slot_step + warp_k * slot_words + lane % 4 * 2 * PITCH + lane / 4;
+  Sum* slot = outputs.slot(warp_n, warp_k) + lane % 4 * 2 * PITCH + lane / 4;
   // [run of a piece][lane / 4][row lane / 4, row lane / 4 + 8]
   float2* const scales_here = reinterpret_cast<float2*>(
       memory + places.scales + (warp_n * warps_k + warp_k) * P::SCALE_BYTES);
@@ -254,6 +250,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
             sums[0][t][c] = fmaf(value, c < 2 ? scale.x : scale.y, sums[0][t][c]);
           }
       };
+      Part digits[CHAINS][TILES][4] = {};
 #pragma unroll
       for (int u = 0; u < UNITS; u += U::HELD_UNITS) {
         uint32_t held[TILES][U::HELD_UNITS * U::STEPS * U::STEP_WORDS];
@@ -269,7 +266,9 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
             const uint32_t* x[TILES];
 #pragma unroll
             for (int t = 0; t < TILES; t++) x[t] = held[t] + (v * U::STEPS + j) * U::STEP_WORDS;
-            if constexpr (!GROUPED) {
+            if constexpr (IN_DIGITS) {
+              U::step(words, j, x, digits[((u + v) * U::STEPS + j) % CHAINS]);
+            } else if constexpr (!GROUPED) {
               U::step(words, j, x, sums[((u + v) * U::STEPS + j) % CHAINS]);
             } else {
               if (j % P::RUN == 0)
@@ -282,8 +281,31 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
         }
       }
       ask(d);
+      if constexpr (IN_DIGITS) {
+        const float step = steps[unit / UNITS] * (lane % 2 ? 65536.f : 1.f);
+#pragma unroll
+        for (int c = 0; c < 4; c += 2) {
+          int pair[2] = {0, 0};
+#pragma unroll
+          for (int i = 0; i < 2 * CHAINS; i++) pair[i % 2] += digits[i / 2][0][c + i % 2];
+          sums[0][0][c] = fmaf(fmaf(static_cast<float>(pair[1]), 256.f, static_cast<float>(pair[0])),
+                               step, sums[0][0][c]);
+        }
+      }
       unit += UNITS;
       if (unit < units) continue;
+      if constexpr (IN_DIGITS) {
+        // a token's two pairs of digits are in two lanes; its sum goes where that of a row of x would
+        for (int c = 0; c < 4; c += 2) {
+          Sum& to = slot[(lane % 4 / 2 - lane % 4 * 2) * PITCH + c * 4];
+          Sum sum = sums[0][0][c];
+          sum += __uint_as_float(__shfl_sync(~0u, __float_as_uint(sum), lane ^ 1));
+          if (lane % 2 || lane % 4 / 2 >= m_rows) continue;
+          if (odd)
+            sum = plain_sum<BITS>(task, first_row + row, lane / 4 + c * 4, lane % 4 / 2, first_unit, units);
+          to = sum;
+        }
+      } else
       // c: row lane / 4 + 8 (c / 2) of W, row 8 t + 2 (lane % 4) + c % 2 of x
 #pragma unroll
       for (int t = 0; t < TILES; t++)
@@ -293,55 +315,13 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
           Sum& to = slot[(8 * t + c % 2) * PITCH + c / 2 * 8];
           Sum sum = sums[0][t][c];
 #pragma unroll
-          for (int chain = 1; chain < CHAINS; chain++) sum += sums[chain][t][c];
+          for (int chain = 1; chain < FINAL; chain++) sum += sums[chain][t][c];
           to = sum;
         }
       clear();
-      unit = 0, row += warps_n, slot += warps_n * slot_step;
+      unit = 0, row += warps_n, slot += warps_n * outputs.slot_step;
     }
   }
 
-  float* const scales = reinterpret_cast<float*>(memory + Places::SCALES);
-  if constexpr (!GROUPED)
-    for (int j = thread; j < width; j += threads)
-      scales[j] = number_of(j == thread ? my_scale : scale_of(j), task.scale_type);
-  __syncthreads();
-  auto sum_at = [&](int m, int j) { return slots + j / 16 * slot_step + m * PITCH + j % 16; };
-  const int active = min(warps_k, max(0, task.warps_all - rank * warps_k));
-  auto sum_here = [&](int m, int j) {
-    const Sum* const from = sum_at(m, j);
-    Sum sum = 0;
-#pragma unroll 4
-    for (int i = 0; i < active; i++) sum += from[i * slot_words];
-    return sum;
-  };
-  if (ranks > 1) {
-#pragma unroll 1
-    for (int o = thread; o < outputs; o += threads) {
-      const int m = token_of(o), j = place_of(o, m);
-      if (j < width) *sum_at(m, j) = sum_here(m, j);
-    }
-    cluster_arrive(), cluster_wait();
-  }
-#pragma unroll 1
-  for (int o = my_output; o < outputs; o += ranks * threads) {
-    const bool first = o == my_output;
-    const int m = first ? my_m : token_of(o), j = place_of(o, m), n = first_row * 16 + j;
-    if (j >= width || n >= task.n) continue;
-    const Addend raw = first ? my_addend : addend(m, j);
-    if (floats) x_scale = rows_scale[m];
-    else if (!first && task.x_scale) x_scale = task.x_scale[m];
-    Sum sum = 0;
-    if (ranks == 1) sum = sum_here(m, j);
-    else
-#pragma unroll 4
-      for (int i = 0; i < ranks; i++)
-        sum += from_bits<Sum>(word_of(shared_address(sum_at(m, j)), i + which * ranks));
-    const float scale = GROUPED ? 1.f : scales[j];
-    const float more = number_of(raw.bias, task.bias_type) + number_of(raw.residual, task.residual_type);
-    const float value = static_cast<float>(sum) * task.factor * scale * x_scale + more;
-    put_number(task.y, static_cast<int64_t>(m) * task.n + n, task.y_type, value);
-  }
-  // nobody leaves while its sums are read
-  if (ranks > 1) cluster_arrive(), cluster_wait();
+  outputs.finish(which * ranks);
 }

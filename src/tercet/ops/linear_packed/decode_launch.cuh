@@ -2,13 +2,14 @@
 #pragma once
 #include "decode.cuh"
 
-// bytes: of x, a row and unit; of sums of x, a unit; of a warp's scales of groups
-static Places places_of(const Task& task, const Launch& how, int x_bytes, int sum_bytes, int scale_bytes) {
+// bytes: of x, a row and unit; of what lies beside x, a unit; of a warp's scales of groups
+static Places places_of(const Task& task, const Launch& how, int x_rows, int x_bytes, int sum_bytes,
+                        int scale_bytes) {
   Places at;
   const int rows = task.rows_most, units = how.warps_k * task.warp_units;
   at.row_stride = units * x_bytes + 16;
   at.x = Places::SCALES + (rows * 64 + 127) / 128 * 128;
-  at.slots = at.x + task.m * at.row_stride;
+  at.slots = at.x + task.m * x_rows * at.row_stride;
   at.x_sums = at.slots + rows * how.warps_k * task.m * Places::SLOT_PITCH * 4;
   at.scales = at.x_sums + units * sum_bytes;
   at.end = at.scales + how.warps_k * how.warps_n * scale_bytes;
@@ -20,7 +21,7 @@ static int launch(Task task, const Launch& how, cudaStream_t stream) {
   auto kernel = decode<BITS, TILES, X, SCALES>;
   using P = Pace<BITS, TILES, X, SCALES>;
   const Places places = task.places =
-      places_of(task, how, P::U::BYTES, P::SUM_BYTES, P::SCALE_BYTES);
+      places_of(task, how, P::X_ROWS, P::U::BYTES, P::SUM_BYTES, P::SCALE_BYTES);
   constexpr int MOST_DEVICES = 64;
   static int allowed[MOST_DEVICES] = {};
   int device = 0;
@@ -72,6 +73,8 @@ static int with_scales(const Task& task, const Launch& how, cudaStream_t stream)
 
 template <int BITS, class X>
 static int with_tiles(const Task& task, const Launch& how, cudaStream_t stream) {
+  if constexpr (sizeof(X) == 2)
+    if (how.digits) return launch<BITS, 1, Digits<X>, OF_ROWS>(task, how, stream);
   if (task.m <= 8) return with_scales<BITS, 1, X>(task, how, stream);
   if (task.m <= 16) return with_scales<BITS, 2, X>(task, how, stream);
   return cudaErrorInvalidValue;

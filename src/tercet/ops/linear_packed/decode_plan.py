@@ -13,6 +13,11 @@ PIECE_UNITS = 4  # of a row-block
 # the longest rows of 16-bit floats of which 16 fit the shared memory of eight blocks
 MOST_COLUMNS = 53248
 _SLOT_PITCH = 20
+_DIGITS = 4
+# tokens whose digits are at most the rows of x that one mma takes
+DIGIT_TOKENS = _TILE // _DIGITS
+# row-blocks of a multiprocessor from which making digits of x costs less than it saves
+_ROWS_FOR_DIGITS = 3
 _SHARED = 227 * 1024
 _MOST_WARPS = 16
 _UNIT_BYTES, _PIECES = 512, 2  # of codes; pieces that a warp has under way
@@ -55,18 +60,31 @@ class Needs:
     """Bytes of shared memory that a product takes.
 
     Attributes:
-        x: of a unit, for one row of x.
-        sums: of a unit, for the sums of x that zero points need.
+        x: of a unit, for one row of x, as it is multiplied.
+        rows: that a row of x is multiplied as: its digits.
+        sums: of a unit, for the sums of x that zero points need, or the steps of digits.
         scales: of a warp, for scales and zero points of groups.
     """
 
     x: int
+    rows: int = 1
     sums: int = 0
     scales: int = 0
 
 
+def in_digits(m: int, row_blocks: int, processors: int) -> bool:
+    """Whether 16-bit floats are multiplied as int8 digits, where W has one scale a row."""
+    return m <= DIGIT_TOKENS and row_blocks >= _ROWS_FOR_DIGITS * processors
+
+
 def needs_of(
-    m: int, bits: int, x_bytes: int, groups: int = 1, group_steps: int = 1, zeros: bool = False
+    m: int,
+    bits: int,
+    x_bytes: int,
+    groups: int = 1,
+    group_steps: int = 1,
+    zeros: bool = False,
+    digits: bool = False,
 ) -> Needs:
     """What such a product needs; the same arithmetic as `Pace` in decode.cuh.
 
@@ -77,7 +95,10 @@ def needs_of(
         groups: scales a row of W.
         group_steps: columns a scale, where there are several, over 32; a power of two.
         zeros: whether each has a zero point.
+        digits: whether 16-bit floats are multiplied as int8 digits; then x_bytes is 1.
     """
+    if digits:
+        return Needs(x=256 // bits, rows=_DIGITS, sums=2 * 4 // PIECE_UNITS)
     steps, tiles = 8 // bits, -(-m // _TILE)
     runs = steps if zeros or group_steps < steps else 1
     scales = PIECE_UNITS * runs * _ROWS * 4 if groups > 1 or zeros else 0
@@ -92,7 +113,7 @@ def shared_bytes(m: int, row_blocks: int, units: int, plan: Plan, needs: Needs) 
     """Shared memory of a block; the same arithmetic as `places_of` in decode_launch.cuh."""
     rows = -(-row_blocks // plan.clusters)
     here = plan.warps_k * plan.warp_units(units)
-    x = m * (here * needs.x + 16) + here * needs.sums
+    x = m * needs.rows * (here * needs.x + 16) + here * needs.sums
     slots = rows * plan.warps_k * m * _SLOT_PITCH * 4
     return 128 + -(-rows * 64 // 128) * 128 + x + slots + plan.warps_k * plan.warps_n * needs.scales
 
@@ -114,7 +135,7 @@ def plan_for(
     """
     pieces = -(-units // PIECE_UNITS)
     weights = row_blocks * units * _UNIT_BYTES
-    x = m * units * needs.x
+    x = m * needs.rows * units * needs.x
     most_x = max(_SMALL_X, min(_MOST_SENT, weights // processors // _PART_OF_WEIGHTS))
     if sent:
         most_x = _MOST_SENT

@@ -41,6 +41,7 @@ struct Task {
 // split its part of K, warps z take row-blocks in turn.
 struct Launch {
   int bits, clusters, ranks, warps_k, warps_n, sharing;
+  int digits;  // whether floats are multiplied as int8 digits: up to two tokens, one scale a row
 };
 
 // what scales belong to: whole rows of W; groups of whole units of columns; smaller groups; or groups

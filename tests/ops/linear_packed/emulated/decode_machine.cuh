@@ -19,6 +19,7 @@
 #include <vector>
 
 #define __launch_bounds__(...)
+#define __noinline__
 using std::max;
 using std::min;
 
@@ -197,6 +198,16 @@ cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(Wanted...), 
 
 inline void __syncwarp() { emulated::meet_warp(); }
 inline void __syncthreads() { emulated::meet(emulated::blocks[emulated::block()], threads_of_block()); }
+inline int __syncthreads_or(int value) {
+  static int any[emulated::MOST_BLOCKS];
+  any[emulated::block()] = 0;
+  __syncthreads();
+  any[emulated::block()] |= value;
+  __syncthreads();
+  const int found = any[emulated::block()];
+  __syncthreads();
+  return found;
+}
 inline int __shfl_sync(unsigned, int value, int lane) {
   uint32_t word = value, from = 0;
   emulated::exchange(&word, 1, [&](uint32_t (*of)[8]) { from = of[lane][0]; });
@@ -212,6 +223,7 @@ inline uint32_t __reduce_max_sync(unsigned, uint32_t value) {
 inline void atomicMax(uint32_t* at, uint32_t value) { *at = max(*at, value); }
 inline float __uint_as_float(uint32_t bits) { return emulated::as_float(bits); }
 inline uint32_t __float_as_uint(float value) { return emulated::as_bits(value); }
+inline int __float2int_rn(float value) { return static_cast<int>(std::lrint(value)); }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __frcp_rn(float a) { return 1.f / a; }
 inline float __fmul_rn(float a, float b) { return a * b; }
@@ -255,6 +267,11 @@ inline uint32_t word_of(uint32_t shared, int rank) {
   uint32_t word;
   std::memcpy(&word, emulated::memories[rank] + shared, 4);
   return word;
+}
+inline uint4 four_of(uint32_t shared, int rank) {
+  uint4 four;
+  std::memcpy(&four, emulated::memories[rank] + shared, sizeof four);
+  return four;
 }
 inline void expect(uint32_t barrier, int bytes) {
   emulated::Parcels& own = emulated::parcels[emulated::block()];
@@ -326,5 +343,10 @@ inline void put_number(void* p, int64_t i, int type, float value) {
   if (type == 0) static_cast<float*>(p)[i] = value;
   if (type == 1) static_cast<__half*>(p)[i] = __float2half_rn(value);
   if (type == 2) static_cast<__nv_bfloat16*>(p)[i] = __float2bfloat16_rn(value);
+}
+inline void put_four(void* p, int64_t i, int type, const float (&v)[4]) {
+  if ((reinterpret_cast<uint64_t>(p) + i * (type == 0 ? 4 : 2)) % (type == 0 ? 16 : 8))
+    return emulated::fail("four outputs that do not lie together");
+  for (int j = 0; j < 4; j++) put_number(p, i + j, type, v[j]);
 }
 inline int bytes_of(int type) { return type == 0 ? 4 : 2; }
