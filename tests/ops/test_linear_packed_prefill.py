@@ -125,6 +125,9 @@ def test_what_it_cannot_take_is_refused_in_words(
         ("int4-g64", torch.bfloat16, None),
         ("int2-g64-hqq", torch.bfloat16, "takes element ternary"),
         ("int8-channel", torch.bfloat16, "takes element ternary"),
+        ("fp8_e4m3", torch.bfloat16, None),
+        ("fp8_e4m3-b128x128", torch.float8_e4m3fn, None),
+        ("ternary", torch.float8_e4m3fn, None),
     ],
 )
 def test_what_16_bit_activations_are_taken_with(

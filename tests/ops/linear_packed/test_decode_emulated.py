@@ -7,6 +7,7 @@ import ctypes
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,21 +42,26 @@ FITTING = [
 ]
 
 
+Library = Callable[..., ctypes.CDLL]
+
+
 @pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[torch.dtype, ctypes.CDLL]:
+def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     folder = tmp_path_factory.mktemp("decode")
     sources = (*SOURCES.glob("decode*.cuh"), *SOURCES.glob("decode*.cu"))
-    for source in (*sources, INCLUDE / "decode_unit.cuh"):
+    for source in (*sources, INCLUDE / "decode_unit.cuh", INCLUDE / "decode_fp8.cuh"):
         text = source.read_text()
         if source.name == "decode.cuh":
             assert SHARED in text
             text = text.replace(SHARED, "unsigned char* const memory = emulated::memory();")
         (folder / source.name).write_text(text + (SIZES if source.suffix == ".cu" else ""))
     shutil.copy(Path(__file__).parent / "emulated" / "decode_machine.cuh", folder)
-    return {
-        dtype: _built(folder / f"decode_{str(dtype)[6:]}.cu")
-        for dtype in (torch.int8, torch.bfloat16, torch.float16)
-    }
+
+    @cache
+    def library(x_dtype: torch.dtype, element: str = "") -> ctypes.CDLL:
+        return _built(folder / cuda_decode.LIBRARIES[x_dtype, element].name)
+
+    return library
 
 
 def _built(source: Path) -> ctypes.CDLL:
@@ -72,18 +78,18 @@ def _built(source: Path) -> ctypes.CDLL:
 
 
 @pytest.fixture
-def emulated(libraries: dict[torch.dtype, ctypes.CDLL], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_decode, "library", libraries.__getitem__)
+def emulated(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_decode, "library", library)
     monkeypatch.setattr(cuda_decode, "stream", lambda: 0)
     monkeypatch.setattr(cuda_decode, "quantize_rows", quantize)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 
 
 @needs_nvcc
-def test_structures_are_as_long_as_in_c(libraries: dict[torch.dtype, ctypes.CDLL]) -> None:
-    for library in libraries.values():
-        assert library.task_bytes() == ctypes.sizeof(cuda_decode.Task)
-        assert library.launch_bytes() == ctypes.sizeof(cuda_decode.Launch)
+def test_structures_are_as_long_as_in_c(library: Library) -> None:
+    found = library(torch.int8)
+    assert found.task_bytes() == ctypes.sizeof(cuda_decode.Task)
+    assert found.launch_bytes() == ctypes.sizeof(cuda_decode.Launch)
 
 
 @needs_nvcc

@@ -13,6 +13,9 @@ constexpr int MOST_SHARED = 227 * 1024 - 64, HALF_SHARED = 113 * 1024 - 64;
 // numbers as C++ and Python name them to each other; x is of any but float32
 constexpr int FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2, INT8 = 3;
 
+// What codes are: integers of so many bits, or 8-bit floats: their bits, and which.
+constexpr int E4M3 = 0x108, E5M2 = 0x208;
+
 template <int X>
 struct SumOf {
   using Type = float;
@@ -22,14 +25,14 @@ struct SumOf<INT8> {
   using Type = int;
 };
 
-// x of type X times W of BITS a code. TEAMS * MB * 64 rows by T tokens. The blocks of a cluster have rows
+// x of type X times W of such codes. TEAMS * MB * 64 rows by T tokens. The blocks of a cluster have rows
 // of their own, CLUSTER of them, and share the tokens; or they have the same tile and split its
 // columns, SPLIT of them. TEAMS groups of four warps multiply. RESIDENT blocks have room on a multiprocessor. TABLE bytes of
 // shared memory are the kernel's own.
-template <int X_, int BITS_, int GROUP_, int MB_, int T_, int CLUSTER_, int SPLIT_ = 1,
+template <int X_, int CODE_, int GROUP_, int MB_, int T_, int CLUSTER_, int SPLIT_ = 1,
           int RESIDENT_ = 1, int TEAMS_ = 2, int TABLE = 0>
 struct Shape {
-  static constexpr int X = X_, BITS = BITS_, GROUP = GROUP_, MB = MB_, T = T_;
+  static constexpr int X = X_, CODE = CODE_, BITS = CODE & 0xff, GROUP = GROUP_, MB = MB_, T = T_;
   static constexpr int CLUSTER = CLUSTER_, SPLIT = SPLIT_, BLOCKS = CLUSTER * SPLIT;
   static constexpr int RESIDENT = RESIDENT_, TEAMS = TEAMS_;
   static constexpr int WARPS = 4 * TEAMS, THREADS = GROUP_THREADS * (TEAMS + 1);
@@ -39,7 +42,7 @@ struct Shape {
   static_assert(T % (16 * SPLIT) == 0);
   using Sum = typename SumOf<X>::Type;
   // what a block writes in the end
-  using Own = Shape<X, BITS, GROUP, MB, T / SPLIT, CLUSTER, 1, RESIDENT, TEAMS, TABLE>;
+  using Own = Shape<X, CODE, GROUP, MB, T / SPLIT, CLUSTER, 1, RESIDENT, TEAMS, TABLE>;
   static constexpr int X_SIZE = X == INT8 ? 1 : 2;  // bytes, and products, 32 columns
   // of a code as it is multiplied: at the top of its byte, or 2.0 for 1 in 2 bits
   static constexpr float UNIT = X == INT8 ? 1.f / (1 << (8 - BITS)) : BITS == 2 ? 0.5f : 1.f;

@@ -20,6 +20,7 @@ from tercet.ops.linear_packed.cuda_wgmma_plan import Plan, best_plan
 SOURCES = ("prefill_2.cu", "prefill_4.cu", "prefill_8.cu")
 _FOLDER = Path(__file__).parent
 _NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+_FLOAT_ELEMENTS = ("fp8_e4m3", "fp8_e5m2")
 _HOPPER = (9, 0)
 _P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 
@@ -34,10 +35,13 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
 
 
 @cache
-def library_of(bits: int, x_dtype: torch.dtype = torch.int8) -> ctypes.CDLL:
-    """The library of such codes and x. BuildError where it cannot be built."""
+def library_of(codes: int | str, x_dtype: torch.dtype = torch.int8) -> ctypes.CDLL:
+    """The library of such codes (bits of integers, or fp8_e4m3 or fp8_e5m2) and x.
+
+    BuildError where it cannot be built.
+    """
     kind = "" if x_dtype == torch.int8 else f"_{str(x_dtype)[6:]}"
-    return declare(build_cuda(_FOLDER / f"prefill_{bits}{kind}.cu"))
+    return declare(build_cuda(_FOLDER / f"prefill_{codes}{kind}.cu"))
 
 
 def build(x_dtype: torch.dtype = torch.int8) -> None:
@@ -71,6 +75,7 @@ def forward(
         codes,
         scale,
         bits=layout.bits,
+        element=layout.element.name,
         group=layout.group if layout.groups > 1 else 0,
         rows=rows,
         dtype=out_dtype,
@@ -88,6 +93,7 @@ def product(
     w_scale: Tensor,
     *,
     bits: int,
+    element: str = "",
     group: int = 0,
     rows: int,
     dtype: torch.dtype,
@@ -105,7 +111,8 @@ def product(
         x_scale: float32 [M]; None is of ones.
         codes: int32 [ceil(N / 16), units, 32, 4] in the layout `fragments`.
         w_scale: float32, float16 or bfloat16 [ceil(N / 16), G, 16]; G = 1, or ceil(K / group).
-        bits: 2, 4 or 8 a code; with 16-bit x 2 or 4, 2 bits being ternary.
+        bits: 2, 4 or 8 a code; with 16-bit x 2 bits are ternary, and 8 are floats.
+        element: of the codes; all but fp8_e4m3 and fp8_e5m2 are taken as integers.
         group: 0, or 64 or 128 columns a scale.
         rows: N.
         dtype: of y: float32, float16 or bfloat16.
@@ -132,7 +139,7 @@ def product(
     if plan.tiles > plan.whole:
         work = torch.empty(plan.sums + plan.arrivals, dtype=torch.int32, device=x.device)
         sums, arrivals = work.data_ptr(), work[plan.sums :].data_ptr()
-    library = library or library_of(bits, x.dtype)
+    library = library or library_of(element if element in _FLOAT_ELEMENTS else bits, x.dtype)
     status = library.tercet_linear_prefill(
         group, plan.shape, x.data_ptr(), x.stride(0) * size,
         x_scale.data_ptr() if x_scale is not None else None, codes.data_ptr(),
