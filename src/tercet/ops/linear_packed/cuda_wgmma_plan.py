@@ -13,6 +13,15 @@ _BYTES_A_US = 4.1e6
 _CUT_US = 10.0  # counters set to zero, sums written, others' waited for
 _PART_US = 4.6e-5  # a sum of another's part
 _SCALING_US = 0.4e-3  # a sum and group of scales
+# More of a stage where 16-bit x meets 8-bit codes, by rows and tokens: two lanes read each word of
+# those, and convert it. Cutting tiles did not pay there.
+_WIDENING_US = {
+    (256, 128): 0.08,
+    (128, 128): 0.07,
+    (256, 64): 0.21,
+    (128, 64): 0.04,
+    (256, 32): 0.12,
+}
 # 32 clusters of four blocks ran in two rounds on 132 multiprocessors, 24 in one
 _FOURS = 0.73
 
