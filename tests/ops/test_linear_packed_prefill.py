@@ -57,6 +57,16 @@ def test_many_tokens_take_the_largest_tiles_and_few_tokens_narrow_ones() -> None
     assert TILES[best_plan(17, 14336, 4096, 2, 0, PROCESSORS).shape].tokens <= 64
 
 
+def test_wide_codes_against_wide_x_are_never_cut_and_take_low_tiles_for_few_tokens() -> None:
+    """They were slower cut, and in tiles of 256 rows and 64 tokens that four blocks split."""
+    for m, n, k in SIZES:
+        found = tuple(plans(m, n, k, 8, 0, PROCESSORS, "float16"))
+        narrow = {(plan.shape, plan.whole): plan.us for plan in plans(m, n, k, 8, 0, PROCESSORS)}
+        assert all(plan.whole == plan.tiles for plan in found)
+        assert all(plan.us > narrow.get((plan.shape, plan.whole), 0.0) for plan in found)
+    assert TILES[best_plan(64, 4096, 4096, 8, 0, PROCESSORS, "float16").shape].rows == 128
+
+
 def test_few_tiles_split_their_columns_among_the_multiprocessors() -> None:
     plan = best_plan(256, 4096, 14336, 2, 0, PROCESSORS)
     assert TILES[plan.shape].split > 1

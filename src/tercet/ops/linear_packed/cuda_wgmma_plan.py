@@ -21,6 +21,7 @@ _WIDENING_US = {
     (256, 64): 0.21,
     (128, 64): 0.04,
     (256, 32): 0.12,
+    (128, 32): 0.06,
 }
 # 32 clusters of four blocks ran in two rounds on 132 multiprocessors, 24 in one
 _FOURS = 0.73
@@ -133,7 +134,9 @@ def plans(
             if tiles > clusters or depth < 2 * tile.split:
                 continue
             clusters = tiles
-        for whole, part, us in _dealt(tile, tiles, clusters, depth, group, 1 if x == "int8" else 2):
+        more = 0.0 if x == "int8" or bits < 8 else _WIDENING_US[tile.rows, tile.tokens]
+        work = Work(group=group, x_bytes=1 if x == "int8" else 2, more_us=more)
+        for whole, part, us in _dealt(tile, tiles, clusters, depth, work):
             yield Plan(
                 shape=shape,
                 clusters=clusters,
@@ -147,25 +150,40 @@ def plans(
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a stage takes beside its tile.
+
+    Attributes:
+        group: 0, or columns a scale.
+        x_bytes: of an element of x.
+        more_us: of a stage, for wide codes.
+    """
+
+    group: int
+    x_bytes: int
+    more_us: float
+
+
 def _dealt(
-    tile: Tile, tiles: int, clusters: int, depth: int, group: int, x_bytes: int
+    tile: Tile, tiles: int, clusters: int, depth: int, work: Work
 ) -> Iterator[tuple[int, int, float]]:
     """(whole, part, time of the products): nothing cut, or the last round, or the last two."""
-    each = _tile_us(tile, -(-depth // tile.split), group, x_bytes)
+    each = _tile_us(tile, -(-depth // tile.split), work)
     rounds = tiles // clusters
     yield tiles, 1, -(-tiles // clusters) * each
-    if group or tile.split > 1 or tiles % clusters == 0:
+    if work.group or work.more_us or tile.split > 1 or tiles % clusters == 0:
         return
     for whole in {rounds, rounds - 1} - {0, -1}:
         part = max(-(-(tiles - whole * clusters) * depth // clusters), min(4, depth))
         cut = _CUT_US + (depth / part + 1) * tile.rows * tile.tokens * _PART_US
-        yield whole * clusters, part, whole * each + _tile_us(tile, part, 0, x_bytes) + cut
+        yield whole * clusters, part, whole * each + _tile_us(tile, part, work) + cut
 
 
-def _tile_us(tile: Tile, stages: int, group: int, x_bytes: int) -> float:
+def _tile_us(tile: Tile, stages: int, work: Work) -> float:
     """Of so many stages and the result; scales of groups stop the tensor cores for a while."""
-    scaling = tile.rows * tile.tokens * _SCALING_US / group if group else 0.0
-    stage = tile.stage_us * x_bytes + scaling
+    scaling = tile.rows * tile.tokens * _SCALING_US / work.group if work.group else 0.0
+    stage = tile.stage_us * work.x_bytes + work.more_us + scaling
     return stages * stage + tile.result_us
 
 
