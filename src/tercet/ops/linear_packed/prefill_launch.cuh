@@ -74,8 +74,9 @@ int launch(const Call& call, Plan plan, const Result& result, const Parts& parts
   return cudaLaunchKernelEx(&config, kernel, x_map, w_map, scale_map, y_map, plan, result, parts);
 }
 
-// MB, T, CLUSTER, SPLIT, RESIDENT, TEAMS; cuda_wgmma_plan.py knows them by their index. Where scales are of groups,
-// every register that sums take is taken twice, and the order of sums matters: only some exist.
+// MB, T, CLUSTER, SPLIT, TEAMS; cuda_wgmma_plan.py knows them by their index. Where scales are of
+// groups, every register that sums take is taken twice, and the order of sums matters: only some
+// exist.
 template <int X, int BITS, int GROUP>
 int launch_shape(int shape, const Call& call, const Plan& plan, const Result& result,
                  const Parts& parts, void* stream) {
@@ -101,10 +102,10 @@ int launch_shape(int shape, const Call& call, const Plan& plan, const Result& re
       case 2: SHAPE(1, 256, 1);
       case 3: SHAPE(1, 256, 2);
       case 14: SHAPE(2, 176, 1);
-      case 15: SHAPE(1, 128, 1, 1, 1, 3);
+      case 15: SHAPE(1, 128, 1, 1, 3);
     }
   if constexpr (GROUP == 0 && X != INT8) switch (shape) {
-      case 16: SHAPE(1, 128, 1, 1, 1, 4);
+      case 16: SHAPE(1, 128, 1, 1, 4);
     }
 #undef SHAPE
   return cudaErrorInvalidValue;
