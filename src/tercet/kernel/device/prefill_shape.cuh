@@ -6,9 +6,7 @@
 
 constexpr int GROUP_THREADS = 128;
 constexpr int DEPTH = 128;                    // columns a stage
-// dynamic memory of a block where a multiprocessor has one, and where it has two; a few bytes more
-// are static
-constexpr int MOST_SHARED = 227 * 1024 - 64, HALF_SHARED = 113 * 1024 - 64;
+constexpr int MOST_SHARED = 227 * 1024 - 64;  // dynamic; a few bytes are static
 
 // numbers as C++ and Python name them to each other; x is of any but float32
 constexpr int FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2, INT8 = 3;
@@ -27,22 +25,21 @@ struct SumOf<INT8> {
 
 // x of type X times W of such codes. TEAMS * MB * 64 rows by T tokens. The blocks of a cluster have rows
 // of their own, CLUSTER of them, and share the tokens; or they have the same tile and split its
-// columns, SPLIT of them. TEAMS groups of four warps multiply. RESIDENT blocks have room on a multiprocessor. TABLE bytes of
-// shared memory are the kernel's own.
+// columns, SPLIT of them. TEAMS groups of four warps multiply. TABLE bytes of shared memory are the kernel's own.
 template <int X_, int CODE_, int GROUP_, int MB_, int T_, int CLUSTER_, int SPLIT_ = 1,
-          int RESIDENT_ = 1, int TEAMS_ = 2, int TABLE = 0>
+          int TEAMS_ = 2, int TABLE = 0>
 struct Shape {
   static constexpr int X = X_, CODE = CODE_, BITS = CODE & 0xff, GROUP = GROUP_, MB = MB_, T = T_;
   static constexpr int CLUSTER = CLUSTER_, SPLIT = SPLIT_, BLOCKS = CLUSTER * SPLIT;
-  static constexpr int RESIDENT = RESIDENT_, TEAMS = TEAMS_;
+  static constexpr int TEAMS = TEAMS_;
   static constexpr int WARPS = 4 * TEAMS, THREADS = GROUP_THREADS * (TEAMS + 1);
   // registers of a thread that multiplies
-  static constexpr int REGISTERS = (65536 / RESIDENT / THREADS / 8 * 8 * (TEAMS + 1) - 24) / TEAMS / 8 * 8;
+  static constexpr int REGISTERS = (65536 / THREADS / 8 * 8 * (TEAMS + 1) - 24) / TEAMS / 8 * 8;
   static_assert(CLUSTER == 1 || SPLIT == 1);
   static_assert(T % (16 * SPLIT) == 0);
   using Sum = typename SumOf<X>::Type;
   // what a block writes in the end
-  using Own = Shape<X, CODE, GROUP, MB, T / SPLIT, CLUSTER, 1, RESIDENT, TEAMS, TABLE>;
+  using Own = Shape<X, CODE, GROUP, MB, T / SPLIT, CLUSTER, 1, TEAMS, TABLE>;
   static constexpr int X_SIZE = X == INT8 ? 1 : 2;  // bytes, and products, 32 columns
   // of a code as it is multiplied: at the top of its byte, or 2.0 for 1 in 2 bits
   static constexpr float UNIT = X == INT8 ? 1.f / (1 << (8 - BITS)) : BITS == 2 ? 0.5f : 1.f;
@@ -59,10 +56,9 @@ struct Shape {
   static constexpr int WARP_BYTES = 2 * TURN_BYTES > WIDE_BYTES ? 2 * TURN_BYTES : WIDE_BYTES;
   // the ring: as deep as there is room, 1 KiB being left for its barriers and for alignment each
   static constexpr int MEETING_BYTES = (SPLIT - 1) * (MB * T / SPLIT / 2) * 4 * TEAMS * GROUP_THREADS;
-  static constexpr int MOST = RESIDENT == 1 ? MOST_SHARED : HALF_SHARED;
-  static constexpr int ROOM = MOST - 2048 - TABLE - WARPS * WARP_BYTES - MEETING_BYTES;
+  static constexpr int ROOM = MOST_SHARED - 2048 - TABLE - WARPS * WARP_BYTES - MEETING_BYTES;
   static constexpr int FIT = ROOM / STAGE_BYTES, STAGES = FIT < 16 ? FIT : 16;
-  static constexpr int BYTES = MOST - ROOM + STAGES * STAGE_BYTES;
+  static constexpr int BYTES = MOST_SHARED - ROOM + STAGES * STAGE_BYTES;
   // The first of two groups of warps keeps so many stages ahead of the second, so that one of them
   // feeds the tensor cores while the other turns sums into y. It pays where tiles follow each other
   // and take long; elsewhere it would only delay the end.

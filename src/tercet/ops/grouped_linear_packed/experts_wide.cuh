@@ -24,7 +24,7 @@
 constexpr int MOST_EXPERTS = 512, TABLE_BYTES = 2176;  // a number each, and the total
 
 template <int X, int BITS, int MB, int T, int TEAMS>
-using Wide = Shape<X, BITS, 0, MB, T, 1, 1, 1, TEAMS, TABLE_BYTES>;
+using Wide = Shape<X, BITS, 0, MB, T, 1, 1, TEAMS, TABLE_BYTES>;
 
 struct Tile {
   int expert, first, rows, part;  // first row of x, how many, which rows of W

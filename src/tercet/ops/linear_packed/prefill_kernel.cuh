@@ -130,7 +130,7 @@ __device__ void consume(const Ring& ring, Walk walk, const Plan& plan, const Res
 }
 
 template <class S>
-__global__ void __launch_bounds__(S::THREADS, S::RESIDENT)
+__global__ void __launch_bounds__(S::THREADS, 1)
     prefill(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
             const __grid_constant__ CUtensorMap scale_map,
             const __grid_constant__ CUtensorMap y_map, const Plan plan, const Result result,
