@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tercet.ops.grouped_linear_packed import cuda
+from tercet.ops.grouped_linear_packed import cuda, wide
 from tercet.ops.grouped_linear_packed.op import OP
 from tercet.ops.grouped_linear_packed.triton import token_tiles
 
@@ -69,3 +69,27 @@ def test_sums_are_products_times_a_power_of_two() -> None:
     assert cuda.factor(torch.int8, 4) == 1 / 16
     assert cuda.factor(torch.bfloat16, 2) == 0.5
     assert cuda.factor(torch.bfloat16, 4) == 1.0
+
+
+def test_experts_of_many_rows_have_tiles_that_hold_most_of_them() -> None:
+    found = {each: wide.tile_rows({"T": 128 * each, "E": 128}) for each in (5, 8, 16, 32, 64, 1000)}
+    assert found == {5: 32, 8: 32, 16: 32, 32: 48, 64: 64, 1000: 128}
+
+
+@pytest.mark.parametrize(
+    ("changed", "dtype", "taken"),
+    [
+        ({}, torch.bfloat16, True),
+        ({}, torch.float16, True),
+        ({}, torch.float32, False),
+        ({"T": 512}, torch.bfloat16, False),
+        ({"N": 1540}, torch.bfloat16, False),
+        ({"E": 513, "T": 5130}, torch.bfloat16, False),
+    ],
+)
+def test_which_calls_they_take(
+    monkeypatch: pytest.MonkeyPatch, changed: dict[str, int], dtype: torch.dtype, taken: bool
+) -> None:
+    monkeypatch.setattr(wide, "fits_this_gpu", lambda: True)
+    sizes = {"T": 4096, "E": 128, "N": 1536, "K": 2048} | changed
+    assert wide.takes(sizes, torch.empty(1, dtype=dtype)) is taken

@@ -57,6 +57,16 @@ def test_many_tokens_take_the_largest_tiles_and_few_tokens_narrow_ones() -> None
     assert TILES[best_plan(17, 14336, 4096, 2, 0, PROCESSORS).shape].tokens <= 64
 
 
+def test_wide_codes_against_wide_x_are_never_cut_and_take_low_tiles_for_few_tokens() -> None:
+    """They were slower cut, and in tiles of 256 rows and 64 tokens that four blocks split."""
+    for m, n, k in SIZES:
+        found = tuple(plans(m, n, k, 8, 0, PROCESSORS, "float16"))
+        narrow = {(plan.shape, plan.whole): plan.us for plan in plans(m, n, k, 8, 0, PROCESSORS)}
+        assert all(plan.whole == plan.tiles for plan in found)
+        assert all(plan.us > narrow.get((plan.shape, plan.whole), 0.0) for plan in found)
+    assert TILES[best_plan(64, 4096, 4096, 8, 0, PROCESSORS, "float16").shape].rows == 128
+
+
 def test_few_tiles_split_their_columns_among_the_multiprocessors() -> None:
     plan = best_plan(256, 4096, 14336, 2, 0, PROCESSORS)
     assert TILES[plan.shape].split > 1
@@ -88,7 +98,7 @@ def test_parts_of_cut_tiles_have_places_of_their_own(size: tuple[int, int, int])
                 assert slot not in slots
                 slots.add(slot)
         assert 2 * plan.clusters * tile.cluster * tile.rows * tile.tokens == plan.sums
-        assert (plan.tiles - plan.whole) * tile.cluster * 2 == plan.arrivals
+        assert (plan.tiles - plan.whole) * tile.cluster * tile.teams == plan.arrivals
 
 
 @pytest.mark.parametrize(
@@ -125,6 +135,9 @@ def test_what_it_cannot_take_is_refused_in_words(
         ("int4-g64", torch.bfloat16, None),
         ("int2-g64-hqq", torch.bfloat16, "takes element ternary"),
         ("int8-channel", torch.bfloat16, "takes element ternary"),
+        ("fp8_e4m3", torch.bfloat16, None),
+        ("fp8_e4m3-b128x128", torch.float8_e4m3fn, None),
+        ("ternary", torch.float8_e4m3fn, None),
     ],
 )
 def test_what_16_bit_activations_are_taken_with(
@@ -141,4 +154,5 @@ def test_what_16_bit_activations_are_taken_with(
 def test_between_them_they_name_every_source_once() -> None:
     folder = Path(cuda_wgmma.__file__).parent
     named = (*cuda_wgmma.SOURCES, *cuda_wgmma_float.SOURCES)
-    assert sorted(path.name for path in folder.glob("prefill_*.cu")) == sorted(named)
+    found = [path.name for path in folder.glob("*.cu") if not path.name.startswith("decode_")]
+    assert sorted(found) == sorted(named)

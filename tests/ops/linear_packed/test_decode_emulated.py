@@ -7,6 +7,7 @@ import ctypes
 import shutil
 import subprocess
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from tercet.formats import encode, fit, parse_scheme
 from tercet.kernel.contract import Case
 from tercet.kernel.cuda import INCLUDE, find_nvcc
 from tercet.kernel.device.row_codes import quantize
+from tercet.kernel.fragments import levels, pack_codes
 from tercet.kernel.packed_call import as_fragments
 from tercet.kernel.prepared import prepare
+from tercet.kernel.rows16 import layout_of
 from tercet.ops.linear_packed import cuda_decode
 from tercet.ops.linear_packed.decode_plan import Plan, needs_of, shared_bytes
 from tercet.ops.linear_packed.op import OP
@@ -41,21 +44,26 @@ FITTING = [
 ]
 
 
+Library = Callable[..., ctypes.CDLL]
+
+
 @pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[torch.dtype, ctypes.CDLL]:
+def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     folder = tmp_path_factory.mktemp("decode")
     sources = (*SOURCES.glob("decode*.cuh"), *SOURCES.glob("decode*.cu"))
-    for source in (*sources, INCLUDE / "decode_unit.cuh"):
+    for source in (*sources, INCLUDE / "decode_unit.cuh", INCLUDE / "decode_fp8.cuh"):
         text = source.read_text()
         if source.name == "decode.cuh":
             assert SHARED in text
             text = text.replace(SHARED, "unsigned char* const memory = emulated::memory();")
         (folder / source.name).write_text(text + (SIZES if source.suffix == ".cu" else ""))
     shutil.copy(Path(__file__).parent / "emulated" / "decode_machine.cuh", folder)
-    return {
-        dtype: _built(folder / f"decode_{str(dtype)[6:]}.cu")
-        for dtype in (torch.int8, torch.bfloat16, torch.float16)
-    }
+
+    @cache
+    def library(x_dtype: torch.dtype, element: str = "") -> ctypes.CDLL:
+        return _built(folder / cuda_decode.LIBRARIES[x_dtype, element].name)
+
+    return library
 
 
 def _built(source: Path) -> ctypes.CDLL:
@@ -72,18 +80,18 @@ def _built(source: Path) -> ctypes.CDLL:
 
 
 @pytest.fixture
-def emulated(libraries: dict[torch.dtype, ctypes.CDLL], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_decode, "library", libraries.__getitem__)
+def emulated(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_decode, "library", library)
     monkeypatch.setattr(cuda_decode, "stream", lambda: 0)
     monkeypatch.setattr(cuda_decode, "quantize_rows", quantize)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
 
 
 @needs_nvcc
-def test_structures_are_as_long_as_in_c(libraries: dict[torch.dtype, ctypes.CDLL]) -> None:
-    for library in libraries.values():
-        assert library.task_bytes() == ctypes.sizeof(cuda_decode.Task)
-        assert library.launch_bytes() == ctypes.sizeof(cuda_decode.Launch)
+def test_structures_are_as_long_as_in_c(library: Library) -> None:
+    found = library(torch.int8)
+    assert found.task_bytes() == ctypes.sizeof(cuda_decode.Task)
+    assert found.launch_bytes() == ctypes.sizeof(cuda_decode.Launch)
 
 
 @needs_nvcc
@@ -117,10 +125,10 @@ def _product(
     y = torch.full((m, n), torch.nan)
     cuda_decode.product(
         x, x_scale, weight.codes, weight.scale, y,
-        bits=weight.layout.bits, columns=k, group=weight.layout.group, zero=weight.zero, plan=plan,
-        digits=digits,
+        bits=weight.layout.bits, element=weight.layout.element.name, columns=k,
+        group=weight.layout.group, zero=weight.zero, plan=plan, digits=digits,
     )  # fmt: skip
-    return y, x.double() @ packed.dequantize(torch.float64).T
+    return y, x.float().double() @ packed.dequantize(torch.float64).T
 
 
 @needs_nvcc
@@ -139,6 +147,49 @@ def test_any_plan_gives_the_same_exact_sums(scheme: str, m: int) -> None:
         results.append(y)
     if "g32" not in scheme:
         assert all(torch.equal(results[0], other) for other in results[1:])
+
+
+@needs_nvcc
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("columns", [1190, 1200])
+@pytest.mark.parametrize(
+    ("scheme", "x"),
+    [
+        ("ternary-channel", torch.float8_e4m3fn),
+        ("int4-g32-asym", torch.float8_e4m3fn),
+        ("fp8_e4m3-b128x128", torch.float8_e4m3fn),
+        ("fp8_e4m3-channel", torch.int8),
+        ("fp8_e5m2-channel", torch.float16),
+        ("fp8_e4m3-channel", torch.bfloat16),
+    ],
+)
+def test_8_bit_floats_of_either_side(scheme: str, x: torch.dtype, columns: int) -> None:
+    """Of x that lies at 16 bytes and of x that does not, with more blocks and warps than one."""
+    drawn = torch.randn(9, columns, generator=torch.Generator().manual_seed(0)) * 20
+    one = torch.ones(9) if x.itemsize == 1 else None
+    for clusters, ranks, warps_k, warps_n in PLANS[2:4]:
+        plan = Plan(clusters=clusters, ranks=ranks, warps_k=warps_k, warps_n=warps_n)
+        y, exact = _product(9, 75, columns, scheme, lambda: (drawn.to(x), one), plan)
+        assert ((y - exact).abs() <= 2e-6 * exact.abs().max()).all()
+
+
+@needs_nvcc
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("element", ["fp8_e4m3", "fp8_e5m2"])
+def test_every_8_bit_float_is_multiplied_as_what_it_is(element: str, dtype: torch.dtype) -> None:
+    """Subnormal, largest, infinite and NaN weights, each alone in its row, against one: exactly."""
+    codes = torch.arange(256, dtype=torch.uint8)[:, None]
+    layout = layout_of(f"{element}-channel", 256, 1)
+    y, x = torch.zeros(1, 256), torch.ones(1, 1, dtype=dtype)
+    cuda_decode.product(
+        x, None, pack_codes(codes, layout), torch.ones(16, 1, 16), y,
+        bits=8, element=element, columns=1, group=1,
+        plan=Plan(clusters=2, ranks=1, warps_k=1, warps_n=1),
+    )  # fmt: skip
+    number = levels(layout).isfinite()
+    assert torch.equal(y[0, number], levels(layout)[number])
+    assert not y[0, ~number].isfinite().any()
 
 
 @needs_nvcc

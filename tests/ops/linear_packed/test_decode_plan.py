@@ -103,15 +103,13 @@ TAKEN = {"scheme": "ternary-g128", "activation": "int8", "layout": "fragments", 
     ("change", "sizes", "dtype", "reason"),
     [
         ({"scheme": "int2-g64-hqq"}, {}, torch.bfloat16, "takes element"),
-        ({"scheme": "fp8_e4m3"}, {}, torch.bfloat16, "takes element"),
         ({"scheme": "mxfp4"}, {}, torch.bfloat16, "takes element"),
         ({"scheme": "int4-g20-float32"}, {}, torch.bfloat16, "takes group"),
-        ({"activation": "fp8_e4m3"}, {}, torch.bfloat16, "takes activation"),
         ({"layout": "rows16"}, {}, torch.bfloat16, "takes layout"),
         ({}, {"M": 17}, torch.bfloat16, "takes M from 0 to 16"),
         ({}, {"K": 60000}, torch.bfloat16, "takes K from 0 to 53248"),
         ({}, {}, torch.float32, "the input is torch.float32"),
-        ({}, {}, torch.float8_e4m3fn, "the input is torch.float8_e4m3fn"),
+        ({}, {}, torch.float8_e5m2, "the input is torch.float8_e5m2"),
     ],
 )
 def test_refuses_what_it_cannot_do(
@@ -126,7 +124,10 @@ def test_refuses_what_it_cannot_do(
     assert reason in found.reason
 
 
-def test_zero_points_and_all_integer_elements_are_taken() -> None:
+def test_zero_points_all_integers_and_8_bit_floats_are_taken_with_any_codes_of_x() -> None:
     requirement = OP.implementation("cuda_decode").requirement
-    for scheme in ("ternary", "nonary", "int3", "int4-asym", "int4-hqq", "int8-g32-asym"):
-        assert requirement.unfit({"M": 1}, OP.traits(TAKEN | {"scheme": scheme})) is None
+    integers = ("ternary", "nonary", "int3", "int4-asym", "int4-hqq", "int8-g32-asym")
+    for scheme in (*integers, "fp8_e4m3", "fp8_e5m2", "fp8_e4m3-b128x128"):
+        for activation in ("none", "int8", "fp8_e4m3"):
+            call = TAKEN | {"scheme": scheme, "activation": activation}
+            assert requirement.unfit({"M": 1}, OP.traits(call)) is None

@@ -32,8 +32,9 @@ template <> struct Product<__nv_bfloat16> {
     __nv_bfloat162 value = __hsub2(*reinterpret_cast<__nv_bfloat162*>(&pair), offset);
     return *reinterpret_cast<uint32_t*>(&value);
   }
-  // two signed bytes of w (biased by 128) through float32: bfloat16 has too few digits for 256 + u
-  static __device__ __forceinline__ uint32_t bytes(uint32_t biased, bool odd) {
+  // two signed bytes of w, biased by 128, through float32: bfloat16 has too few digits for 256 + u
+  static __device__ __forceinline__ uint32_t bytes(uint32_t w, bool odd) {
+    const uint32_t biased = w ^ 0x80808080u;
     const float low = __uint_as_float(__byte_perm(biased, 0x4b000000u, odd ? 0x7651 : 0x7650));
     const float high = __uint_as_float(__byte_perm(biased, 0x4b000000u, odd ? 0x7653 : 0x7652));
     __nv_bfloat162 value = __floats2bfloat162_rn(low - 8388736.f, high - 8388736.f);
@@ -53,8 +54,8 @@ template <> struct Product<__half> {
     __half2 value = __hsub2(*reinterpret_cast<__half2*>(&pair), offset);
     return *reinterpret_cast<uint32_t*>(&value);
   }
-  static __device__ __forceinline__ uint32_t bytes(uint32_t biased, bool odd) {
-    const uint32_t pair = __byte_perm(biased, 0x64646464u, odd ? 0x4341 : 0x4240);
+  static __device__ __forceinline__ uint32_t bytes(uint32_t w, bool odd) {
+    const uint32_t pair = __byte_perm(w ^ 0x80808080u, 0x64646464u, odd ? 0x4341 : 0x4240);
     const __half2 offset = __float2half2_rn(1152.f);
     __half2 value = __hsub2(*reinterpret_cast<const __half2*>(&pair), offset);
     return *reinterpret_cast<uint32_t*>(&value);
@@ -79,7 +80,7 @@ __device__ __forceinline__ uint32_t two_floats(uint32_t w, int j, bool odd) {
   if constexpr (BITS == 4)
     return Product<X>::less_offset(((w >> (4 * j + (odd ? 8 : 0))) & 0x000f000fu) ^
                                    Product<X>::NIBBLE);
-  return Product<X>::bytes(w ^ 0x80808080u, odd);
+  return Product<X>::bytes(w, odd);
 }
 
 template <int BITS, int TILES, class X> struct Unit {

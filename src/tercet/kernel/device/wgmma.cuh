@@ -10,11 +10,16 @@
 
 namespace wgmma {
 
-// of rows of 128 bytes at a shared address that is a multiple of 1024; 32 bytes along K add 2
-__device__ inline uint64_t descriptor(uint32_t shared) {
-  constexpr uint64_t EIGHT_ROWS = 1024 >> 4, SWIZZLE_128 = 1;
-  return (shared & 0x3FFFF) >> 4 | 1ull << 16 | EIGHT_ROWS << 32 | SWIZZLE_128 << 62;
+// Of rows of 128 bytes at a shared address that is a multiple of 1024: the lower word of their
+// descriptor, to which 16 bytes along K or from row to row add 1.
+__device__ inline uint32_t place(uint32_t shared) { return (shared & 0x3FFFF) >> 4 | 1u << 16; }
+__device__ inline uint64_t described(uint32_t place) {
+  constexpr uint32_t EIGHT_ROWS = 1024 >> 4, SWIZZLE_128 = 1u << 30;
+  uint64_t both;
+  asm("mov.b64 %0, {%1, %2};" : "=l"(both) : "r"(place), "r"(EIGHT_ROWS | SWIZZLE_128));
+  return both;
 }
+__device__ inline uint64_t descriptor(uint32_t shared) { return described(place(shared)); }
 
 // before the first product, and after registers of A or D were written
 __device__ inline void fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -50,13 +55,17 @@ __device__ void product_bf16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t
   kind(d[i]), kind(d[i + 1]), kind(d[i + 2]), kind(d[i + 3]), kind(d[i + 4]), kind(d[i + 5]), \
       kind(d[i + 6]), kind(d[i + 7])
 #define D32(kind) EIGHT(kind, 0), EIGHT(kind, 8)
+#define D48(kind) D32(kind), EIGHT(kind, 16)
 #define D64(kind) D32(kind), EIGHT(kind, 16), EIGHT(kind, 24)
 #define D128(kind) D64(kind), EIGHT(kind, 32), EIGHT(kind, 40), EIGHT(kind, 48), EIGHT(kind, 56)
 #define D160(kind) D128(kind), EIGHT(kind, 64), EIGHT(kind, 72)
+#define D176(kind) D160(kind), EIGHT(kind, 80)
+#define D192(kind) D176(kind), EIGHT(kind, 88)
 #define D256(kind)                                                                              \
   D160(kind), EIGHT(kind, 80), EIGHT(kind, 88), EIGHT(kind, 96), EIGHT(kind, 104), \
       EIGHT(kind, 112), EIGHT(kind, 120)
 #define NAMES32 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
+#define NAMES48 NAMES32 ",%16,%17,%18,%19,%20,%21,%22,%23"
 #define NAMES64 NAMES32 \
   ",%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define NAMES128 NAMES64 \
@@ -64,6 +73,8 @@ __device__ void product_bf16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t
   ",%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
 #define NAMES160 NAMES128 \
   ",%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79"
+#define NAMES176 NAMES160 ",%80,%81,%82,%83,%84,%85,%86,%87"
+#define NAMES192 NAMES176 ",%88,%89,%90,%91,%92,%93,%94,%95"
 #define NAMES256 NAMES160 \
   ",%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95" \
   ",%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111" \
@@ -82,9 +93,12 @@ __device__ void product_bf16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t
   }
 #define PRODUCTS(function, Type, kind, types, tail)                                             \
   PRODUCT(function, Type, kind, 32, types, tail, "%16,%17,%18,%19", "%20", "%21") \
+  PRODUCT(function, Type, kind, 48, types, tail, "%24,%25,%26,%27", "%28", "%29") \
   PRODUCT(function, Type, kind, 64, types, tail, "%32,%33,%34,%35", "%36", "%37") \
   PRODUCT(function, Type, kind, 128, types, tail, "%64,%65,%66,%67", "%68", "%69") \
   PRODUCT(function, Type, kind, 160, types, tail, "%80,%81,%82,%83", "%84", "%85") \
+  PRODUCT(function, Type, kind, 176, types, tail, "%88,%89,%90,%91", "%92", "%93") \
+  PRODUCT(function, Type, kind, 192, types, tail, "%96,%97,%98,%99", "%100", "%101") \
   PRODUCT(function, Type, kind, 256, types, tail, "%128,%129,%130,%131", "%132", "%133")
 #define INTEGER(register) "+r"(register)
 #define FLOAT(register) "+f"(register)
@@ -95,14 +109,20 @@ PRODUCTS(product_bf16, float, FLOAT, "k16.f32.bf16.bf16", ", 1, 1, 0")
 
 #undef EIGHT
 #undef D32
+#undef D48
 #undef D64
 #undef D128
 #undef D160
+#undef D176
+#undef D192
 #undef D256
 #undef NAMES32
+#undef NAMES48
 #undef NAMES64
 #undef NAMES128
 #undef NAMES160
+#undef NAMES176
+#undef NAMES192
 #undef NAMES256
 #undef PRODUCT
 #undef PRODUCTS

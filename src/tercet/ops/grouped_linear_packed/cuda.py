@@ -1,4 +1,4 @@
-"""grouped_linear_packed in CUDA C++ for Hopper, int8 activations: experts_launch.cuh.
+"""grouped_linear_packed in CUDA C++ for Hopper, int8 activations: experts_launch.cuh, wide.py.
 
 Its `forward` takes bfloat16 too, for cuda_float. What copies of 16 bytes do not take, and what has
 no rows, is computed by triton.py.
@@ -20,34 +20,16 @@ from tercet.kernel.launch import as_rows, multiprocessors
 from tercet.kernel.native import NUMBERS
 from tercet.kernel.rows16 import layout_of
 from tercet.kernel.stacked import expert_blocks
-from tercet.ops.grouped_linear_packed import triton
+from tercet.ops.grouped_linear_packed import triton, wide
 from tercet.ops.grouped_linear_packed.arguments import sizes_of
+from tercet.ops.grouped_linear_packed.task import Cut, Task
 
-SOURCES = ("experts_int8.cu",)
+SOURCES = ("experts_int8.cu", "experts_wide_int8.cu")
 # rows of an expert, on average: up to these for experts_few.cuh; from these on, tiles of 48
 _FEW, _MANY = 4, 26
 # of experts_few: bytes of x, and others; blocks of a multiprocessor; row-blocks of W of a block
 _FEW_X, _OUT, _RESIDENT, _PARTS = 64 * 1024, 4096, 5, (4, 8, 16, 24)
 _SHARED = 227 * 1024
-
-
-class Task(ctypes.Structure):
-    """Mirrors `struct Task` of experts_task.cuh, field by field."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("codes", "scale", "offsets", "x", "x_scale")),
-        *((name, ctypes.c_void_p) for name in ("row_weight", "bias", "y")),
-        ("x_pitch", ctypes.c_int64),
-        *((name, ctypes.c_int) for name in ("count", "experts", "n", "k", "blocks", "units")),
-        *((name, ctypes.c_int) for name in ("scale_type", "bias_type", "y_type")),
-        ("factor", ctypes.c_float),
-    )
-
-
-class Cut(ctypes.Structure):
-    """Mirrors `struct Cut` of experts_task.cuh."""
-
-    _fields_ = tuple((name, ctypes.c_int) for name in ("bits", "rows", "most_tiles", "part_blocks"))
 
 
 @cache
@@ -61,8 +43,15 @@ def library(x_dtype: torch.dtype) -> ctypes.CDLL:
 
 
 def build() -> None:
-    """Builds the library. BuildError where it cannot be built."""
-    library(torch.int8)
+    """Builds the libraries. BuildError where they cannot be built."""
+    build_for(torch.int8)
+
+
+def build_for(x_dtype: torch.dtype) -> None:
+    """Those of one type of x."""
+    library(x_dtype)
+    if wide.fits_this_gpu():
+        wide.library(x_dtype)
 
 
 def forward(
@@ -108,8 +97,12 @@ def forward(
         y_type=NUMBERS[out_dtype],
         factor=factor(flat.dtype, layout.bits),
     )
-    cut = cut_for(sizes, flat.element_size(), layout.bits, multiprocessors(x.device))
-    status = library(flat.dtype).tercet_experts(ctypes.byref(task), ctypes.byref(cut), stream())
+    processors = multiprocessors(x.device)
+    if wide.takes(sizes, y):
+        status = wide.launch(task, flat.dtype, layout.bits, wide.tile_rows(sizes), processors)
+    else:
+        cut = cut_for(sizes, flat.element_size(), layout.bits, processors)
+        status = library(flat.dtype).tercet_experts(ctypes.byref(task), ctypes.byref(cut), stream())
     if status:
         raise RuntimeError(f"grouped_linear_packed: CUDA error {status} at launch")
     return y

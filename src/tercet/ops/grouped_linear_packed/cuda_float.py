@@ -7,10 +7,10 @@ import torch
 
 from tercet.ops.grouped_linear_packed import cuda
 
-SOURCES = ("experts_bfloat16.cu",)
+SOURCES = ("experts_bfloat16.cu", "experts_wide_bfloat16.cu")
 forward = cuda.forward
 
 
 def build() -> None:
-    """Builds the library. BuildError where it cannot be built."""
-    cuda.library(torch.bfloat16)
+    """Builds the libraries. BuildError where they cannot be built."""
+    cuda.build_for(torch.bfloat16)

@@ -200,6 +200,24 @@ def _prefill_cases() -> list[Case]:
     coded = {"activation": "int8", "coded": True, "residual": True}
     for scheme in ("ternary", "int4-g64", "int8-g128"):
         cases.append(_case(f"{scheme}-prefill-codes", scheme, (3, 30, 320), 200, **coded))
+    return [*cases, *_fp8_prefill_cases()]
+
+
+def _fp8_prefill_cases() -> list[Case]:
+    """8-bit floats, of the weight, of x, and of both."""
+    cases = list[Case]()
+    for scheme, x in (
+        ("fp8_e4m3", torch.float16),
+        ("fp8_e4m3-b128x128", torch.bfloat16),
+        ("fp8_e5m2", torch.bfloat16),
+    ):
+        name = f"{scheme}-prefill-{str(x)[6:]}"
+        cases.append(_case(name, scheme, (33, 260), 140, dtype=x, bias=x))
+    for scheme, out in (("fp8_e4m3", torch.bfloat16), ("ternary", torch.float32)):
+        options = {"activation": "fp8_e4m3", "coded": True, "out": out, "residual": True}
+        cases.append(_case(f"{scheme}-prefill-fp8-codes", scheme, (33, 132), 72, **options))
+    name = "fp8_e4m3-prefill-fp8_e4m3"
+    cases.append(_case(name, "fp8_e4m3", (17, 68), 40, dtype=FLOATS[2], activation="fp8_e4m3"))
     return cases
 
 

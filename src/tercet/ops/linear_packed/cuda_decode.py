@@ -22,17 +22,26 @@ from tercet.ops.linear_packed.decode_plan import (
     plan_for,
 )
 
-_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3}
+_FP8 = torch.float8_e4m3fn
+_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3, _FP8: 4}
+_FLOAT_ELEMENTS = ("fp8_e4m3", "fp8_e5m2")
 _STEP = 32
 # tokens that every block quantizes for itself: more take longer than a kernel of their own
 _QUANTIZED_INSIDE = 1
 _ONE_GROUP = 30
-_LIBRARIES = {
-    dtype: Path(__file__).parent / f"decode_{str(dtype)[6:]}.cu"
-    for dtype in (torch.int8, torch.bfloat16, torch.float16)
+# by the type of the products, and the element of weights that are 8-bit floats
+LIBRARIES = {
+    (dtype, element): Path(__file__).parent / f"decode_{'_'.join(filter(None, (name, element)))}.cu"
+    for dtype, name in (
+        (torch.int8, "int8"),
+        (torch.bfloat16, "bfloat16"),
+        (torch.float16, "float16"),
+    )
+    for element in ("", *_FLOAT_ELEMENTS)
+    if not element or dtype != torch.int8
 }
 # for cross-compilation: the folder has other implementations' files too
-SOURCES = tuple(_LIBRARIES.values())
+SOURCES = tuple(LIBRARIES.values())
 
 
 class Places(ctypes.Structure):
@@ -72,9 +81,12 @@ class Launch(ctypes.Structure):
 
 
 @cache
-def library(x_dtype: torch.dtype) -> ctypes.CDLL:
-    """The library for products in int8, bfloat16 or float16; BuildError where there is none."""
-    found = build_cuda(_LIBRARIES[x_dtype])
+def library(x_dtype: torch.dtype, element: str = "") -> ctypes.CDLL:
+    """The library for products in int8, bfloat16 or float16; BuildError where there is none.
+
+    element: "fp8_e4m3" or "fp8_e5m2" for such weights; "" is for integers.
+    """
+    found = build_cuda(LIBRARIES[x_dtype, element])
     found.tercet_decode.argtypes = (
         ctypes.POINTER(Task), ctypes.POINTER(Launch), ctypes.c_void_p,
     )  # fmt: skip
@@ -97,7 +109,9 @@ def forward(
     if not y.numel() or not columns:
         return finished(y.float().zero_(), None, bias, residual, out_dtype)
     layout = layout_of(scheme, rows, columns)
-    if activation == "int8" and x_scale is None and y.numel() > _QUANTIZED_INSIDE * rows:
+    few = y.numel() <= _QUANTIZED_INSIDE * rows
+    inside = few and activation == "int8" and layout.element.integer
+    if activation != "none" and x_scale is None and not inside:
         x, x_scale, _ = quantize_rows(x, activation)
     product(
         as_rows(x),
@@ -106,12 +120,13 @@ def forward(
         scale,
         y.view(-1, rows),
         bits=layout.bits,
+        element=layout.element.name,
         columns=columns,
         group=layout.group,
         zero=zero,
         bias=bias.contiguous() if bias is not None else None,
         residual=as_rows(residual) if residual is not None else None,
-        quantize=activation == "int8" and x_scale is None,
+        quantize=inside and x_scale is None,
         # in a graph weights are constants, so they may be read before the kernel ahead has ended
         dependent=torch.cuda.is_current_stream_capturing(),
     )
@@ -126,6 +141,7 @@ def product(
     y: Tensor,
     *,
     bits: int,
+    element: str = "",
     columns: int,
     group: int,
     zero: Tensor | None = None,
@@ -139,13 +155,14 @@ def product(
     """y = x W^T * scales + bias + residual.
 
     Args:
-        x: [M, K] with unit stride along K, M at most 16: int8; or bfloat16 or float16; or any
-            float with `quantize`.
-        x_scale: float32 [M] of int8 x; else None.
+        x: [M, K] with unit stride along K, M at most 16: int8 or float8_e4m3fn; or bfloat16 or
+            float16; or any float with `quantize`, against integer codes.
+        x_scale: float32 [M] of 8-bit x; else None.
         codes: int32 [ceil(N / 16), units, 32, 4], the layout "fragments".
         scale: [ceil(N / 16), G, 16], float32, float16 or bfloat16.
         y: [M, N], contiguous; written.
         bits: of a code, 2, 4 or 8. 2-bit codes against float x must be ternary.
+        element: of the codes; all but fp8_e4m3 and fp8_e5m2 are taken as integers.
         columns: K.
         group: columns a scale; where there are several, 32 times a power of two.
         zero: None, or like scale.
@@ -170,13 +187,16 @@ def product(
         )
     # one group that has a zero point is a group longer than any row
     steps = group // _STEP if groups > 1 else 2**_ONE_GROUP
-    kind = torch.int8 if quantize else x.dtype
+    floats = element if element in _FLOAT_ELEMENTS else ""
+    # what either is not for int8 is exact in float16
+    in_halves = x.dtype == _FP8 or (floats and x.dtype == torch.int8)
+    kind = torch.int8 if quantize else torch.float16 if in_halves else x.dtype
     row_blocks, units = codes.shape[:2]
-    whole = kind == torch.int8
+    plain = kind != torch.int8 and not floats and not in_halves
     processors = multiprocessors(x.device)
     if digits is None:
         digits = in_digits(m, row_blocks, processors)
-    digits = digits and not whole and groups == 1 and zero is None
+    digits = digits and plain and groups == 1 and zero is None
     needs = needs_of(
         m,
         bits,
@@ -187,7 +207,7 @@ def product(
         digits=digits,
     )
     # the copy engine takes pieces of 16 bytes, as they are
-    sent = x.dtype == torch.int8 and not (x.data_ptr() | x.stride(0) | columns) % 16
+    sent = x.dtype == kind == torch.int8 and not (x.data_ptr() | x.stride(0) | columns) % 16
     chosen = plan or plan_for(m, row_blocks, units, needs, processors, sent=sent)
     rows_most = -(-row_blocks // chosen.clusters)
     task = Task(
@@ -220,7 +240,7 @@ def product(
         rows_inverse=-(-(2**23) // rows_most),
         dependent=dependent,
         sharing=chosen.sharing if sent else 0,
-        factor=2.0 ** -(8 - bits) if whole or digits else 0.5 if bits == 2 else 1.0,
+        factor=2.0 ** -(8 - bits) if kind == torch.int8 or digits else 0.5 if bits == 2 else 1.0,
     )
     launch = Launch(
         bits=bits,
@@ -231,6 +251,6 @@ def product(
         sharing=chosen.sharing if sent else 0,
         digits=digits,
     )
-    status = library(kind).tercet_decode(ctypes.byref(task), ctypes.byref(launch), stream())
+    status = library(kind, floats).tercet_decode(ctypes.byref(task), ctypes.byref(launch), stream())
     if status:
         raise RuntimeError(f"decode: CUDA error {status} at launch")

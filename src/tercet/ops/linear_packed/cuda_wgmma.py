@@ -20,6 +20,7 @@ from tercet.ops.linear_packed.cuda_wgmma_plan import Plan, best_plan
 SOURCES = ("prefill_2.cu", "prefill_4.cu", "prefill_8.cu")
 _FOLDER = Path(__file__).parent
 _NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+_FLOAT_ELEMENTS = ("fp8_e4m3", "fp8_e5m2")
 _HOPPER = (9, 0)
 _P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 
@@ -28,16 +29,19 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
     """The library, its function's arguments declared."""
     library.tercet_linear_prefill.argtypes = (
         *(_I32, _I32, _P, _I64, _P, _P, _P, _I32, _P, _I32, _P, _P, _I32),
-        *(_I32, _I32, _I32, _I32, _I32, _I32, _I32, _P, _P, _P),
+        *(_I32, _I32, _I32, _I32, _I32, _I32, _I32, _I32, _P, _P, _P),
     )
     return library
 
 
 @cache
-def library_of(bits: int, x_dtype: torch.dtype = torch.int8) -> ctypes.CDLL:
-    """The library of such codes and x. BuildError where it cannot be built."""
+def library_of(codes: int | str, x_dtype: torch.dtype = torch.int8) -> ctypes.CDLL:
+    """The library of such codes (bits of integers, or fp8_e4m3 or fp8_e5m2) and x.
+
+    BuildError where it cannot be built.
+    """
     kind = "" if x_dtype == torch.int8 else f"_{str(x_dtype)[6:]}"
-    return declare(build_cuda(_FOLDER / f"prefill_{bits}{kind}.cu"))
+    return declare(build_cuda(_FOLDER / f"prefill_{codes}{kind}.cu"))
 
 
 def build(x_dtype: torch.dtype = torch.int8) -> None:
@@ -71,11 +75,13 @@ def forward(
         codes,
         scale,
         bits=layout.bits,
+        element=layout.element.name,
         group=layout.group if layout.groups > 1 else 0,
         rows=rows,
         dtype=out_dtype,
         bias=bias.contiguous() if bias is not None else None,
         residual=residual.contiguous() if residual is not None else None,
+        early=torch.cuda.is_current_stream_capturing(),
     )
     return y.view(*x.shape[:-1], rows)
 
@@ -87,11 +93,13 @@ def product(
     w_scale: Tensor,
     *,
     bits: int,
+    element: str = "",
     group: int = 0,
     rows: int,
     dtype: torch.dtype,
     bias: Tensor | None = None,
     residual: Tensor | None = None,
+    early: bool = False,
     plan: Plan | None = None,
     library: ctypes.CDLL | None = None,
 ) -> Tensor:
@@ -103,12 +111,16 @@ def product(
         x_scale: float32 [M]; None is of ones.
         codes: int32 [ceil(N / 16), units, 32, 4] in the layout `fragments`.
         w_scale: float32, float16 or bfloat16 [ceil(N / 16), G, 16]; G = 1, or ceil(K / group).
-        bits: 2, 4 or 8 a code; with 16-bit x 2 or 4, 2 bits being ternary.
+        bits: 2, 4 or 8 a code; with 16-bit x 2 bits are ternary, and 8 are floats.
+        element: of the codes; all but fp8_e4m3 and fp8_e5m2 are taken as integers.
         group: 0, or 64 or 128 columns a scale.
         rows: N.
         dtype: of y: float32, float16 or bfloat16.
         bias: [N] or None.
         residual: [M, N] in dtype, contiguous, or None.
+        early: codes and scales of groups may be read before the kernel ahead has ended: true in a
+            CUDA graph, where they are constants. They are where two such kernels have room at once;
+            elsewhere it took up to a tenth longer.
         plan: None takes the one expected to be fastest.
         library: None builds it.
     """
@@ -121,12 +133,13 @@ def product(
     if not y.numel():
         return y
     kind = str(x.dtype)[6:]
-    plan = plan or best_plan(m, rows, k, bits, group, multiprocessors(x.device), kind)
+    processors = multiprocessors(x.device)
+    plan = plan or best_plan(m, rows, k, bits, group, processors, kind)
     sums = arrivals = None
     if plan.tiles > plan.whole:
         work = torch.empty(plan.sums + plan.arrivals, dtype=torch.int32, device=x.device)
         sums, arrivals = work.data_ptr(), work[plan.sums :].data_ptr()
-    library = library or library_of(bits, x.dtype)
+    library = library or library_of(element if element in _FLOAT_ELEMENTS else bits, x.dtype)
     status = library.tercet_linear_prefill(
         group, plan.shape, x.data_ptr(), x.stride(0) * size,
         x_scale.data_ptr() if x_scale is not None else None, codes.data_ptr(),
@@ -135,7 +148,7 @@ def product(
         _NUMBERS[bias.dtype] if bias is not None else 0,
         residual.data_ptr() if residual is not None else None,
         y.data_ptr(), _NUMBERS[dtype], m, rows, k, plan.clusters, plan.whole, plan.part, plan.band,
-        sums, arrivals, stream(),
+        early and 2 * plan.blocks <= processors, sums, arrivals, stream(),
     )  # fmt: skip
     if status:
         raise RuntimeError(f"linear_packed: CUDA error {status} at launch")

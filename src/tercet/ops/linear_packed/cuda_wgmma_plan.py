@@ -8,10 +8,21 @@ _DEPTH = 128  # columns a stage
 _BAND_TOKENS = 1024  # tokens of the tiles that are walked together
 # fitted to times on an H200: they name the fastest plan but for a percent or two
 _START_US = 1.7
+_EARLY_US = 0.6  # won where two such kernels have room at once
 _BYTES_A_US = 4.1e6
 _CUT_US = 10.0  # counters set to zero, sums written, others' waited for
 _PART_US = 4.6e-5  # a sum of another's part
 _SCALING_US = 0.4e-3  # a sum and group of scales
+# More of a stage where 16-bit x meets 8-bit codes, by rows and tokens: two lanes read each word of
+# those, and convert it. Cutting tiles did not pay there.
+_WIDENING_US = {
+    (256, 128): 0.08,
+    (128, 128): 0.07,
+    (256, 64): 0.21,
+    (128, 64): 0.04,
+    (256, 32): 0.12,
+    (128, 32): 0.06,
+}
 # 32 clusters of four blocks ran in two rounds on 132 multiprocessors, 24 in one
 _FOURS = 0.73
 
@@ -24,6 +35,7 @@ class Tile:
         rows, tokens: of W and of x.
         cluster: blocks of different rows that send each other the tokens.
         split: blocks that share the tile's columns.
+        teams: groups of four warps that multiply.
         stage_us: of 128 columns.
         result_us: from sums to y, as far as nothing hides it.
     """
@@ -32,6 +44,7 @@ class Tile:
     tokens: int
     cluster: int = 1
     split: int = 1
+    teams: int = 2
     stage_us: float
     result_us: float
 
@@ -48,15 +61,20 @@ TILES = (
     Tile(rows=128, tokens=256, stage_us=0.634, result_us=1.7),
     Tile(rows=128, tokens=256, cluster=2, stage_us=0.641, result_us=1.8),
     Tile(rows=128, tokens=128, stage_us=0.332, result_us=1.3),
-    Tile(rows=256, tokens=64, stage_us=0.366, result_us=1.4),
+    Tile(rows=256, tokens=64, stage_us=0.346, result_us=1.8),
     Tile(rows=128, tokens=64, cluster=2, stage_us=0.246, result_us=1.8),
-    Tile(rows=256, tokens=32, stage_us=0.292, result_us=1.9),
-    Tile(rows=128, tokens=64, split=2, stage_us=0.259, result_us=2.0),
+    Tile(rows=256, tokens=32, stage_us=0.302, result_us=1.3),
+    Tile(rows=128, tokens=64, split=2, stage_us=0.267, result_us=1.9),
     Tile(rows=128, tokens=64, split=4, stage_us=0.259, result_us=2.3),
-    Tile(rows=256, tokens=64, split=2, stage_us=0.354, result_us=3.4),
-    Tile(rows=256, tokens=64, split=4, stage_us=0.354, result_us=3.7),
+    Tile(rows=256, tokens=64, split=2, stage_us=0.329, result_us=3.9),
+    Tile(rows=256, tokens=64, split=4, stage_us=0.339, result_us=4.0),
     Tile(rows=128, tokens=128, split=2, stage_us=0.326, result_us=3.1),
     Tile(rows=128, tokens=128, split=4, stage_us=0.326, result_us=3.4),
+    Tile(rows=256, tokens=176, stage_us=0.872, result_us=1.0),
+    Tile(rows=192, tokens=128, teams=3, stage_us=0.478, result_us=1.3),
+    Tile(rows=256, tokens=128, teams=4, stage_us=0.64, result_us=0.8),
+    Tile(rows=128, tokens=32, split=2, stage_us=0.252, result_us=1.6),
+    Tile(rows=256, tokens=32, split=2, stage_us=0.28, result_us=3.0),
 )
 
 
@@ -64,7 +82,7 @@ def _shapes(x: str, group: int) -> tuple[int, ...]:
     """The tiles that exist, by their index."""
     if group:
         return (4, 6)
-    return tuple(range(14)) if x == "int8" else (0, 1, *range(4, 14))
+    return (*range(16), 17, 18) if x == "int8" else (0, 1, *range(4, 14), 16, 17, 18)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +101,11 @@ class Plan:
     us: float
 
     @property
+    def blocks(self) -> int:
+        """Of the launch."""
+        return self.clusters * TILES[self.shape].blocks
+
+    @property
     def sums(self) -> int:
         """int32 that the parts of cut tiles take: two of each block, a multiple of 4."""
         tile = TILES[self.shape]
@@ -91,7 +114,8 @@ class Plan:
     @property
     def arrivals(self) -> int:
         """int32 counters: of each cut tile, block of the cluster and group of warps."""
-        return 2 * (self.tiles - self.whole) * TILES[self.shape].cluster
+        tile = TILES[self.shape]
+        return (self.tiles - self.whole) * tile.cluster * tile.teams
 
 
 def plans(
@@ -110,7 +134,9 @@ def plans(
             if tiles > clusters or depth < 2 * tile.split:
                 continue
             clusters = tiles
-        for whole, part, us in _dealt(tile, tiles, clusters, depth, group, 1 if x == "int8" else 2):
+        more = 0.0 if x == "int8" or bits < 8 else _WIDENING_US[tile.rows, tile.tokens]
+        work = Work(group=group, x_bytes=1 if x == "int8" else 2, more_us=more)
+        for whole, part, us in _dealt(tile, tiles, clusters, depth, work):
             yield Plan(
                 shape=shape,
                 clusters=clusters,
@@ -118,29 +144,46 @@ def plans(
                 whole=whole,
                 part=part,
                 band=max(1, _BAND_TOKENS // tile.tokens),
-                us=_START_US + (us**4 + (n * k * bits / 8 / _BYTES_A_US) ** 4) ** 0.25,
+                us=_START_US
+                - (_EARLY_US if 2 * clusters * tile.blocks <= processors else 0.0)
+                + (us**4 + (n * k * bits / 8 / _BYTES_A_US) ** 4) ** 0.25,
             )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What a stage takes beside its tile.
+
+    Attributes:
+        group: 0, or columns a scale.
+        x_bytes: of an element of x.
+        more_us: of a stage, for wide codes.
+    """
+
+    group: int
+    x_bytes: int
+    more_us: float
+
+
 def _dealt(
-    tile: Tile, tiles: int, clusters: int, depth: int, group: int, x_bytes: int
+    tile: Tile, tiles: int, clusters: int, depth: int, work: Work
 ) -> Iterator[tuple[int, int, float]]:
     """(whole, part, time of the products): nothing cut, or the last round, or the last two."""
-    each = _tile_us(tile, -(-depth // tile.split), group, x_bytes)
+    each = _tile_us(tile, -(-depth // tile.split), work)
     rounds = tiles // clusters
     yield tiles, 1, -(-tiles // clusters) * each
-    if group or tile.split > 1 or tiles % clusters == 0:
+    if work.group or work.more_us or tile.split > 1 or tiles % clusters == 0:
         return
     for whole in {rounds, rounds - 1} - {0, -1}:
         part = max(-(-(tiles - whole * clusters) * depth // clusters), min(4, depth))
         cut = _CUT_US + (depth / part + 1) * tile.rows * tile.tokens * _PART_US
-        yield whole * clusters, part, whole * each + _tile_us(tile, part, 0, x_bytes) + cut
+        yield whole * clusters, part, whole * each + _tile_us(tile, part, work) + cut
 
 
-def _tile_us(tile: Tile, stages: int, group: int, x_bytes: int) -> float:
+def _tile_us(tile: Tile, stages: int, work: Work) -> float:
     """Of so many stages and the result; scales of groups stop the tensor cores for a while."""
-    scaling = tile.rows * tile.tokens * _SCALING_US / group if group else 0.0
-    stage = tile.stage_us * x_bytes + scaling
+    scaling = tile.rows * tile.tokens * _SCALING_US / work.group if work.group else 0.0
+    stage = tile.stage_us * work.x_bytes + work.more_us + scaling
     return stages * stage + tile.result_us
 
 

@@ -125,6 +125,11 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
       }
       if (floats) return stage_codes(part, rows_scale, x_here);
     }
+    if constexpr (std::is_base_of_v<Product<__half>, Product<X>>) {
+      if (task.x_type == 4) return stage_bytes<true>(part, x_here);
+      // integers meet int8 codes in a library of their own
+      if (!std::is_same_v<X, __half> && task.x_type == 3) return stage_bytes<false>(part, x_here);
+    }
     if constexpr (!IN_DIGITS) stage(part, X(), x_here);
   };
 

@@ -87,3 +87,13 @@ template <class X> static int with_bits(const Task& task, const Launch& how, voi
   if (how.bits == 8) return with_tiles<8, X>(task, how, on);
   return cudaErrorInvalidValue;
 }
+
+// weights of 8-bit floats: no zero points
+template <class X> static int with_floats(const Task& task, const Launch& how, void* to) {
+  const cudaStream_t stream = static_cast<cudaStream_t>(to);
+  if (how.bits != 8 || task.zero || task.m > 16) return cudaErrorInvalidValue;
+  const bool many = task.m > 8;
+  if (task.groups == 1)
+    return many ? launch<8, 2, X, OF_ROWS>(task, how, stream) : launch<8, 1, X, OF_ROWS>(task, how, stream);
+  return many ? launch<8, 2, X, OF_UNITS>(task, how, stream) : launch<8, 1, X, OF_UNITS>(task, how, stream);
+}

@@ -2,12 +2,13 @@
 // of x) every `stride` bytes, so that eight rows lie in different banks. Copied; or
 // rows of floats become int8 codes by kernel/device/row_codes.py.
 #pragma once
+#include "decode_fp8.cuh"
 #include "decode_machine.cuh"
 
 struct Rows {
   const void* x;    // element [m, k] at m * pitch + k
   int64_t pitch;    // elements
-  int type;         // 0 float32, 1 float16, 2 bfloat16, 3 int8
+  int type;         // 0 float32, 1 float16, 2 bfloat16, 3 int8, 4 fp8_e4m3
   int count;        // rows
   int first, end;   // columns to take: [first, end), cut at the end of x
   int share;        // columns of a warp, a multiple of 128
@@ -110,6 +111,48 @@ template <class X> __device__ __forceinline__ void stage(const Rows& rows, X, un
         uint16_t* const places = reinterpret_cast<uint16_t*>(there);
 #pragma unroll 1
         for (int j = 0; j < 16; j++) places[(j % 2 ? 0 : 8) + j / 2] = j < left ? from[j] : 0;
+      }
+    }
+  }
+}
+
+// 8-bit codes as float16, likewise: fp8_e4m3, or int8 against weights that are floats
+template <bool FP8> __device__ __forceinline__ void stage_bytes(const Rows& rows, unsigned char* to) {
+  constexpr int AT_ONCE = 4;
+  const unsigned char* x = static_cast<const unsigned char*>(rows.x);
+  const bool well = lies_well(rows, 1);
+  Walk at(rows, 16);
+#pragma unroll 1
+  while (at.row < rows.count) {
+    uint4 raw[AT_ONCE];
+    Walk ahead = at;
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++, ahead.advance()) {
+      raw[i] = make_uint4(0, 0, 0, 0);
+      if (ahead.row >= rows.count) continue;
+      const unsigned char* from = x + ahead.row * rows.pitch + rows.first + ahead.column;
+      const int left = rows.end - rows.first - ahead.column;
+      if (well && left >= 16) {
+        raw[i] = *reinterpret_cast<const uint4*>(from);
+      } else {
+#pragma unroll 1
+        for (int j = 15; j >= 0; j--) {
+          uint4& v = raw[i];
+          v.w = v.w << 8 | v.z >> 24, v.z = v.z << 8 | v.y >> 24, v.y = v.y << 8 | v.x >> 24;
+          v.x = v.x << 8 | (j < left ? from[j] : 0);
+        }
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++, at.advance()) {
+      if (at.row >= rows.count) continue;
+      uint4* const chunks = reinterpret_cast<uint4*>(to + at.row * rows.stride + at.column * 2);
+#pragma unroll
+      for (int even = 0; even < 2; even++) {
+        const auto two = [&](uint32_t codes) {
+          return FP8 ? two_halves<__NV_E4M3>(codes, !even) : Product<__half>::bytes(codes, !even);
+        };
+        chunks[even] = make_uint4(two(raw[i].x), two(raw[i].y), two(raw[i].z), two(raw[i].w));
       }
     }
   }

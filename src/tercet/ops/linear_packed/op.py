@@ -210,12 +210,13 @@ _BASELINES = (
 )
 
 _SMALL = ("ternary", "nonary", "int3", "int4")
+_FP8 = ("fp8_e4m3", "fp8_e5m2")
 
 
 def _wgmma(
     name: str,
     dtypes: tuple[torch.dtype, ...],
-    activation: str,
+    activations: tuple[str, ...],
     elements: tuple[str, ...],
 ) -> Implementation:
     """One of those for many tokens on Hopper, which differ in what x is multiplied as."""
@@ -230,7 +231,7 @@ def _wgmma(
             ranges={"M": (17, 2**24), "N": (1, 2**24), "K": (1, 2**17 - 1)},
             options={
                 "layout": ("fragments",),
-                "activation": (activation,),
+                "activation": activations,
                 "element": elements,
                 "group": (0, 64, 128),
                 "zero": (False,),
@@ -272,23 +273,27 @@ OP = Op(
             name="cuda_decode",
             requirement=Requirement(
                 devices=("cuda",),
-                dtypes=(torch.int8, torch.bfloat16, torch.float16),
+                dtypes=(torch.int8, torch.float8_e4m3fn, torch.bfloat16, torch.float16),
                 nvcc=True,
                 capability=(9, 0),
                 ranges={"M": (0, MOST_TOKENS), "K": (0, MOST_COLUMNS)},
                 options={
                     "layout": ("fragments",),
-                    "element": ("ternary", "nonary", "int3", "int4", "int8"),
+                    "element": (*_SMALL, "int8", *_FP8),
                     "group": (0, *GROUPS),
-                    "activation": ("none", "int8"),
                 },
             ),
             module="tercet.ops.linear_packed.cuda_decode",
             language="cuda",
             arrange=_FRAGMENTS,
         ),
-        _wgmma("cuda_wgmma", (*FLOATS, torch.int8), "int8", (*_SMALL, "int2", "int8")),
-        _wgmma("cuda_wgmma_float", (torch.bfloat16, torch.float16), "none", _SMALL),
+        _wgmma("cuda_wgmma", (*FLOATS, torch.int8), ("int8",), (*_SMALL, "int2", "int8")),
+        _wgmma(
+            "cuda_wgmma_float",
+            (torch.bfloat16, torch.float16, torch.float8_e4m3fn),
+            ("none", "fp8_e4m3"),
+            (*_SMALL, *_FP8),
+        ),
         Implementation(
             name="triton",
             requirement=Requirement(

@@ -5,8 +5,8 @@
 // takes from registers (prefill_words.cuh). Nothing is ever decoded into memory. x is the operand
 // in shared memory, tokens are the columns of the accumulator.
 //
-//   warpgroup 0      one thread asks the copy engine for x (T tokens), W (ROWS rows) and the scales
-//                    of groups, 128 columns a stage, in a ring; blocks of a cluster share the
+//   warpgroup 0      two threads ask the copy engine for x (T tokens), and for W (ROWS rows) and the
+//                    scales of groups, 128 columns a stage, in a ring; blocks of a cluster share the
 //                    tokens and send each other their part of x
 //   warpgroups 1, 2  MB x 64 rows each: decode the next step while the tensor cores run this one
 //
@@ -30,20 +30,51 @@
 #include "prefill_split.cuh"
 #include "tma.cuh"
 
+// until the kernel before this one has ended and what it wrote is there
+__device__ inline void wait_for_kernel_ahead() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// the next one may start as soon as there is room
+__device__ inline void launch_dependents() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// Two threads fill the ring, for one would take longer for a stage of few tokens than its products do:
+// one with W and the scales of groups, one with x.
 template <class S>
-__device__ void produce(Ring ring, Walk walk, const CUtensorMap* x_map, const CUtensorMap* w_map,
-                        const CUtensorMap* scale_map, const Plan& plan, int scale_bytes,
-                        int clusters, int rank) {
+__device__ void bring_w(Ring ring, Walk walk, const CUtensorMap* w_map, const CUtensorMap* scale_map,
+                        const Plan& plan, int scale_bytes, int clusters, int rank) {
+  keep_places<S>(ring);
   while (walk.next(plan, clusters)) {
     walk.split<S::SPLIT>(rank);
     const Place place(plan, walk.tile);
-    const int token0 = place.m * S::T;
     const int block0 = (place.n * S::CLUSTER + rank % S::CLUSTER) * (S::ROWS / 16);
+    for (int k = walk.first; k < walk.last; k++) {
+      const uint32_t ready = ring.full + ring.stage * 8;
+      mbarrier::wait(ring.empty + ring.stage * 8, ring.parity ^ 1);
+      mbarrier::expect(ready, S::W_BYTES + scale_bytes);
+      tma::load(ring.w + ring.stage * S::W_BYTES, w_map, ready, 0, k * S::UNITS, block0);
+      if constexpr (S::GROUP > 0)
+        tma::load(ring.scale + ring.stage * S::SCALE_BYTES, scale_map, ready, 0, k * S::GROUPS,
+                  block0);
+      ring.advance<S>();
+    }
+  }
+}
+
+template <class S>
+__device__ void bring_x(Ring ring, Walk walk, const CUtensorMap* x_map, const Plan& plan,
+                        int clusters, int rank) {
+  keep_places<S>(ring);
+  while (walk.next(plan, clusters)) {
+    walk.split<S::SPLIT>(rank);
+    const int token0 = Place(plan, walk.tile).m * S::T;
     for (int k = walk.first; k < walk.last; k++) {
       const uint32_t ready = ring.full + ring.stage * 8;
       const uint32_t x = ring.x + ring.stage * S::X_BYTES;
       mbarrier::wait(ring.empty + ring.stage * 8, ring.parity ^ 1);
-      mbarrier::expect(ready, S::X_BYTES + S::W_BYTES + scale_bytes);
+      mbarrier::expect(ready, S::X_BYTES);
 #pragma unroll
       for (int part = 0; part < S::X_SIZE; part++) {  // 128 bytes of every token
         const int column = k * DEPTH + part * (DEPTH / S::X_SIZE);
@@ -54,10 +85,6 @@ __device__ void produce(Ring ring, Walk walk, const CUtensorMap* x_map, const CU
         else
           tma::load(to, x_map, ready, column, token0);
       }
-      tma::load(ring.w + ring.stage * S::W_BYTES, w_map, ready, 0, k * S::UNITS, block0);
-      if constexpr (S::GROUP > 0)
-        tma::load(ring.scale + ring.stage * S::SCALE_BYTES, scale_map, ready, 0, k * S::GROUPS,
-                  block0);
       ring.advance<S>();
     }
   }
@@ -70,10 +97,10 @@ __device__ void consume(const Ring& ring, Walk walk, const Plan& plan, const Res
                         int rank, int warp, uint8_t* turn, int* ticket) {
   const int group = warp / 4, block = warp * S::MB;
   Feed<S> feed(ring, block);
-  Lead<S> lead(plan.whole > clusters);
+  Lead lead = {S::TEAMS != 2 ? 0 : plan.whole > clusters ? S::AHEAD : 1};
   while (walk.next(plan, clusters)) {
     walk.split<S::SPLIT>(rank);
-    if (group == 1) lead.follow();
+    if (group > 0) lead.follow();
     const Place place(plan, walk.tile);
     const int token0 = place.m * S::T + (S::SPLIT > 1 ? rank * S::Own::T : 0);  // of y
     const int row0 = (place.n * S::CLUSTER + rank % S::CLUSTER) * S::ROWS + block * 16;
@@ -103,20 +130,20 @@ __device__ void consume(const Ring& ring, Walk walk, const Plan& plan, const Res
 }
 
 template <class S>
-__global__ void __launch_bounds__(THREADS, 1)
+__global__ void __launch_bounds__(S::THREADS, 1)
     prefill(const __grid_constant__ CUtensorMap x_map, const __grid_constant__ CUtensorMap w_map,
             const __grid_constant__ CUtensorMap scale_map,
             const __grid_constant__ CUtensorMap y_map, const Plan plan, const Result result,
             const Parts parts) {
   extern __shared__ uint8_t memory[];
-  __shared__ int tickets[2];
+  __shared__ int tickets[S::TEAMS];
   uint8_t* const aligned = memory + (1024 - mbarrier::address_of(memory) % 1024) % 1024;
   uint8_t* const turns = aligned + S::STAGES * S::STAGE_BYTES;
   Ring ring;
   ring.x = mbarrier::address_of(aligned);
   ring.w = ring.x + S::STAGES * S::X_BYTES;
   ring.scale = ring.w + S::STAGES * S::W_BYTES;
-  ring.meeting = mbarrier::address_of(turns + WARPS * S::WARP_BYTES);
+  ring.meeting = mbarrier::address_of(turns + S::WARPS * S::WARP_BYTES);
   ring.full = ring.meeting + S::MEETING_BYTES;
   ring.empty = ring.full + S::STAGES * 8;
   ring.arrived = ring.empty + S::STAGES * 8;
@@ -127,10 +154,10 @@ __global__ void __launch_bounds__(THREADS, 1)
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   if (threadIdx.x == 0) {
     for (int s = 0; s < S::STAGES; s++) {
-      mbarrier::init(ring.full + s * 8, 1);
-      mbarrier::init(ring.empty + s * 8, WARPS * S::CLUSTER);
+      mbarrier::init(ring.full + s * 8, 2);
+      mbarrier::init(ring.empty + s * 8, S::WARPS * S::CLUSTER);
     }
-    mbarrier::init(ring.arrived, WARPS * max(1, S::SPLIT - 1));
+    mbarrier::init(ring.arrived, S::WARPS * max(1, S::SPLIT - 1));
     mbarrier::publish();
     tma::prefetch(&x_map);
     tma::prefetch(&w_map);
@@ -143,16 +170,22 @@ __global__ void __launch_bounds__(THREADS, 1)
     __syncthreads();
 
   // all before had nothing to do with the kernel before this one
-  asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
+  launch_dependents();
   const Walk walk(plan, cluster);
   if (warp < 4) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
     const int scale_bytes =
         S::GROUP ? S::ROWS * S::GROUPS * (result.w_scale_type == FLOAT32 ? 4 : 2) : 0;
-    if (threadIdx.x == 0)
-      produce<S>(ring, walk, &x_map, &w_map, &scale_map, plan, scale_bytes, clusters, rank);
+    if (threadIdx.x == 0) {
+      if (!plan.early) wait_for_kernel_ahead();
+      bring_w<S>(ring, walk, &w_map, &scale_map, plan, scale_bytes, clusters, rank);
+    } else if (threadIdx.x == 32) {
+      wait_for_kernel_ahead();
+      bring_x<S>(ring, walk, &x_map, plan, clusters, rank);
+    }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+    wait_for_kernel_ahead();
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::REGISTERS));
     consume<S>(ring, walk, plan, result, &y_map, parts, clusters, cluster, rank, warp - 4,
                turns + (warp - 4) * S::WARP_BYTES, tickets + warp / 4 - 1);
   }

@@ -51,7 +51,7 @@ int launch(const Call& call, Plan plan, const Result& result, const Parts& parts
     if (error) return error;
   }
   if (cut) {
-    const size_t bytes = sizeof(int) * cut * S::CLUSTER * 2;
+    const size_t bytes = sizeof(int) * cut * S::CLUSTER * S::TEAMS;
     error = cudaMemsetAsync(parts.arrivals, 0, bytes, stream);
     if (error) return error;
   }
@@ -60,7 +60,7 @@ int launch(const Call& call, Plan plan, const Result& result, const Parts& parts
   if (error) return error;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(call.clusters * S::BLOCKS);
-  config.blockDim = dim3(THREADS);
+  config.blockDim = dim3(S::THREADS);
   config.dynamicSmemBytes = S::BYTES;
   config.stream = stream;
   cudaLaunchAttribute attributes[2];
@@ -74,13 +74,14 @@ int launch(const Call& call, Plan plan, const Result& result, const Parts& parts
   return cudaLaunchKernelEx(&config, kernel, x_map, w_map, scale_map, y_map, plan, result, parts);
 }
 
-// MB, T, CLUSTER, SPLIT; cuda_wgmma_plan.py knows them by their index. Where scales are of groups,
-// every register that sums take is taken twice, and the order of sums matters: only some exist.
-template <int X, int BITS, int GROUP>
+// MB, T, CLUSTER, SPLIT, TEAMS; cuda_wgmma_plan.py knows them by their index. Where scales are of
+// groups, every register that sums take is taken twice, and the order of sums matters: only some
+// exist.
+template <int X, int CODE, int GROUP>
 int launch_shape(int shape, const Call& call, const Plan& plan, const Result& result,
                  const Parts& parts, void* stream) {
 #define SHAPE(...) \
-  return launch<Shape<X, BITS, GROUP, __VA_ARGS__>>(call, plan, result, parts, stream)
+  return launch<Shape<X, CODE, GROUP, __VA_ARGS__>>(call, plan, result, parts, stream)
   if (shape == 4) SHAPE(1, 128, 1);
   if (shape == 6) SHAPE(1, 64, 2);
   if constexpr (GROUP == 0) switch (shape) {
@@ -94,39 +95,46 @@ int launch_shape(int shape, const Call& call, const Plan& plan, const Result& re
       case 11: SHAPE(2, 64, 1, 4);
       case 12: SHAPE(1, 128, 1, 2);
       case 13: SHAPE(1, 128, 1, 4);
+      case 17: SHAPE(1, 32, 1, 2);
+      case 18: SHAPE(2, 32, 1, 2);
     }
   if constexpr (GROUP == 0 && X == INT8) switch (shape) {
       case 2: SHAPE(1, 256, 1);
       case 3: SHAPE(1, 256, 2);
+      case 14: SHAPE(2, 176, 1);
+      case 15: SHAPE(1, 128, 1, 1, 3);
+    }
+  if constexpr (GROUP == 0 && X != INT8) switch (shape) {
+      case 16: SHAPE(1, 128, 1, 1, 4);
     }
 #undef SHAPE
   return cudaErrorInvalidValue;
 }
 
-template <int X, int BITS>
+template <int X, int CODE>
 int launch_prefill(int group, int shape, const Call& call, const Plan& plan, const Result& result,
                    const Parts& parts, void* stream) {
-  if (group == 0) return launch_shape<X, BITS, 0>(shape, call, plan, result, parts, stream);
-  if (group == 64) return launch_shape<X, BITS, 64>(shape, call, plan, result, parts, stream);
-  if (group == 128) return launch_shape<X, BITS, 128>(shape, call, plan, result, parts, stream);
+  if (group == 0) return launch_shape<X, CODE, 0>(shape, call, plan, result, parts, stream);
+  if (group == 64) return launch_shape<X, CODE, 64>(shape, call, plan, result, parts, stream);
+  if (group == 128) return launch_shape<X, CODE, 128>(shape, call, plan, result, parts, stream);
   return cudaErrorInvalidValue;
 }
 
 // x_pitch: bytes from token to token, a multiple of 16. Types: 0 float32, 1 float16, 2 bfloat16.
 // x_scale, bias and residual may be null. `sums` and `arrivals` are needed where whole < all tiles.
 // `group`: 0, or 64 or 128 columns a scale. Returns a cudaError_t.
-#define TERCET_LINEAR_PREFILL(X, BITS)                                                           \
+#define TERCET_LINEAR_PREFILL(X, CODE)                                                           \
   extern "C" int tercet_linear_prefill(                                                          \
       int group, int shape, const void* x, int64_t x_pitch, const float* x_scale,                \
       const void* codes, const void* w_scale, int w_scale_type, const void* bias, int bias_type, \
       const void* residual, void* y, int type, int tokens, int rows, int columns, int clusters,  \
-      int whole, int part, int band, void* sums, int* arrivals, void* stream) {                  \
+      int whole, int part, int band, int early, void* sums, int* arrivals, void* stream) {       \
     const int groups = group ? (columns + group - 1) / group : 1;                                \
     const Call call = {x, codes, x_pitch, columns, clusters};                                    \
-    const Plan plan = {0, 0, 0, whole, part, band};                                              \
+    const Plan plan = {0, 0, 0, whole, part, band, early};                                       \
     const bool mapped = type != FLOAT32 && !residual && rows % 8 == 0;                           \
     const Result result = {w_scale, bias,   residual, x_scale, y,      w_scale_type, bias_type,  \
                            type,    mapped, tokens,   rows,    groups};                          \
     const Parts parts = {static_cast<int4*>(sums), arrivals};                                    \
-    return launch_prefill<X, BITS>(group, shape, call, plan, result, parts, stream);             \
+    return launch_prefill<X, CODE>(group, shape, call, plan, result, parts, stream);             \
   }

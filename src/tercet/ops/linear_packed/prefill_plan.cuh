@@ -10,6 +10,7 @@ struct Plan {
   int whole;             // so many tiles are not cut
   int part;              // stages a cluster of the others
   int band;              // tiles of tokens that are walked together, for the L2's sake
+  int early;             // weights may be read while the kernel ahead still runs
 };
 
 struct Walk {

@@ -20,9 +20,9 @@ template <class S>
 __device__ void meet_sums(Sums<typename S::Own>& own, const Sums<S>& sums, uint32_t memory,
                           uint32_t arrived, int rank) {
   constexpr int OWN = S::T / S::SPLIT / 2, VECTORS = S::MB * OWN / 4;
-  const int thread = threadIdx.x - GROUP_THREADS;  // of both groups of consumers
+  const int thread = threadIdx.x - GROUP_THREADS;  // of all groups of consumers
   const auto place = [&](int slot, int v) {
-    return memory + ((slot * VECTORS + v) * 2 * GROUP_THREADS + thread) * 16;
+    return memory + ((slot * VECTORS + v) * S::TEAMS * GROUP_THREADS + thread) * 16;
   };
 #pragma unroll
   for (int to = 0; to < S::SPLIT; to++) {

@@ -4,12 +4,15 @@
 
 #include "mbarrier.cuh"
 
-constexpr int THREADS = 384, GROUP_THREADS = 128, WARPS = 8;
+constexpr int GROUP_THREADS = 128;
 constexpr int DEPTH = 128;                    // columns a stage
 constexpr int MOST_SHARED = 227 * 1024 - 64;  // dynamic; a few bytes are static
 
 // numbers as C++ and Python name them to each other; x is of any but float32
 constexpr int FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2, INT8 = 3;
+
+// What codes are: integers of so many bits, or 8-bit floats: their bits, and which.
+constexpr int E4M3 = 0x108, E5M2 = 0x208;
 
 template <int X>
 struct SumOf {
@@ -20,40 +23,45 @@ struct SumOf<INT8> {
   using Type = int;
 };
 
-// x of type X times W of BITS a code. MB * 128 rows by T tokens. The blocks of a cluster have rows
+// x of type X times W of such codes. TEAMS * MB * 64 rows by T tokens. The blocks of a cluster have rows
 // of their own, CLUSTER of them, and share the tokens; or they have the same tile and split its
-// columns, SPLIT of them.
-template <int X_, int BITS_, int GROUP_, int MB_, int T_, int CLUSTER_, int SPLIT_ = 1>
+// columns, SPLIT of them. TEAMS groups of four warps multiply. TABLE bytes of shared memory are the kernel's own.
+template <int X_, int CODE_, int GROUP_, int MB_, int T_, int CLUSTER_, int SPLIT_ = 1,
+          int TEAMS_ = 2, int TABLE = 0>
 struct Shape {
-  static constexpr int X = X_, BITS = BITS_, GROUP = GROUP_, MB = MB_, T = T_;
+  static constexpr int X = X_, CODE = CODE_, BITS = CODE & 0xff, GROUP = GROUP_, MB = MB_, T = T_;
   static constexpr int CLUSTER = CLUSTER_, SPLIT = SPLIT_, BLOCKS = CLUSTER * SPLIT;
+  static constexpr int TEAMS = TEAMS_;
+  static constexpr int WARPS = 4 * TEAMS, THREADS = GROUP_THREADS * (TEAMS + 1);
+  // registers of a thread that multiplies
+  static constexpr int REGISTERS = (65536 / THREADS / 8 * 8 * (TEAMS + 1) - 24) / TEAMS / 8 * 8;
   static_assert(CLUSTER == 1 || SPLIT == 1);
   static_assert(T % (16 * SPLIT) == 0);
   using Sum = typename SumOf<X>::Type;
   // what a block writes in the end
-  using Own = Shape<X, BITS, GROUP, MB, T / SPLIT, CLUSTER, 1>;
+  using Own = Shape<X, CODE, GROUP, MB, T / SPLIT, CLUSTER, 1, TEAMS, TABLE>;
   static constexpr int X_SIZE = X == INT8 ? 1 : 2;  // bytes, and products, 32 columns
   // of a code as it is multiplied: at the top of its byte, or 2.0 for 1 in 2 bits
   static constexpr float UNIT = X == INT8 ? 1.f / (1 << (8 - BITS)) : BITS == 2 ? 0.5f : 1.f;
-  static constexpr int ROWS = 2 * MB * 64, UNITS = BITS / 2, STEPS_A_UNIT = 8 / BITS;
+  static constexpr int ROWS = TEAMS * MB * 64, UNITS = BITS / 2, STEPS_A_UNIT = 8 / BITS;
   static constexpr int GROUPS = GROUP ? DEPTH / GROUP : 1;  // of scales, a stage
   static constexpr int X_BYTES = T * DEPTH * X_SIZE, W_BYTES = ROWS * DEPTH / 8 * BITS;
   static constexpr int SCALE_BYTES = GROUP ? ROWS * GROUPS * 4 : 0;  // of the widest scales
   static constexpr int STAGE_BYTES = X_BYTES + W_BYTES + SCALE_BYTES;
   // A warp turns its rows of TURN tokens into rows of y, and the copy engine stores them while it
   // turns the next; floats, fewer tokens at once, are stored by the warp itself.
-  static constexpr int TURN = T < 32 ? T : 32, PITCH = MB * 32, TURN_BYTES = TURN * PITCH;
+  static constexpr int TURN = T % 32 ? 16 : 32, PITCH = MB * 32, TURN_BYTES = TURN * PITCH;
   static constexpr int WIDE_TURN = 16, WIDE_PITCH = MB * 16 + 4;
   static constexpr int WIDE_BYTES = (WIDE_TURN * WIDE_PITCH * 4 + 511) / 512 * 512;
   static constexpr int WARP_BYTES = 2 * TURN_BYTES > WIDE_BYTES ? 2 * TURN_BYTES : WIDE_BYTES;
   // the ring: as deep as there is room, 1 KiB being left for its barriers and for alignment each
-  static constexpr int MEETING_BYTES = (SPLIT - 1) * (MB * T / SPLIT / 2) * 4 * 2 * GROUP_THREADS;
-  static constexpr int ROOM = MOST_SHARED - 2048 - WARPS * WARP_BYTES - MEETING_BYTES;
+  static constexpr int MEETING_BYTES = (SPLIT - 1) * (MB * T / SPLIT / 2) * 4 * TEAMS * GROUP_THREADS;
+  static constexpr int ROOM = MOST_SHARED - 2048 - TABLE - WARPS * WARP_BYTES - MEETING_BYTES;
   static constexpr int FIT = ROOM / STAGE_BYTES, STAGES = FIT < 16 ? FIT : 16;
   static constexpr int BYTES = MOST_SHARED - ROOM + STAGES * STAGE_BYTES;
-  // The first group of warps keeps so many stages ahead of the second, so that one of them feeds
-  // the tensor cores while the other turns sums into y. It pays where tiles follow each other and
-  // take long; elsewhere it would only delay the end.
+  // The first of two groups of warps keeps so many stages ahead of the second, so that one of them
+  // feeds the tensor cores while the other turns sums into y. It pays where tiles follow each other
+  // and take long; elsewhere it would only delay the end.
   static constexpr int AHEAD = T >= 128 ? STAGES / 2 : 1;
   // Steps of 32 columns that are started together: two where tokens are few, for they are short; a
   // group of scales where there is one, or as much of it as there are registers for.

@@ -54,6 +54,7 @@ template <class S>
 struct Factors {
   uint32_t w_scale[S::MB * 2], bias[S::MB * 2];  // w_scale: where a row has one
   float x_scale[(S::T + 31) / 32];  // of token 32 i + lane
+  float weight[(S::T + 31) / 32];   // likewise, what y is multiplied by, where it is
 
   __device__ void load(const Result& result, int token0, int row0) {
     const int lane = threadIdx.x % 32;
@@ -77,6 +78,9 @@ struct Factors {
   // token: within the tile; 32 of them, from a multiple of 16 on, share a compile-time register
   __device__ float of_token(int from, int token) const {
     return __shfl_sync(~0u, x_scale[from / 32], (from + token) % 32);
+  }
+  __device__ float weight_of(int from, int token) const {
+    return __shfl_sync(~0u, weight[from / 32], (from + token) % 32);
   }
 };
 
@@ -103,8 +107,50 @@ struct Values {
   }
 };
 
+// One warp's 16 MB rows of TURN tokens from token `from` on, as numbers of 16 bits, to `memory` of its
+// own: 16-byte pieces lie as the copy engine's swizzle wants them.
+template <class S>
+__device__ int place_in_turn(int token, int piece) {
+  const int swizzle = S::MB == 2 ? token / 2 % 4 : token / 4 % 2;
+  return token * S::PITCH + (piece ^ swizzle) * 16;
+}
+template <class S, int TYPE, bool WEIGHTED, typename Sum>
+__device__ void turn_sums(const Sum (&sums)[S::MB][S::T / 2], const Values<S>& values, int from,
+                          uint32_t memory) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int t = 0; t < S::TURN; t += 16) {
+    float x_scale[4], weight[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int token = i / 2 * 8 + lane % 4 * 2 + i % 2;
+      x_scale[i] = values.factors.of_token(from + t, token);
+      if (WEIGHTED) weight[i] = values.factors.weight_of(from + t, token);
+    }
+    const auto value = [&](Sum sum, int mb, int half, int i) {
+      const float y = values.of(sum, mb, half, x_scale[i]);
+      return WEIGHTED ? __fmul_rn(y, weight[i]) : y;
+    };
+#pragma unroll
+    for (int mb = 0; mb < S::MB; mb++) {
+      uint32_t v[4];
+#pragma unroll
+      for (int i = 0; i < 4; i++) {
+        const int at = (from + t) / 2 + i * 2, token = i / 2 * 2;
+        v[i] = two<TYPE>(value(sums[mb][at], mb, i % 2, token),
+                         value(sums[mb][at + 1], mb, i % 2, token + 1));
+      }
+      asm volatile(
+          "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
+              memory + place_in_turn<S>(t + lane / 16 * 8 + lane % 8, mb * 2 + lane / 8 % 2)),
+          "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
+          : "memory");
+    }
+  }
+}
+
 // One warp's 16 MB rows of T tokens to 16-bit y without residual, by the copy engine. `turn` is
-// memory of the warp's own, in which 16-byte pieces lie as the copy engine's swizzle wants them.
+// memory of the warp's own.
 template <class S, int TYPE, typename Sum>
 __device__ void write_turns(const Sum (&sums)[S::MB][S::T / 2], const Values<S>& values,
                             const CUtensorMap* y_map, int token0, int row0, uint32_t turn) {
@@ -114,31 +160,7 @@ __device__ void write_turns(const Sum (&sums)[S::MB][S::T / 2], const Values<S>&
     const uint32_t memory = turn + from / S::TURN % 2 * S::TURN_BYTES;
     if (lane == 0) tma::wait_for_stores<1>();
     __syncwarp();
-#pragma unroll
-    for (int t = 0; t < S::TURN; t += 16) {
-      float x_scale[4];
-#pragma unroll
-      for (int i = 0; i < 4; i++)
-        x_scale[i] = values.factors.of_token(from + t, i / 2 * 8 + lane % 4 * 2 + i % 2);
-      const int token = t + lane / 16 * 8 + lane % 8;
-      const int swizzle = S::MB == 2 ? token / 2 % 4 : token / 4 % 2;
-#pragma unroll
-      for (int mb = 0; mb < S::MB; mb++) {
-        uint32_t v[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-          const int at = (from + t) / 2 + i * 2;
-          v[i] = two<TYPE>(values.of(sums[mb][at], mb, i % 2, x_scale[i / 2 * 2]),
-                           values.of(sums[mb][at + 1], mb, i % 2, x_scale[i / 2 * 2 + 1]));
-        }
-        const int piece = (mb * 2 + lane / 8 % 2) ^ swizzle;
-        asm volatile(
-            "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(
-                memory + token * S::PITCH + piece * 16),
-            "r"(v[0]), "r"(v[1]), "r"(v[2]), "r"(v[3])
-            : "memory");
-      }
-    }
+    turn_sums<S, TYPE, false>(sums, values, from, memory);
     tma::share();
     __syncwarp();
     if (lane == 0) tma::store(y_map, memory, row0, token0 + from);

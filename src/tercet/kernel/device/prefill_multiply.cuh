@@ -7,6 +7,10 @@
 #include "prefill_words.cuh"
 #include "wgmma.cuh"
 
+// Keeps a number in its register: the compiler would find shared memory's address anew in every stage,
+// some twenty instructions.
+__device__ inline void keep(uint32_t& number) { asm volatile("" : "+r"(number)); }
+
 struct Ring {
   uint32_t x, w, scale, full, empty;  // shared addresses
   uint32_t meeting, arrived;          // where sums of a split tile meet
@@ -17,6 +21,15 @@ struct Ring {
     if (++stage == S::STAGES) stage = 0, parity ^= 1;
   }
 };
+
+// for who fills the ring
+template <class S>
+__device__ void keep_places(Ring& ring) {
+  keep(ring.x);
+  keep(ring.w);
+  keep(ring.full);
+  ring.empty = ring.full + S::STAGES * 8;
+}
 
 // of JOIN steps of 32 columns: X_SIZE products a step and 64 rows
 template <class S>
@@ -35,10 +48,16 @@ template <class S>
 struct Feed {
   Ring ring;
   Words<S> words;
+  uint32_t x;    // the lower word of the first stage's descriptor
   int left = 0;  // stages of this run that were not opened
 
-  __device__ Feed(const Ring& ring, int block)
-      : ring(ring), words(ring.w + block * (S::UNITS * 512)) {}
+  __device__ Feed(const Ring& given, int block)
+      : ring(given), words(given.w + block * (S::UNITS * 512)), x(wgmma::place(given.x)) {
+    keep(ring.full);
+    ring.empty = ring.full + S::STAGES * 8;
+    keep(words.mine);
+    keep(x);
+  }
 
   __device__ void load_unit(int unit) { words.load(ring.stage * S::W_BYTES + unit * 512); }
   __device__ void open() {
@@ -72,7 +91,7 @@ struct Feed {
   }
   // Starts the products of JOIN steps; sums begin anew where `first`.
   __device__ void start(Sums<S>& sums, const Operands<S>& a, int step, bool first = false) const {
-    const uint64_t x = wgmma::descriptor(ring.x + ring.stage * S::X_BYTES);
+    const uint32_t stage = x + ring.stage * (S::X_BYTES / 16);
     wgmma::fence();
 #pragma unroll
     for (int j = 0; j < S::JOIN; j++)
@@ -83,7 +102,8 @@ struct Feed {
         const int at = (step + j) / STEPS * (S::T * 8) + (step + j) % STEPS * 2 * S::X_SIZE;
 #pragma unroll
         for (int mb = 0; mb < S::MB; mb++)
-          product<S>(sums[mb], a[j][part][mb], x + at + part * 2, !first || j + part > 0);
+          product<S>(sums[mb], a[j][part][mb], wgmma::described(stage + at + part * 2),
+                     !first || j + part > 0);
       }
     wgmma::commit();
   }
@@ -99,26 +119,24 @@ struct Feed {
   }
 };
 
-// Lets the first group of warps go some stages ahead, once.
-template <class S>
+// Lets the first of two groups of warps go some stages ahead, once; 0: both as they come.
 struct Lead {
   int stages;
-  __device__ Lead(bool long_walk) : stages(long_walk ? S::AHEAD : 1) {}
   __device__ void follow() {
-    if (stages) meet(3, 2 * GROUP_THREADS);
+    if (stages) meet(7, 2 * GROUP_THREADS);
     stages = 0;
   }
   // after each stage of the first group
   __device__ void count(bool last) {
     if (!stages || (--stages && !last)) return;
     stages = 0;
-    asm volatile("bar.arrive 3, %0;" ::"n"(2 * GROUP_THREADS) : "memory");
+    asm volatile("bar.arrive 7, %0;" ::"n"(2 * GROUP_THREADS) : "memory");
   }
 };
 
 // sums: of all products of `stages` stages
 template <class S>
-__device__ void multiply(Sums<S>& sums, Feed<S>& feed, Lead<S>& lead, int stages) {
+__device__ void multiply(Sums<S>& sums, Feed<S>& feed, Lead& lead, int stages) {
   clear<S>(sums);
   int before = -1;  // the stage whose last products may still run
   feed.open(stages);
@@ -170,7 +188,7 @@ struct GroupScales {
 // totals: of all groups of `stages` stages, times the rows' scales. The operands of the next products
 // are ready before these have ended.
 template <class S>
-__device__ void multiply_groups(float (&totals)[S::MB][S::T / 2], Feed<S>& feed, Lead<S>& lead,
+__device__ void multiply_groups(float (&totals)[S::MB][S::T / 2], Feed<S>& feed, Lead& lead,
                                 const Result& result, int block, int stages) {
   constexpr int STARTS = 4 / S::JOIN, TURN = STARTS < 2 ? 2 : STARTS;  // operands take turns
   Sums<S> sums;

@@ -5,6 +5,10 @@
 // its rows, `near` and `far`, and of each the two bytes that are its own. Those of columns 0 to 15
 // go to the upper bytes of two halves, those of columns 16 to 31 to the lower.
 #pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
 #include "prefill_shape.cuh"
 
 // The codes at one place of each byte of a word, as the top bits of signed bytes. `zero` is 0 and
@@ -52,6 +56,18 @@ __device__ uint32_t two_numbers(uint32_t halves, int at, uint32_t zero) {
   return minus<X>((halves >> at & MASK * BOTH) ^ (zero | ONE | SIGN * BOTH), OFFSET);
 }
 
+// Two 8-bit floats, in the lower or the upper half, as numbers of type X: exactly, NaN too.
+template <int X, int CODE>
+__device__ uint32_t two_of_fp8(uint32_t codes, bool upper) {
+  const auto pair = static_cast<__nv_fp8x2_storage_t>(upper ? codes >> 16 : codes);
+  const __half2_raw halves =
+      __nv_cvt_fp8x2_to_halfraw2(pair, CODE == E4M3 ? __NV_E4M3 : __NV_E5M2);
+  if (X == FLOAT16) return reinterpret_cast<const uint32_t&>(halves);
+  const float2 wide = __half22float2(halves);
+  const __nv_bfloat162 both = __floats2bfloat162_rn(wide.x, wide.y);
+  return reinterpret_cast<const uint32_t&>(both);
+}
+
 template <class S, bool WIDE = S::X_SIZE == 2>
 struct Words {
   uint32_t mine;  // shared address of this lane's words of the warp's first rows, in stage 0
@@ -78,6 +94,7 @@ struct Words {
 
 template <class S>
 struct Words<S, true> {
+  static constexpr bool FP8 = S::CODE != S::BITS;  // two neighbours stay neighbours
   uint32_t mine, bytes;  // `bytes`: which two of either word, for prmt
   const uint32_t zero = unknown_zero();
   uint4 near[S::MB], far[S::MB];
@@ -86,7 +103,8 @@ struct Words<S, true> {
   __device__ Words(uint32_t base) {
     const int lane = threadIdx.x % 32;
     mine = base + (lane / 4 * 4 + lane % 4 / 2) * 16;
-    bytes = lane % 2 ? 0x3726 : 0x1504;
+    if (FP8) bytes = lane % 2 ? 0x7632 : 0x5410;
+    else bytes = lane % 2 ? 0x3726 : 0x1504;
   }
   __device__ void load(int offset) {
 #pragma unroll
@@ -108,8 +126,11 @@ struct Words<S, true> {
       for (int part = 0; part < 2; part++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
-          a[part][mb][i] =
-              two_numbers<S::X, S::BITS>(halves[mb][i], (1 - part) * 8 + S::BITS * field, zero);
+          if constexpr (FP8)
+            a[part][mb][i] = two_of_fp8<S::X, S::CODE>(halves[mb][i], part);
+          else
+            a[part][mb][i] =
+                two_numbers<S::X, S::BITS>(halves[mb][i], (1 - part) * 8 + S::BITS * field, zero);
     }
   }
 };
