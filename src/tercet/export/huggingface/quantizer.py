@@ -177,10 +177,15 @@ class TercetQuantizer(HfQuantizer):
             cast(PackedBuffers, model.get_submodule(name)).fill(name, self._checkpoint)
         return model
 
-    def update_weight_conversions(self, weight_conversions: list[Any], model: Any) -> list[Any]:
-        """Experts that were taken apart are no longer merged."""
+    def update_weight_conversions(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, weight_conversions: list[Any], *model: Any
+    ) -> list[Any]:
+        """Experts that were taken apart are no longer merged.
+
+        transformers gives the model from version 5.21 on.
+        """
         kept = [one for one in weight_conversions if not (self._split and _merges_experts(one))]
-        return cast("list[Any]", super().update_weight_conversions(kept, model))
+        return cast("list[Any]", super().update_weight_conversions(kept, *model))
 
     def is_serializable(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
         """`save_pretrained` writes the packed buffers."""

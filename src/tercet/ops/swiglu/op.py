@@ -133,7 +133,7 @@ def gradient_cost(arguments: Mapping[str, Any]) -> Cost:
     )
 
 
-_SPACE = {"BLOCK": (512, 1024, 2048, 4096, 8192), "num_warps": (2, 4, 8, 16)}
+_SPACE = {"BLOCK": (1024, 2048, 4096, 8192, 16384), "num_warps": (4, 8, 16, 32)}
 
 OP = Op(
     name="swiglu",

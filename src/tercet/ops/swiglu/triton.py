@@ -89,10 +89,11 @@ def _halves(gate: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
 def _launch(kernel, direction: str, *tensors: Tensor) -> None:
     """One kernel over tensors [M, N]: pointers, sizes, then a row stride of each."""
     m, n = tensors[0].shape
-    options = dict(configuration("swiglu", "triton", {"M": m, "N": n}, _DEFAULT, direction))
     if all(tensor.is_contiguous() for tensor in tensors):
         tensors = tuple(tensor.view(1, -1) for tensor in tensors)
         m, n = 1, m * n
+    # a row of everything has a table's entry of its own: it takes wider tiles than rows with gaps
+    options = dict(configuration("swiglu", "triton", {"M": m, "N": n}, _DEFAULT, direction))
     wanted = options.pop("BLOCK")
     block = min(wanted, triton.next_power_of_2(n))
     height = min(wanted // block, triton.next_power_of_2(m))
