@@ -93,3 +93,24 @@ def test_which_calls_they_take(
     monkeypatch.setattr(wide, "fits_this_gpu", lambda: True)
     sizes = {"T": 4096, "E": 128, "N": 1536, "K": 2048} | changed
     assert wide.takes(sizes, torch.empty(1, dtype=dtype)) is taken
+
+
+def test_many_rows_are_launched_as_tiles_by_wgmma(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = list[tuple[int, ...]]()
+
+    class Library:
+        def tercet_experts_wide(self, task: object, *numbers: int) -> int:
+            calls.append(numbers)
+            return 0
+
+    monkeypatch.setattr(wide, "fits_this_gpu", lambda: True)
+    monkeypatch.setattr(wide, "library", lambda dtype: Library())
+    monkeypatch.setattr(wide, "stream", lambda: 7)
+    monkeypatch.setattr(cuda, "multiprocessors", lambda device: 132)
+    n, k, offsets = 32, 128, torch.tensor([0, 30, 60, 90, 128], dtype=torch.int32)
+    cuda.forward(
+        torch.zeros(128, k, dtype=torch.int8), offsets, torch.zeros(8, 1, 32, 4, dtype=torch.int32),
+        torch.ones(8, 1, 16), None, None, None, torch.ones(128),
+        "ternary-channel", n, k, "int8", torch.bfloat16,
+    )  # fmt: skip
+    assert calls == [(2, 48, 132, 7)]

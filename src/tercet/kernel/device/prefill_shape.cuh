@@ -23,9 +23,10 @@ struct SumOf<INT8> {
   using Type = int;
 };
 
-// x of type X times W of such codes. TEAMS * MB * 64 rows by T tokens. The blocks of a cluster have rows
-// of their own, CLUSTER of them, and share the tokens; or they have the same tile and split its
-// columns, SPLIT of them. TEAMS groups of four warps multiply. TABLE bytes of shared memory are the kernel's own.
+// x of type X times W of such codes. TEAMS groups of four warps multiply, MB * 64 rows each, by T
+// tokens. The blocks of a cluster have rows of their own, CLUSTER of them, and share the tokens; or
+// they have the same tile and split its columns, SPLIT of them. TABLE bytes of shared memory are the
+// kernel's own.
 template <int X_, int CODE_, int GROUP_, int MB_, int T_, int CLUSTER_, int SPLIT_ = 1,
           int TEAMS_ = 2, int TABLE = 0>
 struct Shape {

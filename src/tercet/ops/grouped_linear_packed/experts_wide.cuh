@@ -2,8 +2,8 @@
 // products are those of prefill_multiply.cuh, y^T = W x^T by wgmma with packed weights as the operand in
 // registers.
 //
-//   warpgroup 0  two warps ask the copy engine for T rows of x, and for ROWS rows of an expert's W, 128
-//                columns a stage, in a ring
+//   warpgroup 0  one warp asks the copy engine for T rows of x and ROWS rows of an expert's W, 128 columns
+//                a stage, in a ring
 //   the others   MB x 64 rows of W each: decode the next step while the tensor cores run this one
 //
 // A tile is up to T rows of one expert against ROWS rows of its W; what a copy brings beyond either is
@@ -79,26 +79,23 @@ struct Tiles {
   }
 };
 
-// Two warps fill the ring, one with W, one with x.
-template <class S, bool W>
-__device__ void bring(const Task& task, const Tiles& tiles, Ring ring, const CUtensorMap* map,
-                      int stages) {
-  keep_places<S>(ring);
+// One warp: fills the ring.
+template <class S>
+__device__ void bring(const Task& task, const Tiles& tiles, Ring ring, const CUtensorMap* x_map,
+                      const CUtensorMap* w_map, int stages) {
   for (int at = blockIdx.x; at < tiles.total; at += gridDim.x) {
     const Tile tile = tiles(task, at);
     const int block0 = tile.expert * task.blocks + tile.part * (S::ROWS / 16);
     for (int k = 0; k < stages; k++) {
-      if (threadIdx.x % 32 == 0) {
+      if (threadIdx.x == 0) {
         const uint32_t ready = ring.full + ring.stage * 8;
         mbarrier::wait(ring.empty + ring.stage * 8, ring.parity ^ 1);
-        mbarrier::expect(ready, W ? S::W_BYTES : S::X_BYTES);
-        if (W)
-          tma::load(ring.w + ring.stage * S::W_BYTES, map, ready, 0, k * S::UNITS, block0);
-        else
+        mbarrier::expect(ready, S::X_BYTES + S::W_BYTES);
 #pragma unroll
-          for (int part = 0; part < S::X_SIZE; part++)  // 128 bytes of every row
-            tma::load(ring.x + ring.stage * S::X_BYTES + part * (S::T * 128), map, ready,
-                      k * DEPTH + part * (DEPTH / S::X_SIZE), tile.first);
+        for (int part = 0; part < S::X_SIZE; part++)  // 128 bytes of every row
+          tma::load(ring.x + ring.stage * S::X_BYTES + part * (S::T * 128), x_map, ready,
+                    k * DEPTH + part * (DEPTH / S::X_SIZE), tile.first);
+        tma::load(ring.w + ring.stage * S::W_BYTES, w_map, ready, 0, k * S::UNITS, block0);
       }
       ring.advance<S>();
     }
@@ -182,7 +179,7 @@ __global__ void __launch_bounds__(S::THREADS, 1)
   const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
   if (threadIdx.x == 0) {
     for (int s = 0; s < S::STAGES; s++) {
-      mbarrier::init(ring.full + s * 8, 2);
+      mbarrier::init(ring.full + s * 8, 1);
       mbarrier::init(ring.empty + s * 8, S::WARPS);
     }
     mbarrier::publish();
@@ -195,8 +192,7 @@ __global__ void __launch_bounds__(S::THREADS, 1)
   const int stages = (task.k + DEPTH - 1) / DEPTH;
   if (warp < 4) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
-    if (warp == 0) bring<S, true>(task, tiles, ring, &w_map, stages);
-    if (warp == 1) bring<S, false>(task, tiles, ring, &x_map, stages);
+    if (warp == 0) bring<S>(task, tiles, ring, &x_map, &w_map, stages);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::REGISTERS));
     multiply_tiles<S>(task, tiles, ring, warp - 4, stages,
