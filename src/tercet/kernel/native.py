@@ -4,11 +4,22 @@ import ctypes
 from functools import cache
 
 import torch
+from torch import Tensor
 
 from tercet.errors import UnsupportedError
 from tercet.kernel.rows16 import layout_of
 
 NUMBERS: dict[torch.dtype, int] = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+
+
+def pointer(tensor: Tensor | None) -> int | None:
+    """The address of its first element; None for none."""
+    return None if tensor is None else tensor.data_ptr()
+
+
+def number(tensor: Tensor | None) -> int:
+    """Of its dtype, by NUMBERS; 0 for none, whose dtype nothing reads."""
+    return 0 if tensor is None else NUMBERS[tensor.dtype]
 
 
 class NativeLayout(ctypes.Structure):

@@ -17,7 +17,7 @@ from tercet.kernel.cuda import build_cuda, stream
 from tercet.kernel.device.codes_product import can_be_copied
 from tercet.kernel.device.quantize_rows import quantize_rows
 from tercet.kernel.launch import as_rows, multiprocessors
-from tercet.kernel.native import NUMBERS
+from tercet.kernel.native import NUMBERS, number, pointer
 from tercet.kernel.rows16 import layout_of
 from tercet.kernel.stacked import expert_blocks
 from tercet.ops.grouped_linear_packed import triton, wide
@@ -25,8 +25,8 @@ from tercet.ops.grouped_linear_packed.arguments import sizes_of
 from tercet.ops.grouped_linear_packed.task import Cut, Task
 
 SOURCES = ("experts_int8.cu", "experts_wide_int8.cu")
-# rows of an expert, on average: up to these for experts_few.cuh; from these on, tiles of 48
-_FEW, _MANY = 4, 26
+# rows of an expert, on average: above them tiles of 48 (and up to wide.FEW experts_few.cuh)
+_MANY = 26
 # of experts_few: bytes of x, and others; blocks of a multiprocessor; row-blocks of W of a block
 _FEW_X, _OUT, _RESIDENT, _PARTS = 64 * 1024, 4096, 5, (4, 8, 16, 24)
 _SHARED = 227 * 1024
@@ -81,9 +81,9 @@ def forward(
         scale=scale.data_ptr(),
         offsets=offsets.data_ptr(),
         x=flat.data_ptr(),
-        x_scale=x_scale.data_ptr() if x_scale is not None else None,
-        row_weight=row_weight.data_ptr() if row_weight is not None else None,
-        bias=bias.data_ptr() if bias is not None else None,
+        x_scale=pointer(x_scale),
+        row_weight=pointer(row_weight),
+        bias=pointer(bias),
         y=y.data_ptr(),
         x_pitch=flat.stride(0) * flat.element_size(),
         count=sizes["T"],
@@ -93,7 +93,7 @@ def forward(
         blocks=expert_blocks(rows),
         units=codes.shape[1],
         scale_type=NUMBERS[scale.dtype],
-        bias_type=NUMBERS[bias.dtype] if bias is not None else 0,
+        bias_type=number(bias),
         y_type=NUMBERS[out_dtype],
         factor=factor(flat.dtype, layout.bits),
     )
@@ -127,7 +127,7 @@ def cut_for(sizes: Mapping[str, int], x_bytes: int, bits: int, processors: int) 
     each, blocks = sizes["T"] / sizes["E"], expert_blocks(sizes["N"])
     rows, part = 48 if each > _MANY else 32, 0
     row = sizes["K"] * x_bytes
-    if each <= _FEW and row <= 3 * _FEW_X:
+    if each <= wide.FEW and row <= 3 * _FEW_X:
         rows = max(1, min(8, _FEW_X // row))
         fit = processors * max(1, min(_RESIDENT, _SHARED // (rows * row + _OUT)))
         used = sizes["E"] * -math.expm1(-each)  # experts that have rows, if all are as likely

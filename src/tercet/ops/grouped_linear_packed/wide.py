@@ -15,7 +15,7 @@ from tercet.ops.grouped_linear_packed.task import Task
 # rows of x a tile, as in launch_rows, and what a tile takes on an H200, as measured, of that of 128
 TILES = {32: 0.46, 48: 0.51, 64: 0.57, 128: 1.0}
 MOST_EXPERTS = 512
-_FEW = 4  # rows of an expert, on average: above them
+FEW = 4  # rows of an expert, on average: above them
 _HOPPER = (9, 0)
 
 
@@ -38,7 +38,7 @@ def fits_this_gpu() -> bool:
 def takes(sizes: Mapping[str, int], y: Tensor) -> bool:
     """Whether a call has enough rows for it, few enough experts, and y [T, N] of 16-byte pieces."""
     return (
-        sizes["T"] > _FEW * sizes["E"]
+        sizes["T"] > FEW * sizes["E"]
         and sizes["E"] <= MOST_EXPERTS
         and sizes["N"] % 8 == 0
         and y.element_size() == 2

@@ -13,6 +13,8 @@ from tercet.kernel.packed_call import FLOATS, check_activation, check_given, cho
 from tercet.kernel.prepared import layout_name, prepare
 
 _OP = "linear_packed"
+# of weights, that kernels turn into 16-bit floats
+FLOAT_ELEMENTS = ("fp8_e4m3", "fp8_e5m2")
 
 
 def check(

@@ -11,8 +11,10 @@ from tercet.errors import UnsupportedError
 from tercet.kernel.cuda import build_cuda, stream
 from tercet.kernel.device.quantize_rows import quantize_rows
 from tercet.kernel.launch import as_rows, multiprocessors
+from tercet.kernel.native import NUMBERS, number, pointer
 from tercet.kernel.packed_call import finished
 from tercet.kernel.rows16 import layout_of
+from tercet.ops.linear_packed.arguments import FLOAT_ELEMENTS
 from tercet.ops.linear_packed.decode_plan import (
     GROUPS,
     MOST_TOKENS,
@@ -23,8 +25,7 @@ from tercet.ops.linear_packed.decode_plan import (
 )
 
 _FP8 = torch.float8_e4m3fn
-_TYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.int8: 3, _FP8: 4}
-_FLOAT_ELEMENTS = ("fp8_e4m3", "fp8_e5m2")
+_TYPES = {**NUMBERS, torch.int8: 3, _FP8: 4}
 _STEP = 32
 # tokens that every block quantizes for itself: more take longer than a kernel of their own
 _QUANTIZED_INSIDE = 1
@@ -37,7 +38,7 @@ LIBRARIES = {
         (torch.bfloat16, "bfloat16"),
         (torch.float16, "float16"),
     )
-    for element in ("", *_FLOAT_ELEMENTS)
+    for element in ("", *FLOAT_ELEMENTS)
     if not element or dtype != torch.int8
 }
 # for cross-compilation: the folder has other implementations' files too
@@ -187,12 +188,10 @@ def product(
         )
     # one group that has a zero point is a group longer than any row
     steps = group // _STEP if groups > 1 else 2**_ONE_GROUP
-    floats = element if element in _FLOAT_ELEMENTS else ""
-    # what either is not for int8 is exact in float16
-    in_halves = x.dtype == _FP8 or (floats and x.dtype == torch.int8)
-    kind = torch.int8 if quantize else torch.float16 if in_halves else x.dtype
+    floats = element if element in FLOAT_ELEMENTS else ""
+    kind = torch.int8 if quantize else _kind(x.dtype, floats)
     row_blocks, units = codes.shape[:2]
-    plain = kind != torch.int8 and not floats and not in_halves
+    plain = kind == x.dtype != torch.int8 and not floats
     processors = multiprocessors(x.device)
     if digits is None:
         digits = in_digits(m, row_blocks, processors)
@@ -209,15 +208,14 @@ def product(
     # the copy engine takes pieces of 16 bytes, as they are
     sent = x.dtype == kind == torch.int8 and not (x.data_ptr() | x.stride(0) | columns) % 16
     chosen = plan or plan_for(m, row_blocks, units, needs, processors, sent=sent)
-    rows_most = -(-row_blocks // chosen.clusters)
     task = Task(
         codes=codes.data_ptr(),
         scale=scale.data_ptr(),
-        zero=zero.data_ptr() if zero is not None else None,
+        zero=pointer(zero),
         x=x.data_ptr(),
-        x_scale=x_scale.data_ptr() if x_scale is not None else None,
-        bias=bias.data_ptr() if bias is not None else None,
-        residual=residual.data_ptr() if residual is not None else None,
+        x_scale=pointer(x_scale),
+        bias=pointer(bias),
+        residual=pointer(residual),
         y=y.data_ptr(),
         x_pitch=x.stride(0),
         residual_pitch=residual.stride(0) if residual is not None else 0,
@@ -229,15 +227,10 @@ def product(
         group_steps_log2=steps.bit_length() - 1,
         scale_type=_TYPES[scale.dtype],
         x_type=_TYPES[x.dtype],
-        bias_type=_TYPES[bias.dtype] if bias is not None else 0,
-        residual_type=_TYPES[residual.dtype] if residual is not None else 0,
+        bias_type=number(bias),
+        residual_type=number(residual),
         y_type=_TYPES[y.dtype],
-        warp_units=chosen.warp_units(units),
-        warps_all=-(-units // chosen.warp_units(units)),
-        rows_each=row_blocks // chosen.clusters,
-        rows_more=row_blocks % chosen.clusters,
-        rows_most=rows_most,
-        rows_inverse=-(-(2**23) // rows_most),
+        **_shares(chosen, row_blocks, units),
         dependent=dependent,
         sharing=chosen.sharing if sent else 0,
         factor=2.0 ** -(8 - bits) if kind == torch.int8 or digits else 0.5 if bits == 2 else 1.0,
@@ -254,3 +247,21 @@ def product(
     status = library(kind, floats).tercet_decode(ctypes.byref(task), ctypes.byref(launch), stream())
     if status:
         raise RuntimeError(f"decode: CUDA error {status} at launch")
+
+
+def _kind(x: torch.dtype, floats: str) -> torch.dtype:
+    """What x is multiplied as: where x or W are 8-bit floats, float16, in which both are exact."""
+    return torch.float16 if x == _FP8 or (floats and x == torch.int8) else x
+
+
+def _shares(plan: Plan, row_blocks: int, units: int) -> dict[str, int]:
+    """Of a warp and of a cluster, as Task has them."""
+    each, most = plan.warp_units(units), -(-row_blocks // plan.clusters)
+    return {
+        "warp_units": each,
+        "warps_all": -(-units // each),
+        "rows_each": row_blocks // plan.clusters,
+        "rows_more": row_blocks % plan.clusters,
+        "rows_most": most,
+        "rows_inverse": -(-(2**23) // most),
+    }

@@ -14,13 +14,13 @@ from tercet.errors import BuildError
 from tercet.kernel.cuda import build_cuda, stream
 from tercet.kernel.device.quantize_rows import quantize_rows
 from tercet.kernel.launch import as_rows, multiprocessors
+from tercet.kernel.native import NUMBERS, number, pointer
 from tercet.kernel.rows16 import layout_of
+from tercet.ops.linear_packed.arguments import FLOAT_ELEMENTS
 from tercet.ops.linear_packed.cuda_wgmma_plan import Plan, best_plan
 
 SOURCES = ("prefill_2.cu", "prefill_4.cu", "prefill_8.cu")
 _FOLDER = Path(__file__).parent
-_NUMBERS = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-_FLOAT_ELEMENTS = ("fp8_e4m3", "fp8_e5m2")
 _HOPPER = (9, 0)
 _P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 
@@ -139,15 +139,15 @@ def product(
     if plan.tiles > plan.whole:
         work = torch.empty(plan.sums + plan.arrivals, dtype=torch.int32, device=x.device)
         sums, arrivals = work.data_ptr(), work[plan.sums :].data_ptr()
-    library = library or library_of(element if element in _FLOAT_ELEMENTS else bits, x.dtype)
+    library = library or library_of(element if element in FLOAT_ELEMENTS else bits, x.dtype)
     status = library.tercet_linear_prefill(
         group, plan.shape, x.data_ptr(), x.stride(0) * size,
-        x_scale.data_ptr() if x_scale is not None else None, codes.data_ptr(),
-        w_scale.data_ptr(), _NUMBERS[w_scale.dtype],
-        bias.data_ptr() if bias is not None else None,
-        _NUMBERS[bias.dtype] if bias is not None else 0,
-        residual.data_ptr() if residual is not None else None,
-        y.data_ptr(), _NUMBERS[dtype], m, rows, k, plan.clusters, plan.whole, plan.part, plan.band,
+        pointer(x_scale), codes.data_ptr(),
+        w_scale.data_ptr(), NUMBERS[w_scale.dtype],
+        pointer(bias),
+        number(bias),
+        pointer(residual),
+        y.data_ptr(), NUMBERS[dtype], m, rows, k, plan.clusters, plan.whole, plan.part, plan.band,
         early and 2 * plan.blocks <= processors, sums, arrivals, stream(),
     )  # fmt: skip
     if status:

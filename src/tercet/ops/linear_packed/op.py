@@ -20,7 +20,7 @@ from tercet.kernel.prepared import PreparedWeight, layout_name
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose
 from tercet.ops.linear_packed import torch_path
-from tercet.ops.linear_packed.arguments import check, describe, prepared
+from tercet.ops.linear_packed.arguments import FLOAT_ELEMENTS, check, describe, prepared
 from tercet.ops.linear_packed.cases import CASES, inputs, shapes
 from tercet.ops.linear_packed.decode_plan import GROUPS, MOST_COLUMNS, MOST_TOKENS
 from tercet.ops.linear_packed.reference import magnitude, reference
@@ -210,7 +210,6 @@ _BASELINES = (
 )
 
 _SMALL = ("ternary", "nonary", "int3", "int4")
-_FP8 = ("fp8_e4m3", "fp8_e5m2")
 
 
 def _wgmma(
@@ -279,7 +278,7 @@ OP = Op(
                 ranges={"M": (0, MOST_TOKENS), "K": (0, MOST_COLUMNS)},
                 options={
                     "layout": ("fragments",),
-                    "element": (*_SMALL, "int8", *_FP8),
+                    "element": (*_SMALL, "int8", *FLOAT_ELEMENTS),
                     "group": (0, *GROUPS),
                 },
             ),
@@ -292,7 +291,7 @@ OP = Op(
             "cuda_wgmma_float",
             (torch.bfloat16, torch.float16, torch.float8_e4m3fn),
             ("none", "fp8_e4m3"),
-            (*_SMALL, *_FP8),
+            (*_SMALL, *FLOAT_ELEMENTS),
         ),
         Implementation(
             name="triton",

@@ -16,7 +16,7 @@ from tercet.kernel.cuda import build_cuda, stream
 from tercet.kernel.device.codes_matrix import transpose
 from tercet.kernel.device.codes_product import can_be_copied
 from tercet.kernel.launch import multiprocessors
-from tercet.kernel.native import NUMBERS
+from tercet.kernel.native import NUMBERS, number, pointer
 from tercet.kernel.tuned import Direction, configuration
 from tercet.ops.linear_qat import triton
 from tercet.ops.linear_qat.triton import Coded
@@ -106,8 +106,8 @@ def product(
     _raise(
         products().tercet_codes_product(
             a.data_ptr(), a.stride(0), b.data_ptr(), b.stride(0), row.data_ptr(),
-            _pointer(column), column is not None and column.numel() == 1, _pointer(bias),
-            0 if bias is None else NUMBERS[bias.dtype],
+            pointer(column), column is not None and column.numel() == 1, pointer(bias),
+            number(bias),
             out.data_ptr(), NUMBERS[dtype], m, n, k, chosen["CLUSTER"], chosen["BAND"], stream(),
         )
     )  # fmt: skip
@@ -142,9 +142,9 @@ def coded(
     _raise(
         codings().tercet_gradient_codes(
             grads.data_ptr(), wide, NUMBERS[grads.dtype], m, n, scale.data_ptr(),
-            scale.numel() == 1, _pointer(x_scale), codes.data_ptr(), size.data_ptr(),
-            _pointer(tops), most_blocks, _pointer(seed), _pointer(by_column),
-            _pointer(turned_size), stream(),
+            scale.numel() == 1, pointer(x_scale), codes.data_ptr(), size.data_ptr(),
+            pointer(tops), most_blocks, pointer(seed), pointer(by_column),
+            pointer(turned_size), stream(),
         )
     )  # fmt: skip
     if by_column is None or turned_size is None:
@@ -165,10 +165,6 @@ def turned(codes: Tensor) -> Tensor:
         )
     )
     return out
-
-
-def _pointer(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
 
 
 def _raise(status: int) -> None:
