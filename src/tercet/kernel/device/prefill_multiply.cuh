@@ -48,8 +48,9 @@ template <class S>
 struct Feed {
   Ring ring;
   Words<S> words;
-  uint32_t x;    // the lower word of the first stage's descriptor
-  int left = 0;  // stages of this run that were not opened
+  uint32_t x;     // the lower word of the first stage's descriptor
+  uint32_t from;  // of this stage's
+  int left = 0;   // stages of this run that were not opened
 
   __device__ Feed(const Ring& given, int block)
       : ring(given), words(given.w + block * (S::UNITS * 512)), x(wgmma::place(given.x)) {
@@ -89,9 +90,14 @@ struct Feed {
     for (int i = 0; i < S::JOIN * S::X_SIZE * S::MB; i++)
       wgmma::pin(a[i / S::MB / S::X_SIZE][i / S::MB % S::X_SIZE][i % S::MB]);
   }
+  // Products take descriptors from registers that all lanes share. Found here it is known to be the same
+  // in all; kept from stage to stage it is not, and each product would bring it there, three instructions.
+  __device__ void find_stage(int step) {
+    if (step == 0) from = __shfl_sync(~0u, x + ring.stage * (S::X_BYTES / 16), 0);
+  }
   // Starts the products of JOIN steps; sums begin anew where `first`.
-  __device__ void start(Sums<S>& sums, const Operands<S>& a, int step, bool first = false) const {
-    const uint32_t stage = x + ring.stage * (S::X_BYTES / 16);
+  __device__ void start(Sums<S>& sums, const Operands<S>& a, int step, bool first = false) {
+    find_stage(step);
     wgmma::fence();
 #pragma unroll
     for (int j = 0; j < S::JOIN; j++)
@@ -102,7 +108,7 @@ struct Feed {
         const int at = (step + j) / STEPS * (S::T * 8) + (step + j) % STEPS * 2 * S::X_SIZE;
 #pragma unroll
         for (int mb = 0; mb < S::MB; mb++)
-          product<S>(sums[mb], a[j][part][mb], wgmma::described(stage + at + part * 2),
+          product<S>(sums[mb], a[j][part][mb], wgmma::described(from + at + part * 2),
                      !first || j + part > 0);
       }
     wgmma::commit();
