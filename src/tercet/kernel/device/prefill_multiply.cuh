@@ -103,12 +103,9 @@ struct Feed {
     for (int j = 0; j < S::JOIN; j++)
 #pragma unroll
       for (int part = 0; part < S::X_SIZE; part++) {
-        // 128 bytes of a token are 4 steps of 32 columns, or 2
-        constexpr int STEPS = 4 / S::X_SIZE;
-        const int at = (step + j) / STEPS * (S::T * 8) + (step + j) % STEPS * 2 * S::X_SIZE;
 #pragma unroll
         for (int mb = 0; mb < S::MB; mb++)
-          product<S>(sums[mb], a[j][part][mb], wgmma::described(from + at + part * 2),
+          product<S>(sums[mb], a[j][part][mb], wgmma::described(from + S::x_place(step + j, part)),
                      !first || j + part > 0);
       }
     wgmma::commit();
@@ -164,74 +161,4 @@ __device__ void multiply(Sums<S>& sums, Feed<S>& feed, Lead& lead, int stages) {
 #pragma unroll
   for (int mb = 0; mb < S::MB; mb++) wgmma::pin(sums[mb]);
   feed.release(before);
-}
-
-// Scales of a lane's rows in one group, which came with the stage: 0 beyond the rows and groups.
-template <class S>
-struct GroupScales {
-  uint32_t bits[S::MB][2];
-  __device__ void load(const Ring& ring, int block, int group, int type) {
-    const int size = type == FLOAT32 ? 4 : 2;
-    const uint32_t from = ring.scale + ring.stage * S::SCALE_BYTES +
-                          ((block * S::GROUPS + group) * 16 + threadIdx.x % 32 / 4) * size;
-#pragma unroll
-    for (int i = 0; i < S::MB * 2; i++) {
-      const uint32_t at = from + (i / 2 * S::GROUPS * 16 + i % 2 * 8) * size;
-      uint32_t& to = bits[i / 2][i % 2];
-      if (type == FLOAT32)
-        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to) : "r"(at));
-      else
-        asm volatile("{\n.reg .u16 h;\nld.shared.u16 h, [%1];\ncvt.u32.u16 %0, h;\n}"
-                     : "=r"(to)
-                     : "r"(at));
-    }
-  }
-  __device__ float of(int mb, int half, int type) const {
-    return __fmul_rn(number(bits[mb][half], type), S::UNIT);
-  }
-};
-
-// totals: of all groups of `stages` stages, times the rows' scales. The operands of the next products
-// are ready before these have ended.
-template <class S>
-__device__ void multiply_groups(float (&totals)[S::MB][S::T / 2], Feed<S>& feed, Lead& lead,
-                                const Result& result, int block, int stages) {
-  constexpr int STARTS = 4 / S::JOIN, TURN = STARTS < 2 ? 2 : STARTS;  // operands take turns
-  Sums<S> sums;
-  Operands<S> operands[2];
-#pragma unroll
-  for (int i = 0; i < S::MB * S::T / 2; i++) totals[i / (S::T / 2)][i % (S::T / 2)] = 0.f;
-  feed.open(stages);
-  feed.prepare(operands[0], 0);
-  for (int k = 0; k < stages; k += TURN / STARTS)
-#pragma unroll
-    for (int i = 0; i < TURN; i++) {
-      if (STARTS == 1 && i == 1 && k + 1 == stages) break;
-      const int step = i * S::JOIN % 4, stage = feed.ring.stage;
-      const bool first = step * 32 % S::GROUP == 0;
-      const bool last = (step + S::JOIN) * 32 % S::GROUP == 0;
-      const bool stage_ends = step + S::JOIN == 4;
-      GroupScales<S> scales;
-      feed.start(sums, operands[i % 2], step, first);
-      if (last) scales.load(feed.ring, block, step * 32 / S::GROUP, result.w_scale_type);
-      feed.pass(step);
-      if (!first) wgmma::wait<1>();
-      feed.prepare(operands[1 - i % 2], (step + S::JOIN) % 4);
-      if (stage_ends) lead.count((STARTS == 1 ? k + i : k) == stages - 1);
-      if (!last) continue;
-      float scale[S::MB][2];
-#pragma unroll
-      for (int row = 0; row < S::MB * 2; row++)
-        scale[row / 2][row % 2] = scales.of(row / 2, row % 2, result.w_scale_type);
-      wgmma::wait<0>();
-      if (stage_ends) feed.release(stage);
-#pragma unroll
-      for (int mb = 0; mb < S::MB; mb++) {
-        wgmma::pin(sums[mb]);
-#pragma unroll
-        for (int j = 0; j < S::T / 2; j++)
-          totals[mb][j] = __fmaf_rn(static_cast<float>(sums[mb][j]), scale[mb][j / 2 % 2],
-                                    totals[mb][j]);
-      }
-    }
 }

@@ -64,9 +64,16 @@ struct Shape {
   // feeds the tensor cores while the other turns sums into y. It pays where tiles follow each other
   // and take long; elsewhere it would only delay the end.
   static constexpr int AHEAD = T >= 128 ? STAGES / 2 : 1;
+  // In groups of scales it counts runs of so many stages.
+  static constexpr int RUN = GROUP ? 4 : 1;
   // Steps of 32 columns that are started together: two where tokens are few, for they are short; a
-  // group of scales where there is one, or as much of it as there are registers for.
-  static constexpr int JOIN = GROUP ? (X_SIZE == 1 ? GROUP / 32 : 2) : T >= 128 ? 1 : 2;
+  // group of scales where there is one.
+  static constexpr int JOIN = GROUP ? GROUP / 32 : T >= 128 ? 1 : 2;
+  // Of 32 columns `part` of a step, from the stage's descriptor on: 128 bytes of a token are 4 steps, or 2.
+  static __host__ __device__ constexpr int x_place(int step, int part) {
+    constexpr int STEPS = 4 / X_SIZE;
+    return step / STEPS * (T * 8) + step % STEPS * 2 * X_SIZE + part * 2;
+  }
 };
 
 template <class S>

@@ -75,13 +75,15 @@ TILES = (
     Tile(rows=256, tokens=128, teams=4, stage_us=0.64, result_us=0.8),
     Tile(rows=128, tokens=32, split=2, stage_us=0.252, result_us=1.6),
     Tile(rows=256, tokens=32, split=2, stage_us=0.28, result_us=3.0),
+    Tile(rows=128, tokens=128, cluster=2, stage_us=0.332, result_us=1.3),
+    Tile(rows=128, tokens=64, stage_us=0.246, result_us=1.8),
 )
 
 
 def _shapes(x: str, group: int) -> tuple[int, ...]:
     """The tiles that exist, by their index."""
     if group:
-        return (4, 6)
+        return (4, 6, 8, 9, 12, 13, 19, 20)
     return (*range(16), 17, 18) if x == "int8" else (0, 1, *range(4, 14), 16, 17, 18)
 
 

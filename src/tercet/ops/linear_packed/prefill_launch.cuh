@@ -82,19 +82,25 @@ int launch_shape(int shape, const Call& call, const Plan& plan, const Result& re
                  const Parts& parts, void* stream) {
 #define SHAPE(...) \
   return launch<Shape<X, CODE, GROUP, __VA_ARGS__>>(call, plan, result, parts, stream)
-  if (shape == 4) SHAPE(1, 128, 1);
-  if (shape == 6) SHAPE(1, 64, 2);
+  switch (shape) {
+    case 4: SHAPE(1, 128, 1);
+    case 6: SHAPE(1, 64, 2);
+    case 8: SHAPE(1, 64, 1, 2);
+    case 9: SHAPE(1, 64, 1, 4);
+    case 12: SHAPE(1, 128, 1, 2);
+    case 13: SHAPE(1, 128, 1, 4);
+  }
+  if constexpr (GROUP > 0) switch (shape) {
+      case 19: SHAPE(1, 128, 2);
+      case 20: SHAPE(1, 64, 1);
+    }
   if constexpr (GROUP == 0) switch (shape) {
       case 0: SHAPE(2, 128, 1);
       case 1: SHAPE(2, 128, 2);
       case 5: SHAPE(2, 64, 1);
       case 7: SHAPE(2, 32, 1);
-      case 8: SHAPE(1, 64, 1, 2);
-      case 9: SHAPE(1, 64, 1, 4);
       case 10: SHAPE(2, 64, 1, 2);
       case 11: SHAPE(2, 64, 1, 4);
-      case 12: SHAPE(1, 128, 1, 2);
-      case 13: SHAPE(1, 128, 1, 4);
       case 17: SHAPE(1, 32, 1, 2);
       case 18: SHAPE(2, 32, 1, 2);
     }
