@@ -7,31 +7,6 @@
 #pragma once
 #include "prefill_multiply.cuh"
 
-// Scales of a lane's rows in one group, which came with the stage: 0 beyond the rows and groups.
-template <class S>
-struct GroupScales {
-  uint32_t bits[S::MB][2];
-  __device__ void load(const Ring& ring, int block, int group, int type) {
-    const int size = type == FLOAT32 ? 4 : 2;
-    const uint32_t from = ring.scale + ring.stage * S::SCALE_BYTES +
-                          ((block * S::GROUPS + group) * 16 + threadIdx.x % 32 / 4) * size;
-#pragma unroll
-    for (int i = 0; i < S::MB * 2; i++) {
-      const uint32_t at = from + (i / 2 * S::GROUPS * 16 + i % 2 * 8) * size;
-      uint32_t& to = bits[i / 2][i % 2];
-      if (type == FLOAT32)
-        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to) : "r"(at));
-      else
-        asm volatile("{\n.reg .u16 h;\nld.shared.u16 h, [%1];\ncvt.u32.u16 %0, h;\n}"
-                     : "=r"(to)
-                     : "r"(at));
-    }
-  }
-  __device__ float of(int mb, int half, int type) const {
-    return __fmul_rn(number(bits[mb][half], type), S::UNIT);
-  }
-};
-
 // of half of the tokens
 template <class S>
 using Half = typename S::Sum[S::T / 4];
@@ -81,7 +56,7 @@ __device__ void multiply_run(float (&totals)[S::T / 2], Feed<S>& feed, Operands<
 #pragma unroll
   for (int g = 0; g < STAGES * S::GROUPS; g++) {
     const int now = g % 2, step = g % S::GROUPS * S::JOIN;
-    feed.find_stage(step);
+    if (step == 0) feed.find_stage();
     start_half<S>(sums[0], feed, operands[now], step, 0);
     GroupScales<S> scales;
     scales.load(feed.ring, block, g % S::GROUPS, result.w_scale_type);

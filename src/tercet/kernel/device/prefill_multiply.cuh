@@ -90,14 +90,14 @@ struct Feed {
     for (int i = 0; i < S::JOIN * S::X_SIZE * S::MB; i++)
       wgmma::pin(a[i / S::MB / S::X_SIZE][i / S::MB % S::X_SIZE][i % S::MB]);
   }
-  // Products take descriptors from registers that all lanes share. Found here it is known to be the same
-  // in all; kept from stage to stage it is not, and each product would bring it there, three instructions.
-  __device__ void find_stage(int step) {
-    if (step == 0) from = __shfl_sync(~0u, x + ring.stage * (S::X_BYTES / 16), 0);
+  // Products take descriptors from registers that all lanes share. Found by a shuffle in the same turn of
+  // the loop it is known to be the same in all; else each product brings it there, three instructions.
+  __device__ void find_stage() {
+    from = x + ring.stage * (S::X_BYTES / 16);
+    if constexpr (S::SHARES_PLACE) from = __shfl_sync(~0u, from, 0);
   }
   // Starts the products of JOIN steps; sums begin anew where `first`.
-  __device__ void start(Sums<S>& sums, const Operands<S>& a, int step, bool first = false) {
-    find_stage(step);
+  __device__ void start(Sums<S>& sums, const Operands<S>& a, int step, bool first = false) const {
     wgmma::fence();
 #pragma unroll
     for (int j = 0; j < S::JOIN; j++)
@@ -145,6 +145,7 @@ __device__ void multiply(Sums<S>& sums, Feed<S>& feed, Lead& lead, int stages) {
   feed.open(stages);
   for (int k = 0; k < stages; k++) {
     const int stage = feed.ring.stage;
+    feed.find_stage();
 #pragma unroll
     for (int step = 0; step < 4; step += S::JOIN) {
       Operands<S> a;
@@ -162,3 +163,28 @@ __device__ void multiply(Sums<S>& sums, Feed<S>& feed, Lead& lead, int stages) {
   for (int mb = 0; mb < S::MB; mb++) wgmma::pin(sums[mb]);
   feed.release(before);
 }
+
+// Scales of a lane's rows in one group, which came with the stage: 0 beyond the rows and groups.
+template <class S>
+struct GroupScales {
+  uint32_t bits[S::MB][2];
+  __device__ void load(const Ring& ring, int block, int group, int type) {
+    const int size = type == FLOAT32 ? 4 : 2;
+    const uint32_t from = ring.scale + ring.stage * S::SCALE_BYTES +
+                          ((block * S::GROUPS + group) * 16 + threadIdx.x % 32 / 4) * size;
+#pragma unroll
+    for (int i = 0; i < S::MB * 2; i++) {
+      const uint32_t at = from + (i / 2 * S::GROUPS * 16 + i % 2 * 8) * size;
+      uint32_t& to = bits[i / 2][i % 2];
+      if (type == FLOAT32)
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to) : "r"(at));
+      else
+        asm volatile("{\n.reg .u16 h;\nld.shared.u16 h, [%1];\ncvt.u32.u16 %0, h;\n}"
+                     : "=r"(to)
+                     : "r"(at));
+    }
+  }
+  __device__ float of(int mb, int half, int type) const {
+    return __fmul_rn(number(bits[mb][half], type), S::UNIT);
+  }
+};

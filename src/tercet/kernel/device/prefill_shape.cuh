@@ -69,6 +69,10 @@ struct Shape {
   // Steps of 32 columns that are started together: two where tokens are few, for they are short; a
   // group of scales where there is one.
   static constexpr int JOIN = GROUP ? GROUP / 32 : T >= 128 ? 1 : 2;
+  // Whether a stage's place goes through a shuffle to a register that all lanes share. With 128 tokens and
+  // more the next product would wait for it, but where a lane has two products to run meanwhile.
+  static constexpr bool SHARES_PLACE =
+      GROUP || T < 128 || (X == INT8 && MB == 2 && T == 128 && CLUSTER == 1);
   // Of 32 columns `part` of a step, from the stage's descriptor on: 128 bytes of a token are 4 steps, or 2.
   static __host__ __device__ constexpr int x_place(int step, int part) {
     constexpr int STEPS = 4 / X_SIZE;

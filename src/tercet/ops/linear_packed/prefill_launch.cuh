@@ -90,10 +90,6 @@ int launch_shape(int shape, const Call& call, const Plan& plan, const Result& re
     case 12: SHAPE(1, 128, 1, 2);
     case 13: SHAPE(1, 128, 1, 4);
   }
-  if constexpr (GROUP > 0) switch (shape) {
-      case 19: SHAPE(1, 128, 2);
-      case 20: SHAPE(1, 64, 1);
-    }
   if constexpr (GROUP == 0) switch (shape) {
       case 0: SHAPE(2, 128, 1);
       case 1: SHAPE(2, 128, 2);
