@@ -1,7 +1,6 @@
 """How the Hopper kernels of grouped_linear_packed cut a call up, and which calls they take."""
 
 import math
-import math
 
 import pytest
 import torch

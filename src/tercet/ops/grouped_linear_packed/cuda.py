@@ -27,8 +27,8 @@ from tercet.ops.grouped_linear_packed.task import Cut, Task
 SOURCES = ("experts_int8.cu", "experts_wide_int8.cu")
 # rows of an expert, on average: above them tiles of 48 (and up to wide.FEW experts_few.cuh)
 _MANY = 26
-# of experts_few: bytes of x, and others; blocks of a multiprocessor; least and most row-blocks of W of
-# a block
+# of experts_few: bytes of x, and others; blocks of a multiprocessor; least and most row-blocks of W
+# of a block
 _FEW_X, _OUT, _RESIDENT, _PARTS = 64 * 1024, 4096, 5, (4, 24)
 _SHARED = 227 * 1024
 
