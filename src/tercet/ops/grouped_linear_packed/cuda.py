@@ -148,6 +148,4 @@ def part_blocks(experts: int, each: float, blocks: int, fit: int) -> int:
     spread = math.sqrt(max(0.0, experts * none * (1.0 - none * (1.0 + each))))
     parts = max(1, int(fit / (experts * (1.0 - none) + 2.0 * spread)))
     least, most = _PARTS
-    part = min(max(-(-blocks // parts), least), most)
-    # one off a multiple of its four warps: they would wait for one of them
-    return part + (part % 4 == 3) - (part % 4 == 1)
+    return min(max(-(-blocks // parts), least), most)
