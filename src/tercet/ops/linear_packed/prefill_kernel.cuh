@@ -14,7 +14,8 @@
 //
 // every operation rounded to float32 in that order, then once to the type of y; UNIT is what the
 // multiplied number of code 1 divides by. Where scales are of groups of 64 or 128 columns,
-// total = fma(float(sum of group), scale * UNIT, total) over the groups in order,
+// total = fma(float(sum of group), scale * UNIT, total) over the groups in order, or over those of each
+// block that splits a tile's columns, whose totals are then added;
 // y = fma(total, x_scale[m], bias[n]) + residual, and no tile is cut.
 #pragma once
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900

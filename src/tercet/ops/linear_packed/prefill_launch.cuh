@@ -75,8 +75,7 @@ int launch(const Call& call, Plan plan, const Result& result, const Parts& parts
 }
 
 // MB, T, CLUSTER, SPLIT, TEAMS; cuda_wgmma_plan.py knows them by their index. Where scales are of
-// groups, every register that sums take is taken twice, and the order of sums matters: only some
-// exist.
+// groups, every register that sums take is taken twice: only those of 64 rows a group of warps exist.
 template <int X, int CODE, int GROUP>
 int launch_shape(int shape, const Call& call, const Plan& plan, const Result& result,
                  const Parts& parts, void* stream) {
