@@ -1,8 +1,8 @@
 // Products of groups of scales: sums over each group become float32, times the rows' scales, while the
 // tensor cores run the next.
 //
-// A warp's tokens are two halves with sums of their own: of one, products run, while those of the other
-// are scaled. Loops are unrolled over RUN stages and end with nothing in flight: ptxas runs products one
+// With int8 x a warp's tokens are two halves with sums of their own: of one, products run, while those of
+// the other are scaled. Loops are unrolled over RUN stages and end with nothing in flight: ptxas runs products one
 // by one (C7514) where sums are read after the loop's next turn has begun others.
 #pragma once
 #include "prefill_multiply.cuh"
@@ -13,9 +13,8 @@ using Half = typename S::Sum[S::T / 4];
 
 template <class S>
 __device__ void half_product(Half<S>& sums, const uint32_t (&a)[4], uint64_t x, bool add) {
-  if constexpr (S::X == INT8) wgmma::product_s8<S::T / 2>(sums, a, x, add);
-  if constexpr (S::X == FLOAT16) wgmma::product_f16<S::T / 2>(sums, a, x, add);
-  if constexpr (S::X == BFLOAT16) wgmma::product_bf16<S::T / 2>(sums, a, x, add);
+  static_assert(S::X == INT8);
+  wgmma::product_s8<S::T / 2>(sums, a, x, add);
 }
 
 // Starts a group's products of one half of the tokens.
@@ -25,11 +24,8 @@ __device__ void start_half(Half<S>& sums, const Feed<S>& feed, const Operands<S>
   wgmma::fence();
 #pragma unroll
   for (int j = 0; j < S::JOIN; j++)
-#pragma unroll
-    for (int part = 0; part < S::X_SIZE; part++)
-      half_product<S>(sums, a[j][part][0],
-                      wgmma::described(feed.from + half * (S::T * 4) + S::x_place(step + j, part)),
-                      j + part > 0);
+    half_product<S>(sums, a[j][0][0],
+                    wgmma::described(feed.from + half * (S::T * 4) + S::x_place(step + j, 0)), j > 0);
   wgmma::commit();
 }
 
@@ -103,4 +99,43 @@ __device__ void multiply_groups(float (&totals)[S::T / 2], Feed<S>& feed, Lead& 
     multiply_run<S, 1>(totals, feed, operands, result, block);
     lead.count(true);
   }
+}
+
+// Likewise with 16-bit x, all tokens at once. The operands of the next products are ready before these
+// have ended.
+template <class S>
+__device__ void multiply_wide_groups(float (&totals)[S::T / 2], Feed<S>& feed, Lead& lead,
+                                     const Result& result, int block, int stages) {
+  static_assert(S::MB == 1 && S::RUN == 1 && S::JOIN == 2);
+  Sums<S> sums;
+  Operands<S> operands[2];  // they take turns
+#pragma unroll
+  for (int i = 0; i < S::T / 2; i++) totals[i] = 0.f;
+  feed.open(stages);
+  feed.prepare(operands[0], 0);
+  for (int k = 0; k < stages; k++)
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const int step = i * S::JOIN, stage = feed.ring.stage;
+      const bool first = step * 32 % S::GROUP == 0;
+      const bool last = (step + S::JOIN) * 32 % S::GROUP == 0;
+      const bool stage_ends = step + S::JOIN == 4;
+      GroupScales<S> scales;
+      feed.start(sums, operands[i], step, first);
+      if (last) scales.load(feed.ring, block, step * 32 / S::GROUP, result.w_scale_type);
+      feed.pass(step);
+      if (!first) wgmma::wait<1>();
+      feed.prepare(operands[1 - i], (step + S::JOIN) % 4);
+      if (stage_ends) lead.count(k == stages - 1);
+      if (!last) continue;
+      float scale[2];
+#pragma unroll
+      for (int row = 0; row < 2; row++) scale[row] = scales.of(0, row, result.w_scale_type);
+      wgmma::wait<0>();
+      if (stage_ends) feed.release(stage);
+      wgmma::pin(sums[0]);
+#pragma unroll
+      for (int j = 0; j < S::T / 2; j++)
+        totals[j] = __fmaf_rn(sums[0][j], scale[j / 2 % 2], totals[j]);
+    }
 }

@@ -49,7 +49,7 @@ struct Feed {
   Ring ring;
   Words<S> words;
   uint32_t x;     // the lower word of the first stage's descriptor
-  uint32_t from;  // of this stage's
+  uint32_t from;  // of this stage's, where it is shared
   int left = 0;   // stages of this run that were not opened
 
   __device__ Feed(const Ring& given, int block)
@@ -92,12 +92,10 @@ struct Feed {
   }
   // Products take descriptors from registers that all lanes share. Found by a shuffle in the same turn of
   // the loop it is known to be the same in all; else each product brings it there, three instructions.
-  __device__ void find_stage() {
-    from = x + ring.stage * (S::X_BYTES / 16);
-    if constexpr (S::SHARES_PLACE) from = __shfl_sync(~0u, from, 0);
-  }
+  __device__ void find_stage() { from = __shfl_sync(~0u, x + ring.stage * (S::X_BYTES / 16), 0); }
   // Starts the products of JOIN steps; sums begin anew where `first`.
   __device__ void start(Sums<S>& sums, const Operands<S>& a, int step, bool first = false) const {
+    const uint32_t stage = S::SHARES_PLACE ? from : x + ring.stage * (S::X_BYTES / 16);
     wgmma::fence();
 #pragma unroll
     for (int j = 0; j < S::JOIN; j++)
@@ -105,7 +103,7 @@ struct Feed {
       for (int part = 0; part < S::X_SIZE; part++) {
 #pragma unroll
         for (int mb = 0; mb < S::MB; mb++)
-          product<S>(sums[mb], a[j][part][mb], wgmma::described(from + S::x_place(step + j, part)),
+          product<S>(sums[mb], a[j][part][mb], wgmma::described(stage + S::x_place(step + j, part)),
                      !first || j + part > 0);
       }
     wgmma::commit();
@@ -145,7 +143,7 @@ __device__ void multiply(Sums<S>& sums, Feed<S>& feed, Lead& lead, int stages) {
   feed.open(stages);
   for (int k = 0; k < stages; k++) {
     const int stage = feed.ring.stage;
-    feed.find_stage();
+    if constexpr (S::SHARES_PLACE) feed.find_stage();
 #pragma unroll
     for (int step = 0; step < 4; step += S::JOIN) {
       Operands<S> a;

@@ -81,7 +81,7 @@ TILES = (
 def _shapes(x: str, group: int) -> tuple[int, ...]:
     """The tiles that exist, by their index."""
     if group:
-        return (4, 6, 8, 9, 12, 13)
+        return (4, 6, 8, 9, 12, 13) if x == "int8" else (4, 6)
     return (*range(16), 17, 18) if x == "int8" else (0, 1, *range(4, 14), 16, 17, 18)
 
 

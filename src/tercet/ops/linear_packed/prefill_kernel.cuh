@@ -121,7 +121,10 @@ __device__ void consume(const Ring& ring, Walk walk, const Plan& plan, const Res
     };
     if constexpr (S::GROUP > 0) {
       float totals[S::MB][S::T / 2];
-      multiply_groups<S>(totals[0], feed, lead, result, block, stages);
+      if constexpr (S::X == INT8)
+        multiply_groups<S>(totals[0], feed, lead, result, block, stages);
+      else
+        multiply_wide_groups<S>(totals[0], feed, lead, result, block, stages);
       finish(totals);
     } else {
       Sums<S> sums;

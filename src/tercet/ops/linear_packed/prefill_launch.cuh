@@ -81,14 +81,14 @@ int launch_shape(int shape, const Call& call, const Plan& plan, const Result& re
                  const Parts& parts, void* stream) {
 #define SHAPE(...) \
   return launch<Shape<X, CODE, GROUP, __VA_ARGS__>>(call, plan, result, parts, stream)
-  switch (shape) {
-    case 4: SHAPE(1, 128, 1);
-    case 6: SHAPE(1, 64, 2);
-    case 8: SHAPE(1, 64, 1, 2);
-    case 9: SHAPE(1, 64, 1, 4);
-    case 12: SHAPE(1, 128, 1, 2);
-    case 13: SHAPE(1, 128, 1, 4);
-  }
+  if (shape == 4) SHAPE(1, 128, 1);
+  if (shape == 6) SHAPE(1, 64, 2);
+  if constexpr (GROUP == 0 || X == INT8) switch (shape) {
+      case 8: SHAPE(1, 64, 1, 2);
+      case 9: SHAPE(1, 64, 1, 4);
+      case 12: SHAPE(1, 128, 1, 2);
+      case 13: SHAPE(1, 128, 1, 4);
+    }
   if constexpr (GROUP == 0) switch (shape) {
       case 0: SHAPE(2, 128, 1);
       case 1: SHAPE(2, 128, 2);
