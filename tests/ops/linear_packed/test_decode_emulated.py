@@ -115,8 +115,9 @@ def _product(
     make: Callable[[], tuple[Tensor, Tensor | None]],
     plan: Plan,
     digits: bool = False,
+    quantized: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(result, exact sums with the weight) in float32 and float64."""
+    """(result, exact sums with the weight) in float32 and float64; of x's codes if `quantized`."""
     generator = torch.Generator().manual_seed(m + n)
     parsed, dense = parse_scheme(scheme), torch.randn(n, k, generator=generator)
     packed = encode(dense, parsed, *fit(dense, parsed, "absmax"))
@@ -127,7 +128,11 @@ def _product(
         x, x_scale, weight.codes, weight.scale, y,
         bits=weight.layout.bits, element=weight.layout.element.name, columns=k,
         group=weight.layout.group, zero=weight.zero, plan=plan, digits=digits,
+        quantize=quantized,
     )  # fmt: skip
+    if quantized:
+        codes, scale, _ = quantize(x, "int8")
+        x = codes * scale[:, None]
     return y, x.float().double() @ packed.dequantize(torch.float64).T
 
 
@@ -270,6 +275,24 @@ def test_what_has_no_digits_is_multiplied_plainly(odd: float, ranks: int, warps_
     y, exact = _product(2, 40, 1100, "ternary-channel", lambda: (x, None), plan, True)
     assert exact[0].isfinite().all() == (odd == 1e-38)
     assert torch.allclose(y.double(), exact, rtol=1e-6, atol=0, equal_nan=True)
+
+
+@needs_nvcc
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("columns", "offset"), [(2304, 0), (2304, 1), (2300, 0), (600, 0)])
+def test_rows_are_quantized_as_by_definition(columns: int, offset: int, dtype: torch.dtype) -> None:
+    """More columns than the one warp of a block holds, rows that do not lie well, ties."""
+    x = torch.randn(3, columns + 8, generator=torch.Generator().manual_seed(5)).to(dtype)
+    x = x[:, offset : columns + offset]
+    # half of the largest is a code and a half; a scale of which the reciprocal is no number
+    x[0, 5], x[0, 7::9], x[1] = -8, 4, x[1] * 2**-70
+    for ranks in (1, 2):
+        plan = Plan(clusters=2, ranks=ranks, warps_k=1, warps_n=1)
+        y, exact = _product(
+            3, 40, columns, "ternary-channel", lambda: (x, None), plan, quantized=True
+        )
+        assert ((y - exact).abs() <= 2e-6 * exact.abs().max(1, keepdim=True)[0]).all()
 
 
 @needs_nvcc

@@ -26,6 +26,7 @@ from tercet.ops.linear_packed.decode_plan import (
 
 _FP8 = torch.float8_e4m3fn
 _TYPES = {**NUMBERS, torch.int8: 3, _FP8: 4}
+_HALVES = (torch.bfloat16, torch.float16)
 _STEP = 32
 # tokens that every block quantizes for itself: more take longer than a kernel of their own
 _QUANTIZED_INSIDE = 1
@@ -111,7 +112,7 @@ def forward(
         return finished(y.float().zero_(), None, bias, residual, out_dtype)
     layout = layout_of(scheme, rows, columns)
     few = y.numel() <= _QUANTIZED_INSIDE * rows
-    inside = few and activation == "int8" and layout.element.integer
+    inside = few and activation == "int8" and layout.element.integer and x.dtype in _HALVES
     if activation != "none" and x_scale is None and not inside:
         x, x_scale, _ = quantize_rows(x, activation)
     product(
@@ -157,7 +158,7 @@ def product(
 
     Args:
         x: [M, K] with unit stride along K, M at most 16: int8 or float8_e4m3fn; or bfloat16 or
-            float16; or any float with `quantize`, against integer codes.
+            float16, with `quantize` against integer codes.
         x_scale: float32 [M] of 8-bit x; else None.
         codes: int32 [ceil(N / 16), units, 32, 4], the layout "fragments".
         scale: [ceil(N / 16), G, 16], float32, float16 or bfloat16.
@@ -169,7 +170,7 @@ def product(
         zero: None, or like scale.
         bias: [N], any float.
         residual: [M, N] with unit stride along N, any float.
-        quantize: turn float x into int8 codes, row by row, as kernel/device/row_codes.py.
+        quantize: turn x into int8 codes, row by row, as kernel/device/row_codes.py.
         dependent: may start before the kernel ahead of it ends: it reads codes and scales at once,
             and x, bias and residual after that end. The kernel ahead must not write the weight.
         plan: how to cut it up; None chooses.

@@ -13,6 +13,7 @@
 #pragma once
 #include <type_traits>
 
+#include "decode_codes.cuh"
 #include "decode_digits.cuh"
 #include "decode_outputs.cuh"
 #include "decode_rows.cuh"
@@ -123,7 +124,13 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
         if (thread < 32) send_rows(part, which, sharing, mask, barrier, shared_address(x_here));
         return;
       }
-      if (floats) return stage_codes(part, rows_scale, x_here);
+      if (floats) {
+        uint32_t* const tops = reinterpret_cast<uint32_t*>(memory + Places::SCALES);
+        const int columns = warps_k * share;
+        if (task.x_type == 1)
+          return stage_codes<__half>(part, task.k, columns, tops, rows_scale, x_here);
+        return stage_codes<__nv_bfloat16>(part, task.k, columns, tops, rows_scale, x_here);
+      }
     }
     if constexpr (std::is_base_of_v<Product<__half>, Product<X>>) {
       if (task.x_type == 4) return stage_bytes<true>(part, x_here);
@@ -134,37 +141,21 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   };
 
   Outputs<Sum, !GROUPED> outputs(task, memory, first_row, rows, floats);
-  auto prepare = [&] {
-    outputs.ask_scale();
-    if (floats && thread < 16) rows_scale[thread] = 0.f;
-  };
   if (sharing) {
     if (thread == 0) expect(barrier, m_rows * max(0, part.end - part.first));
     clear_end(part, warps_k * share, x_here);
-    cluster_arrive();
+    cluster_arrive_unordered();
   }
   if (task.dependent) {
 #pragma unroll
     for (int d = 0; d < PIECES; d++) ask(d);
-    prepare();
+    outputs.ask_scale();
   }
   if (sharing) cluster_wait();
   if (task.dependent) {
     let_next_start();
     wait_for_previous();
   }
-  if constexpr (CODES) {
-    if (floats) {
-      if (!task.dependent) prepare();
-      __syncthreads();
-      const Rows all{task.x, task.x_pitch, task.x_type, m_rows, 0, task.k, 0, 0};
-      find_largest(all, reinterpret_cast<uint32_t*>(rows_scale));
-      __syncthreads();
-      if (thread < m_rows) rows_scale[thread] = __fdiv_rn(rows_scale[thread], 127.f);
-      __syncthreads();
-    }
-  }
-
   constexpr int CHAINS = GROUPED ? 1 : TILES == 1 ? 4 : 2;  // of dependent products
   constexpr int FINAL = IN_DIGITS ? 1 : CHAINS;
   Sum sums[FINAL][TILES][4];
@@ -177,11 +168,13 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   if (!task.dependent) {
 #pragma unroll
     for (int d = 0; d < PIECES; d++) ask(d);
-    if (!floats) prepare();
+    outputs.ask_scale();
   }
   outputs.ask_rest();
   if (sharing) {
     arrived(barrier);
+    // zeros behind the end of x were stored by other threads
+    if (part.end - part.first < warps_k * share) __syncthreads();
   } else {
     if (CODES) copies_arrived();
     if (IN_DIGITS) odd = __syncthreads_or(odd);
