@@ -297,6 +297,20 @@ def test_rows_are_quantized_as_by_definition(columns: int, offset: int, dtype: t
 
 @needs_nvcc
 @pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_quotients_near_a_half_become_the_codes_of_the_definition(dtype: torch.dtype) -> None:
+    """All numbers of 8 digits; the quotient of half the largest is 63.5, a little less, or more."""
+    numbers = torch.arange(128, 256) * 2.0 ** torch.arange(-9, 0)[:, None]
+    largest = torch.tensor([128.0, 254, 255, 131, 136, 143, 175, 209])
+    x = torch.cat((numbers.view(1, -1).expand(8, -1), largest[:, None]), 1)
+    x = (x * torch.tensor([1, -1]).repeat(577)[:1153]).to(dtype)
+    plan = Plan(clusters=2, ranks=1, warps_k=2, warps_n=1)
+    y, exact = _product(8, 40, 1153, "ternary-channel", lambda: (x, None), plan, quantized=True)
+    assert ((y - exact).abs() <= 1e-6 * exact.abs().max(1, keepdim=True)[0]).all()
+
+
+@needs_nvcc
+@pytest.mark.usefixtures("emulated")
 def test_a_plan_that_does_not_fit_fails_at_launch() -> None:
     plan = Plan(clusters=1, ranks=1, warps_k=1, warps_n=1)
     assert shared_bytes(16, 1, 128, plan, needs_of(16, 2, 1)) > 227 * 1024

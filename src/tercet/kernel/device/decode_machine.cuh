@@ -47,10 +47,6 @@ __device__ __forceinline__ void copies_arrived() {
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
-// the same without order among accesses of memory: the other costs some hundred cycles
-__device__ __forceinline__ void cluster_arrive_unordered() {
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-}
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }

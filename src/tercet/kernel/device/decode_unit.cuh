@@ -64,6 +64,7 @@ template <> struct Product<__half> {
 
 // 16-bit floats that are multiplied as int8 digits, rows of x: decode_digits.cuh
 template <class T> struct Digits {
+  using Float = T;
   int8_t digit;
 };
 template <class T> struct Product<Digits<T>> : Product<int8_t> {};

@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   unsigned char* const x_here = memory + places.x;
   const bool floats = CODES && task.x_type != 3;
   const int sharing = CODES ? task.sharing : 0;
-  const int which = sharing > 1 ? cluster % sharing : 0;
+  const int which = sharing > 1 ? cluster & (sharing - 1) : 0;
   const uint32_t barrier = shared_address(memory + Places::BARRIER);
   const int column = block_unit * U::COLUMNS, share = task.warp_units * U::COLUMNS;
   const Rows part{task.x, task.x_pitch, task.x_type, m_rows, column,
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   bool odd = false;
   auto stage_x = [&] {
     if constexpr (IN_DIGITS) {
-      odd = stage_digits<UNITS * U::COLUMNS / 32>(part, warps_k * share, x_here, beside_x);
+      odd = stage_digits<typename X::Float, UNITS * U::COLUMNS / 32>(part, warps_k * share, x_here, beside_x);
       return;
     } else if constexpr (CODES) {
       if (sharing) {
@@ -144,13 +144,16 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   if (sharing) {
     if (thread == 0) expect(barrier, m_rows * max(0, part.end - part.first));
     clear_end(part, warps_k * share, x_here);
-    cluster_arrive_unordered();
+    cluster_arrive();
   }
-  if (task.dependent) {
+  auto ask_first = [&] {
 #pragma unroll
     for (int d = 0; d < PIECES; d++) ask(d);
     outputs.ask_scale();
-  }
+  };
+  // x must not wait until the memory has taken all that is asked for ahead
+  const bool ahead = task.dependent && !(sharing && thread < 32);
+  if (ahead) ask_first();
   if (sharing) cluster_wait();
   if (task.dependent) {
     let_next_start();
@@ -165,16 +168,10 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   };
   clear();
   stage_x();
-  if (!task.dependent) {
-#pragma unroll
-    for (int d = 0; d < PIECES; d++) ask(d);
-    outputs.ask_scale();
-  }
+  if (!ahead) ask_first();
   outputs.ask_rest();
   if (sharing) {
     arrived(barrier);
-    // zeros behind the end of x were stored by other threads
-    if (part.end - part.first < warps_k * share) __syncthreads();
   } else {
     if (CODES) copies_arrived();
     if (IN_DIGITS) odd = __syncthreads_or(odd);

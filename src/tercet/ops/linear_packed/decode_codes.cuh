@@ -3,29 +3,28 @@
 #pragma once
 #include "decode_rows.cuh"
 
-// two neighbours
-__device__ __forceinline__ float2 widened(uint32_t pair, __half) {
-  return __half22float2(reinterpret_cast<const __half2&>(pair));
-}
-__device__ __forceinline__ float2 widened(uint32_t pair, __nv_bfloat16) {
-  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
-}
-
-// round(v / scale): the quotient rounded to float32 first, as the definition has it. With the
-// reciprocal rounded to nearest, one correction by the exact remainder gives that quotient; where
-// something may be subnormal the division itself is taken.
+// round(v / scale), the quotient rounded to float32 first, as the definition has it.
+//
+// With scale = absmax / 127, v / scale is a whole number and a half, or at least 2^-19 of itself away from
+// one: v and absmax have at most 11 digits. So any reciprocal within 2^-20 will do, but for the halves. Of
+// those there is only 63.5, half of absmax, unless 127 divides the digits of absmax: so the reciprocal is
+// moved to the side where that one goes. Where it does not serve, the division itself is taken.
 struct Coder {
   float scale, reciprocal;
   bool ordinary;
-  __device__ explicit Coder(float scale) : scale(scale) {
-    ordinary = scale > 0x1p-60f && scale < 0x1p60f;
-    reciprocal = __frcp_rn(ordinary ? scale : 1.f);
+  template <class X> __device__ Coder(uint32_t absmax, X) {
+    const float most = widened(absmax, X()).x;
+    scale = __fdiv_rn(most, 127.f);
+    const uint32_t digits = __float_as_uint(most) >> 12 & 0x7ffu | 0x800u;
+    ordinary = scale > 0x1p-60f && scale < 0x1p60f && digits % 127 != 0;
+    // the remainder is exact; below this one the quotient is rounded to less than 63.5
+    const bool less = __fmaf_rn(-63.5f, scale, 0.5f * most) < -0x1p-19f * scale;
+    const float near = __frcp_rn(ordinary ? scale : 1.f);
+    reciprocal = __fmaf_rn(near, less ? -0x1p-21f : 0x1p-21f, near);
   }
   __device__ __forceinline__ uint32_t code(float v) const {
-    const float near = __fmul_rn(v, reciprocal);
-    const float ratio = __fmaf_rn(__fmaf_rn(-near, scale, v), reciprocal, near);
     // 1.5 * 2^23 leaves the rounded integer in the low byte
-    return __float_as_uint(__fadd_rn(ratio, 12582912.f));
+    return __float_as_uint(__fmaf_rn(v, reciprocal, 12582912.f));
   }
 };
 
@@ -46,7 +45,7 @@ __device__ __forceinline__ uint32_t largest_of(const uint4& raw, uint32_t pair) 
   return __vmaxu2(pair, __vmaxu2(raw.z & 0x7fff7fffu, raw.w & 0x7fff7fffu));
 }
 
-// codes of a row whose scale is subnormal, or nearly, by division; zero where it is 0, inf or NaN
+// codes by division; zero where the scale is 0, inf or NaN
 template <class X> __device__ __noinline__ uint2 divided(uint4 raw, float scale) {
   const bool usable = scale > 0.f && scale < INFINITY;
   const uint32_t pairs[4] = {raw.x, raw.y, raw.z, raw.w};
@@ -107,7 +106,7 @@ __device__ __forceinline__ void stage_codes(const Rows& rows, int k, int columns
     uint32_t largest = 0;
 #pragma unroll 4
     for (int i = 0; i < threads / 32; i++) largest = max(largest, tops[i]);
-    const Coder coder(__fdiv_rn(widened(largest, X()).x, 127.f));
+    const Coder coder(largest, X());
     if (thread == 0) scales[m] = coder.scale;
     const bool quick = well && coder.ordinary;
     if (quick) {

@@ -156,6 +156,6 @@ template <class Sum, bool SCALED> struct Outputs {
       }
     }
     // nobody leaves while its sums are read
-    if (ranks > 1) cluster_arrive_unordered(), cluster_wait();
+    if (ranks > 1) cluster_arrive(), cluster_wait();
   }
 };

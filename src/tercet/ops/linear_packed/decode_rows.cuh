@@ -22,6 +22,14 @@ __device__ __forceinline__ uint32_t even(uint32_t low, uint32_t high) {
   return __byte_perm(low, high, 0x5410);
 }
 
+// two neighbours as floats
+__device__ __forceinline__ float2 widened(uint32_t pair, __half) {
+  return __half22float2(reinterpret_cast<const __half2&>(pair));
+}
+__device__ __forceinline__ float2 widened(uint32_t pair, __nv_bfloat16) {
+  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+}
+
 __device__ __forceinline__ bool lies_well(const Rows& rows, int bytes) {
   return ((reinterpret_cast<uint64_t>(rows.x) | (rows.pitch * bytes)) & 15) == 0;
 }
@@ -61,7 +69,8 @@ __device__ __forceinline__ void stage(const Rows& rows, int8_t, unsigned char* t
 // row to all of them; called by the lanes of a warp
 __device__ __forceinline__ void send_rows(const Rows& rows, int which, int sharing, int mask,
                                           uint32_t barrier, uint32_t to) {
-  const int width = max(0, rows.end - rows.first), each = (width + sharing * 16 - 1) / (sharing * 16) * 16;
+  const int width = max(0, rows.end - rows.first), fold = 4 + sharing / 2;  // 16 bytes of each block
+  const int each = ((width + (1 << fold) - 1) >> fold) * 16;
   const int from = which * each, bytes = min(each, width - from);
   const int m = threadIdx.x;
   if (m < rows.count && bytes > 0)

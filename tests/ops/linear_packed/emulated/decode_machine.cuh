@@ -261,7 +261,6 @@ inline void copies_arrived() {
 }
 
 inline void cluster_arrive() { emulated::meet(emulated::cluster_in, emulated::fibers.size()); }
-inline void cluster_arrive_unordered() { cluster_arrive(); }
 inline void cluster_wait() { emulated::meet(emulated::cluster_out, emulated::fibers.size()); }
 inline uint32_t word_of(uint32_t shared, int rank) {
   uint32_t word;
