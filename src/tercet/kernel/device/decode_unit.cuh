@@ -68,6 +68,11 @@ template <class T> struct Digits {
   int8_t digit;
 };
 template <class T> struct Product<Digits<T>> : Product<int8_t> {};
+// and those of which int8 codes are made: decode_codes.cuh
+struct Quantized {
+  int8_t code;
+};
+template <> struct Product<Quantized> : Product<int8_t> {};
 
 // four codes of a word as signed bytes, each times 2^(8 - BITS)
 template <int BITS> __device__ __forceinline__ uint32_t signed_bytes(uint32_t w, int j) {

@@ -72,10 +72,10 @@ template <class X> __device__ __forceinline__ uint2 codes_of(const uint4& raw, c
 
 // All of each row is looked at for its scale; codes of `rows.first` and `columns` from there are made, zero
 // past the end. A thread holds what it has loaded until the largest of all is known, if the rows lie well.
-// By all threads; `tops` is a word for each warp.
-template <class X>
+// By all threads; `tops` is a word for each warp; `loaded` is called when the first loads are under way.
+template <class X, class Loaded>
 __device__ __forceinline__ void stage_codes(const Rows& rows, int k, int columns, uint32_t* tops,
-                                            float* scales, unsigned char* to) {
+                                            float* scales, unsigned char* to, Loaded loaded) {
   constexpr int HELD = 8;
   const bool well = lies_well(rows, 2) && k % 8 == 0;
   const int thread = thread_of_block(), threads = threads_of_block();
@@ -93,12 +93,14 @@ __device__ __forceinline__ void stage_codes(const Rows& rows, int k, int columns
         held[i] = make_uint4(0, 0, 0, 0);
         if (chunk * 8 < k) held[i] = reinterpret_cast<const uint4*>(row)[chunk];
       }
+      if (m == 0) loaded();
 #pragma unroll
       for (int i = 0; i < HELD; i++) pair = largest_of(held[i], pair);
     }
 #pragma unroll 1
     for (int i = thread + well * HELD * threads; i < chunks; i += threads)
       pair = largest_of(eight_of(row, i, k, well), pair);
+    if (m == 0 && !well) loaded();
     const uint32_t top = __reduce_max_sync(~0u, max(pair >> 16, pair & 0xffffu));
     if (m > 0) __syncthreads();
     if (threadIdx.x == 0) tops[thread / 32] = top;
@@ -112,6 +114,7 @@ __device__ __forceinline__ void stage_codes(const Rows& rows, int k, int columns
     if (quick) {
 #pragma unroll
       for (int i = 0; i < HELD; i++) {
+        if (i * threads >= last) break;  // what is jumped over need not be fetched
         const int chunk = thread + i * threads;
         if (chunk >= first && chunk < last)
           *reinterpret_cast<uint2*>(there + chunk * 8) = codes_of<X>(held[i], coder);

@@ -13,13 +13,14 @@
 constexpr int DIGITS = 4;
 
 // The digits of the block's part of x into shared memory, row DIGITS m + d; steps[m][segment]. By all
-// threads, a warp a segment of 32 EACH columns. Whether this thread has met an odd one.
-template <class X, int EACH>
+// threads, a warp a segment of 32 EACH columns; `loaded` is called when its first is under way. Whether
+// this thread has met an odd one.
+template <class X, int EACH, class Loaded>
 __device__ __forceinline__ bool stage_digits(const Rows& rows, int columns, unsigned char* to,
-                                             float* steps) {
+                                             float* steps, Loaded loaded) {
   const bool well = lies_well(rows, 2);
   const int segments = columns / (32 * EACH), lane = threadIdx.x;
-  bool odd = false;
+  bool odd = false, first = true;
 #pragma unroll 1
   for (int at = thread_of_block() / 32; at < rows.count * segments; at += threads_of_block() / 32) {
     const int m = at >= segments, column = ((at - m * segments) * 32 + lane) * EACH;
@@ -37,6 +38,7 @@ __device__ __forceinline__ bool stage_digits(const Rows& rows, int columns, unsi
       for (int i = 0; i < EACH; i += 2)
         raw[i / 2] = (i < left ? from[i] : 0u) | (i + 1 < left ? from[i + 1] : 0u) << 16;
     }
+    if (first) first = false, loaded();
     uint32_t pair = 0;
 #pragma unroll
     for (int i = 0; i < EACH / 2; i++) pair = __vmaxu2(pair, raw[i] & 0x7fff7fffu);
@@ -75,6 +77,7 @@ __device__ __forceinline__ bool stage_digits(const Rows& rows, int columns, unsi
         *reinterpret_cast<uint32_t*>(there) = words[d][0];
     }
   }
+  if (first) loaded();
   return odd;
 }
 
