@@ -157,7 +157,11 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
     clear_end(part, warps_k * share, x_here);
     cluster_arrive();
   }
-  if (task.dependent) {
+  // where the blocks of two kernels do not fit side by side, x must not wait until the memory has taken all
+  // that is asked for ahead
+  const bool sends_first = sharing && thread < 32 && warps_k * warps_n > 8;
+  const bool ahead = task.dependent && !sends_first;
+  if (ahead) {
     ask_first(0, P::EARLY);
     outputs.ask_scale();
   }
@@ -175,7 +179,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   };
   clear();
   stage_x();
-  if (!task.dependent) {
+  if (!ahead) {
     ask_first(0, PIECES);
     outputs.ask_scale();
   }
