@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tercet.errors import UnsupportedError
 from tercet.formats import encode, fit, parse_scheme
 from tercet.kernel.contract import Case
 from tercet.kernel.cuda import INCLUDE, find_nvcc
@@ -307,6 +308,16 @@ def test_quotients_near_a_half_become_the_codes_of_the_definition(dtype: torch.d
     plan = Plan(clusters=2, ranks=1, warps_k=2, warps_n=1)
     y, exact = _product(8, 40, 1153, "ternary-channel", lambda: (x, None), plan, quantized=True)
     assert ((y - exact).abs() <= 1e-6 * exact.abs().max(1, keepdim=True)[0]).all()
+
+
+@pytest.mark.parametrize(("m", "dtype"), [(9, torch.bfloat16), (1, torch.float32)])
+def test_what_blocks_cannot_quantize_is_refused(m: int, dtype: torch.dtype) -> None:
+    plan = Plan(clusters=1, ranks=1, warps_k=1, warps_n=1)
+    with pytest.raises(UnsupportedError, match=f"{m} tokens of {dtype} to be quantized"):
+        _product(
+            m, 16, 128, "ternary-channel", lambda: (torch.ones(m, 128, dtype=dtype), None), plan,
+            quantized=True,
+        )  # fmt: skip
 
 
 @needs_nvcc

@@ -17,6 +17,7 @@ from tercet.kernel.rows16 import layout_of
 from tercet.ops.linear_packed.arguments import FLOAT_ELEMENTS
 from tercet.ops.linear_packed.decode_plan import (
     GROUPS,
+    MOST_QUANTIZED,
     MOST_TOKENS,
     Plan,
     in_digits,
@@ -158,7 +159,7 @@ def product(
 
     Args:
         x: [M, K] with unit stride along K, M at most 16: int8 or float8_e4m3fn; or bfloat16 or
-            float16, with `quantize` against integer codes.
+            float16, with `quantize` against integer codes and M at most 8.
         x_scale: float32 [M] of 8-bit x; else None.
         codes: int32 [ceil(N / 16), units, 32, 4], the layout "fragments".
         scale: [ceil(N / 16), G, 16], float32, float16 or bfloat16.
@@ -178,7 +179,7 @@ def product(
             and no zero point; None chooses.
 
     Raises:
-        UnsupportedError: for more tokens, or other groups.
+        UnsupportedError: for more tokens, other groups, or another x to be quantized.
     """
     m, n = y.shape
     groups = scale.shape[1]
@@ -186,6 +187,11 @@ def product(
         raise UnsupportedError(
             f"decode: {m} tokens, groups of {group}: allowed are up to {MOST_TOKENS} tokens, "
             f"and groups of {', '.join(map(str, GROUPS))}"
+        )
+    if quantize and (x.dtype not in _HALVES or m > MOST_QUANTIZED):
+        raise UnsupportedError(
+            f"decode: {m} tokens of {x.dtype} to be quantized: allowed are up to {MOST_QUANTIZED} "
+            "of bfloat16 or float16; quantize them ahead and give codes"
         )
     # one group that has a zero point is a group longer than any row
     steps = group // _STEP if groups > 1 else 2**_ONE_GROUP

@@ -9,6 +9,8 @@ MOST_TOKENS = 16
 GROUPS = (32, 64, 128, 256, 512, 1024)
 _STEP_COLUMNS, _ROWS = 32, 16
 _TILE = 8  # rows of x that one mma takes
+# tokens that blocks can quantize for themselves
+MOST_QUANTIZED = _TILE
 PIECE_UNITS = 4  # of a row-block
 # the longest rows of 16-bit floats of which 16 fit the shared memory of eight blocks
 MOST_COLUMNS = 53248
