@@ -27,8 +27,8 @@ _SMALL_X, _PART_OF_WEIGHTS, _MOST_SENT = 64 * 1024, 3, 128 * 1024
 # a block's weights for each byte of x, up to which two blocks have x sent to them together; eight
 # tokens and more always
 _FEW_WEIGHTS = 4
-# weights of a multiprocessor up to which a single token is quicker with two small blocks, and the x that
-# each of them may have
+# weights of a multiprocessor up to which a single token is quicker with two small blocks, and the x
+# that each of them may have
 _SMALL_WEIGHTS, _X_OF_TWO = 128 * 1024, 32 * 1024
 
 
