@@ -19,7 +19,7 @@ from tercet.kernel.select import choose, choose_gradient
 from tercet.ops.linear_qat.arguments import FLOATS, check
 from tercet.ops.linear_qat.cases import CASES, inputs, shapes
 from tercet.ops.linear_qat.costs import cost, gradient_cost
-from tercet.ops.linear_qat.operands import decoded
+from tercet.ops.linear_qat.operands import decoded, transposed
 from tercet.ops.linear_qat.reference import gradient_magnitude, magnitude, reference
 
 _SEVERAL = "Tensor codes, Tensor scale, Tensor? codes_t, "
@@ -187,9 +187,11 @@ def _backward(
     grad_x, grad_weight, grad_bias = None, None, None
     if want_x or want_weight:
         x_codes, x_scale = x_codes.reshape(m, k), x_scale.reshape(m)
-        # on its own: torch.compile then decodes once for all layers that share an input
-        wanted = want_weight and ctx.kind == "float"
-        seen = decoded(x_codes, x_scale, grad.dtype) if wanted else None
+        # on its own: torch.compile then does it once for all layers that share an input
+        seen = None
+        if want_weight:
+            by_codes = ctx.kind == "int8"
+            seen = transposed(x_codes) if by_codes else decoded(x_codes, x_scale, grad.dtype)
         grad_x, grad_weight = _gradient(
             flat, codes, scale, codes_t, x_codes, x_scale, seen, seed, ctx.kind,
             ctx.x_dtype if want_x else None, ctx.weight_dtype if want_weight else None,

@@ -132,7 +132,8 @@ def gradient_by(
 ) -> tuple[Tensor, Tensor]:
     """As op's linear_qat_gradient, with products by `run`, codes by `code`, transposed by `turn`.
 
-    They take what `product`, `coded` and `transpose` take.
+    They take what `product`, `coded` and `transpose` take. `seen`: what a product with the gradient
+    reads of x, [M, K] values for "float", [K, M] codes for "int8".
     """
     grad_x = torch.empty(0, dtype=x_dtype or grad.dtype, device=grad.device)
     grad_weight = torch.empty(0, dtype=weight_dtype or grad.dtype, device=grad.device)
@@ -145,8 +146,9 @@ def gradient_by(
         codes_t = turn(codes) if codes_t is None else codes_t
         grad_x = run(of_rows[0], codes_t, of_rows[1], None, None, x_dtype, "backward")
     if of_columns is not None:
+        assert seen is not None
         rounded, size = of_columns
-        grad_weight = run(rounded, turn(x_codes), size, None, None, weight_dtype, "backward")
+        grad_weight = run(rounded, seen, size, None, None, weight_dtype, "backward")
     elif weight_dtype is not None:
         assert seen is not None
         grad_weight = float_product(grads, seen, weight_dtype)
