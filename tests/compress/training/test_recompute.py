@@ -1,4 +1,4 @@
-"""RecomputedCodes: what a compiled layer keeps of its inputs, and that its gradients stay."""
+"""recompute: what a compiled layer keeps of its inputs, and that its gradients stay."""
 
 from typing import Any
 
@@ -10,7 +10,8 @@ from torch._dynamo.backends.common import aot_autograd
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tercet.compress.plan import Plan
-from tercet.compress.qat.recompute import RecomputedCodes
+from tercet.compress.qat.layer_pass import LayerPass
+from tercet.compress.qat.recompute import recompute
 from tercet.compress.qat.student import Student
 from tercet.compress.qat.swap import refresh, swap
 
@@ -44,7 +45,7 @@ def gradients_and_kept(
 
     def cut(graph: Any, *arguments: Any, **named: Any) -> Any:
         if recomputing:
-            RecomputedCodes()(graph.graph)
+            recompute(graph.graph)
         return min_cut_rematerialization_partition(graph, *arguments, **named)
 
     def forward(graph: Any, _: Any) -> Any:
@@ -86,8 +87,8 @@ def test_codes_of_all_inputs_but_the_widest_are_made_again(weight_gradient: str)
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's, of what inductor imports
 def test_inductor_takes_the_pass() -> None:
-    torch.compile(Layer(), options={"joint_custom_pre_pass": RecomputedCodes()})
-    assert RecomputedCodes().uuid() == RecomputedCodes().uuid()
+    torch.compile(Layer(), options={"joint_custom_pre_pass": LayerPass()})
+    assert LayerPass().uuid() == LayerPass().uuid()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's, of what inductor imports

@@ -84,10 +84,10 @@ class Student:
     def compile(self) -> None:
         """Every layer under torch.compile, one graph for all: it compiles once, however many."""
         # inductor takes a second to import
-        from tercet.compress.qat.recompute import RecomputedCodes
+        from tercet.compress.qat.layer_pass import LayerPass
 
         # equal options: after 8 graphs of one function torch gives up, and the rest runs eagerly
-        options = {"joint_custom_pre_pass": RecomputedCodes()}
+        options = {"joint_custom_pre_pass": LayerPass()}
         for layer in self.layers():
             layer.compile(options=options)
 

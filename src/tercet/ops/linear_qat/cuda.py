@@ -22,8 +22,12 @@ from tercet.ops.linear_qat import triton
 from tercet.ops.linear_qat.triton import Coded
 
 SOURCES = ("product.cu", "gradient_codes.cu")
-# CLUSTER: 0 blocks alone, 1 two above each other, 2 two by two, 3 two beside each other
+# CLUSTER: 0 blocks alone, 1 two above each other, 2 two by two, 3 two beside each other, 4 two and
+# 5 four that share a tile
 CONFIGURATION = {"CLUSTER": 1, "BAND": 8}
+_TILE, _STAGE = (128, 256), 128
+# of a sum, to each block that shares it: less, and adding up takes longer than it saves
+_LEAST_STAGES = 8
 
 _FOLDER = Path(__file__).parent
 _HOPPER = (9, 0)
@@ -99,7 +103,8 @@ def product(
     (m, k), n = a.shape, b.shape[0]
     out = torch.empty((m, n), dtype=dtype, device=a.device)
     sizes = {"M": m, "N": n, "K": k}
-    chosen = configuration("linear_qat", "cuda", sizes, CONFIGURATION, direction)
+    default = {**CONFIGURATION, "CLUSTER": _cluster(m, n, k, multiprocessors(a.device))}
+    chosen = configuration("linear_qat", "cuda", sizes, default, direction)
     row = row.reshape(-1).contiguous()
     column = None if column is None else column.contiguous()
     bias = None if bias is None else bias.contiguous()
@@ -112,6 +117,15 @@ def product(
         )
     )  # fmt: skip
     return out
+
+
+def _cluster(m: int, n: int, k: int, processors: int) -> int:
+    """Blocks share tiles where there are so few that most processors would be idle."""
+    tiles = -(-m // _TILE[0]) * -(-n // _TILE[1])
+    for shape, parts in ((5, 4), (4, 2)):
+        if tiles * parts <= processors and k >= parts * _LEAST_STAGES * _STAGE:
+            return shape
+    return CONFIGURATION["CLUSTER"]
 
 
 def coded(

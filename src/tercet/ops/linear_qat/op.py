@@ -229,7 +229,7 @@ _SPACE = {
     "STAGES": (3, 4),
     "num_warps": (4, 8),
 }
-_CUDA_SPACE = {"CLUSTER": (0, 1, 2, 3), "BAND": (4, 8, 16)}
+_CUDA_SPACE = {"CLUSTER": (0, 1, 2, 3, 4, 5), "BAND": (4, 8, 16)}
 _GLUON_SPACE = {"BN": (128, 256), "BK": (64, 128), "STAGES": (3, 4, 6)}
 
 OP = Op(
