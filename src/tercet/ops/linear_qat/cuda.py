@@ -24,7 +24,7 @@ from tercet.ops.linear_qat.triton import Coded
 SOURCES = ("product.cu", "gradient_codes.cu")
 # CLUSTER: 0 blocks alone, 1 two above each other, 2 two by two, 3 two beside each other, 4 two and
 # 5 four that share a tile
-CONFIGURATION = {"CLUSTER": 1, "BAND": 8}
+CONFIGURATION = {"CLUSTER": 0, "BAND": 8}
 _TILE, _STAGE = (128, 256), 128
 # of a sum, to each block that shares it: less, and adding up takes longer than it saves
 _LEAST_STAGES = 8
@@ -122,8 +122,9 @@ def product(
 def _cluster(m: int, n: int, k: int, processors: int) -> int:
     """Blocks share tiles where there are so few that most processors would be idle."""
     tiles = -(-m // _TILE[0]) * -(-n // _TILE[1])
-    for shape, parts in ((5, 4), (4, 2)):
-        if tiles * parts <= processors and k >= parts * _LEAST_STAGES * _STAGE:
+    # clusters of four do not reach all processors
+    for shape, parts, reached in ((5, 4, 0.75), (4, 2, 1.0)):
+        if tiles * parts <= processors * reached and k >= parts * _LEAST_STAGES * _STAGE:
             return shape
     return CONFIGURATION["CLUSTER"]
 

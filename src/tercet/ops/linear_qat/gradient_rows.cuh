@@ -13,19 +13,21 @@ struct Grad {
 };
 
 // VECTORS of 16 bytes a lane. `tops` [blocks, N] takes the largest of each column in this block's
-// rows; null where nobody asks.
+// rows; null where nobody asks. Where registers allow, two rows at a time: what a row waits for, its
+// maximum over all warps, is waited for once.
 template <int TYPE, int VECTORS>
 __global__ void __launch_bounds__(32 * MOST_WARPS, 1)
     row_codes(const Grad grad, const float* column, int one_column, const float* row, int8_t* codes,
               float* scales, float* tops, int stages) {
   using One = Vector<TYPE>;
-  constexpr int WIDTH = One::WIDTH;
-  __shared__ int maxima[2][row_stream::MAX_WARPS];
+  constexpr int WIDTH = One::WIDTH, ROWS = VECTORS * WIDTH <= 16 ? 2 : 1;
+  __shared__ int maxima[2][ROWS][row_stream::MAX_WARPS];
   __shared__ uint64_t barriers[row_stream::MAX_WARPS * row_stream::MAX_STAGES];
   extern __shared__ uint4 slots[];
   const int thread = threadIdx.x, threads = blockDim.x, lane = thread % 32;
-  for (int i = thread; i < 2 * row_stream::MAX_WARPS; i += threads)
-    maxima[i / row_stream::MAX_WARPS][i % row_stream::MAX_WARPS] = 0;
+  for (int i = thread; i < row_stream::MAX_WARPS; i += threads)
+#pragma unroll
+    for (int r = 0; r < 2 * ROWS; r++) maxima[r / ROWS][r % ROWS][i] = 0;
   row_stream::WarpShare<VECTORS> share(grad.data, grad.pitch, grad.m, grad.n / WIDTH, stages, slots,
                                        barriers);
   // of the lane's columns: what they are scaled with, and the largest so far
@@ -39,55 +41,72 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 1)
       top[i][e] = 0.f;
     }
   __syncthreads();
-  float row_next = tops && static_cast<int>(blockIdx.x) < grad.m ? __ldg(row + blockIdx.x) : 0.f;
+  const int step = gridDim.x;
+  const auto factor = [&](int m) { return tops && m < grad.m ? __ldg(row + m) : 0.f; };
+  float row_next[ROWS];
+#pragma unroll
+  for (int r = 0; r < ROWS; r++) row_next[r] = factor(blockIdx.x + r * step);
   int turn = 0;
-  for (int m = blockIdx.x; m < grad.m; m += gridDim.x, turn ^= 1) {
-    One now[VECTORS];
-    {
-      uint4 held[VECTORS];
-      share.take(held);
+  for (int m = blockIdx.x; m < grad.m; m += ROWS * step, turn ^= 1) {
+    One now[ROWS][VECTORS];
+    float row_now[ROWS];
 #pragma unroll
-      for (int i = 0; i < VECTORS; i++) now[i].words = held[i];
+    for (int r = 0; r < ROWS; r++) {
+      uint4 held[VECTORS] = {};
+      const bool there = m + r * step < grad.m;
+      if (there) share.take(held);
+#pragma unroll
+      for (int i = 0; i < VECTORS; i++) now[r][i].words = held[i];
+      if (there) share.taken();
+      row_now[r] = row_next[r];
+      row_next[r] = factor(m + (ROWS + r) * step);
     }
-    share.taken();
-    const float row_now = row_next;
-    if (tops && m + static_cast<int>(gridDim.x) < grad.m) row_next = __ldg(row + m + gridDim.x);
-    float most = 0.f;
 #pragma unroll
-    for (int i = 0; i < VECTORS; i++)
-#pragma unroll
-      for (int e = 0; e < WIDTH; e++) most = larger(most, __fmul_rn(now[i][e], by[i][e]));
-    const int of_warp = __reduce_max_sync(~0u, __float_as_int(most));
-    if (lane == 0) maxima[turn][thread / 32] = of_warp;
-    // between a warp's maximum and all warps': what needs neither
-    if (tops)
+    for (int r = 0; r < ROWS; r++) {
+      float most = 0.f;
 #pragma unroll
       for (int i = 0; i < VECTORS; i++)
 #pragma unroll
-        for (int e = 0; e < WIDTH; e++)
-          top[i][e] = larger(top[i][e], __fmul_rn(now[i][e], row_now));
+        for (int e = 0; e < WIDTH; e++) most = larger(most, __fmul_rn(now[r][i][e], by[i][e]));
+      const int of_warp = __reduce_max_sync(~0u, __float_as_int(most));
+      if (lane == 0) maxima[turn][r][thread / 32] = of_warp;
+    }
+    // between a warp's maximum and all warps': what needs neither
+    if (tops)
+#pragma unroll
+      for (int r = 0; r < ROWS; r++)
+#pragma unroll
+        for (int i = 0; i < VECTORS; i++)
+#pragma unroll
+          for (int e = 0; e < WIDTH; e++)
+            top[i][e] = larger(top[i][e], __fmul_rn(now[r][i][e], row_now[r]));
     __syncthreads();
-    const float absmax = __int_as_float(__reduce_max_sync(~0u, maxima[turn][lane]));
-    const float scale = __fdiv_rn(absmax, 127.f);
-    if (thread == 0) scales[m] = scale;
-    const Divisor divisor(scale);
-    const bool plain = divisor.plain();
-    int8_t* const out = codes + static_cast<int64_t>(m) * grad.n;
 #pragma unroll
-    for (int i = 0; i < VECTORS; i++) {
-      if (!share.inside(i)) continue;
-      float h[WIDTH];
+    for (int r = 0; r < ROWS; r++) {
+      const int at = m + r * step;
+      if (at >= grad.m) break;
+      const float absmax = __int_as_float(__reduce_max_sync(~0u, maxima[turn][r][lane]));
+      const float scale = __fdiv_rn(absmax, 127.f);
+      if (thread == 0) scales[at] = scale;
+      const Divisor divisor(scale);
+      const bool plain = divisor.plain();
+      int8_t* const out = codes + static_cast<int64_t>(at) * grad.n;
 #pragma unroll
-      for (int e = 0; e < WIDTH; e++) h[e] = __fmul_rn(now[i][e], by[i][e]);
-      uint32_t code[WIDTH];
-      nearest_codes(code, h, divisor, plain);
-      uint32_t* const to = reinterpret_cast<uint32_t*>(out) + share.unit(i) * (WIDTH / 4);
-      const uint32_t first = four_bytes(code[0], code[1], code[2], code[3]);
-      if constexpr (WIDTH == 4)
-        *to = first;
-      else
-        *reinterpret_cast<uint2*>(to) =
-            make_uint2(first, four_bytes(code[4], code[5], code[6], code[7]));
+      for (int i = 0; i < VECTORS; i++) {
+        if (!share.inside(i)) continue;
+        float h[WIDTH];
+#pragma unroll
+        for (int e = 0; e < WIDTH; e++) h[e] = __fmul_rn(now[r][i][e], by[i][e]);
+        uint32_t code[WIDTH];
+        nearest_codes(code, h, divisor, plain);
+        uint32_t* const to = reinterpret_cast<uint32_t*>(out) + share.unit(i) * (WIDTH / 4);
+        const uint32_t first = four_bytes(code[0], code[1], code[2], code[3]);
+        if constexpr (WIDTH == 4)
+          *to = first;
+        else
+          *reinterpret_cast<uint2*>(to) =
+              make_uint2(first, four_bytes(code[4], code[5], code[6], code[7]));
+      }
     }
   }
   if (!tops) return;
