@@ -6,10 +6,11 @@ from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_file
 from torch.fx import Graph
 
 from tercet.compress.qat import fuse, recompute
+from tercet.ops.linear_qat.op import OP, TRACED
 
 
 class LayerPass(CustomGraphPass):
-    """Fuses codes with what they are made of; then chooses which are made again.
+    """Fuses codes with what they are made of, and chooses which are made again.
 
     All are equal, so that layers of any student that agree otherwise share one graph.
     """
@@ -24,6 +25,8 @@ class LayerPass(CustomGraphPass):
         """Inductor's `joint_custom_pre_pass`."""
         fuse.fuse(graph)
         recompute.recompute(graph)
+        for node in graph.find_nodes(op="call_function", target=OP.run):
+            node.target = TRACED
 
     def uuid(self) -> Any:
         """Names the files' text to the cache of compiled graphs."""

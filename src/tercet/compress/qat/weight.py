@@ -96,10 +96,10 @@ class QuantizedWeight(nn.Module):
             method=self.options.method,
             fake_dtype=self.dtype if floats else None,
         )
-        self.codes, self.scale = made.codes, made.scale
+        # past nn.Module's own setting, a fifth of the host's time here
+        self._buffers.update(codes=made.codes, scale=made.scale, values=made.fake)
         if shard is not None:
             shard.made = (shard.wire.pack(made.codes), made.scale)
-        self.values = made.fake
         if self.values is not None and not self.whole:
             self.values.lerp_(self.weight.to(self.dtype), 1 - share)
         if self.values is not None and self.weight.requires_grad:

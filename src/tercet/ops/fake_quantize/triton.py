@@ -272,12 +272,12 @@ def forward(
     fake_dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As op.fake_quantize."""
-    rule, device = rule_of(scheme, method), weight.device
+    rule = rule_of(scheme, method)
     n, k = weight.shape
     shape = (n, k) if fake_dtype is not None else (0,)
-    fake = torch.empty(shape, dtype=fake_dtype or weight.dtype, device=device)
-    codes = torch.empty((n, k), dtype=torch.int8, device=device)
-    scale = torch.empty(rule.scale_shape(n, k), dtype=torch.float32, device=device)
+    fake = weight.new_empty(shape, dtype=fake_dtype)
+    codes = weight.new_empty((n, k), dtype=torch.int8)
+    scale = weight.new_empty(rule.scale_shape(n, k), dtype=torch.float32)
     if not codes.numel():
         return fake, codes, scale
     rows, width = as_rows(weight), min(rule.group(k), k)

@@ -100,6 +100,10 @@ def _run(
     )
 
 
+def _run_traced(x: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
+    return choose(OP, x.device.type, x.dtype).forward(x, *others)
+
+
 def _fake(
     x: Tensor,
     weight: Tensor | None,
@@ -203,13 +207,14 @@ def _backward(
     return grad_x, grad_weight, None, None, None, grad_bias, *(None,) * 5
 
 
-_forward = define(
-    "linear_qat",
+_SCHEMA = (
     f"(Tensor x, Tensor? weight, {_SEVERAL}Tensor? bias, Tensor? x_codes, Tensor? x_scale, "
-    "Tensor? seed, str weight_gradient, ScalarType out_dtype) -> (Tensor, Tensor, Tensor)",
-    run=_run,
-    fake=_fake,
+    "Tensor? seed, str weight_gradient, ScalarType out_dtype) -> (Tensor, Tensor, Tensor)"
 )
+_forward = define("linear_qat", _SCHEMA, run=_run, fake=_fake)
+# what a compiled graph calls once it was differentiated and its shapes are checked: half of the
+# host's time for a call
+TRACED = define("linear_qat_traced", _SCHEMA, run=_run_traced, fake=_fake)
 _gradient = define(
     "linear_qat_gradient",
     f"(Tensor grad, {_SEVERAL}Tensor x_codes, Tensor x_scale, Tensor? seen, Tensor? seed, "

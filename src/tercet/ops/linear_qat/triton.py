@@ -104,8 +104,7 @@ def forward_by(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As op.linear_qat, with products by `run`, which takes what `product` takes."""
     del weight, codes_t, seed, weight_gradient
-    kept = torch.empty(0, dtype=torch.int8, device=x.device)
-    kept_scale = torch.empty(0, dtype=torch.float32, device=x.device)
+    kept, kept_scale = codes.new_empty(0), scale.new_empty(0)
     if x_codes is None or x_scale is None:
         kept, kept_scale, _ = quantize_rows(as_rows(x), "int8")
         x_codes, x_scale = kept, kept_scale
