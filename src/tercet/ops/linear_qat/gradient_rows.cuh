@@ -12,6 +12,12 @@ struct Grad {
   int m, n;       // n is a multiple of 8
 };
 
+// First in each kernel here: all that kernels before wrote is there, and the next may start, to wait
+// in turn.
+__device__ inline void wait_for_kernels_before() {
+  asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
+}
+
 // VECTORS of 16 bytes a lane. `tops` [blocks, N] takes the largest of each column in this block's
 // rows; null where nobody asks. Where registers allow, two rows at a time: what a row waits for, its
 // maximum over all warps, is waited for once.
@@ -24,6 +30,7 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 1)
   __shared__ int maxima[2][ROWS][row_stream::MAX_WARPS];
   __shared__ uint64_t barriers[row_stream::MAX_WARPS * row_stream::MAX_STAGES];
   extern __shared__ uint4 slots[];
+  wait_for_kernels_before();
   const int thread = threadIdx.x, threads = blockDim.x, lane = thread % 32;
   for (int i = thread; i < row_stream::MAX_WARPS; i += threads)
 #pragma unroll
@@ -128,6 +135,7 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 1)
 constexpr int SCALE_WARPS = 8;
 __global__ void column_scales(const float* tops, int parts, int n, float* scales) {
   __shared__ float found[SCALE_WARPS][32];
+  wait_for_kernels_before();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = blockIdx.x * 32 + lane;
   float top = 0.f;
   if (at < n)
