@@ -192,11 +192,11 @@ def test_a_gradient_in_one_allocation_is_that_of_the_torch_path(
 @pytest.mark.parametrize(
     ("m", "n", "k", "cluster"),
     [
-        (8192, 2048, 2048, 0),
-        (8192, 512, 2048, 0),
-        (2048, 2048, 8192, 0),  # 128 tiles on 132 processors
+        (8192, 2048, 2048, 1),
+        (8192, 512, 2048, 1),
+        (2048, 2048, 8192, 1),  # 128 tiles on 132 processors
         (512, 2048, 8192, 4),  # 32
-        (512, 2048, 1024, 0),  # too short a sum
+        (512, 2048, 1024, 1),  # too short a sum
         (256, 768, 8192, 5),  # 6
         (256, 768, 2048, 4),
     ],

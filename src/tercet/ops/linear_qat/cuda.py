@@ -26,7 +26,7 @@ from tercet.ops.linear_qat.triton import Coded
 SOURCES = ("product.cu", "gradient_codes.cu")
 # CLUSTER: 0 blocks alone, 1 two above each other, 2 two by two, 3 two beside each other, 4 two and
 # 5 four that share a tile
-CONFIGURATION = {"CLUSTER": 0, "BAND": 8}
+CONFIGURATION = {"CLUSTER": 1, "BAND": 8}
 _TILE, _STAGE = (128, 256), 128
 # of a sum, to each block that shares it: less, and adding up takes longer than it saves
 _LEAST_STAGES = 8

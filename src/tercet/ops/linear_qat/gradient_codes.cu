@@ -11,24 +11,6 @@ struct Rows {
   int most_blocks;
 };
 
-// Starts while the kernel before still runs, which it waits for (gradient_rows.cuh): about a
-// microsecond a launch.
-template <typename... Parameters, typename... Arguments>
-cudaError_t start(void (*kernel)(Parameters...), int blocks, int threads, int bytes,
-                  cudaStream_t stream, Arguments... arguments) {
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(blocks);
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = bytes;
-  config.stream = stream;
-  cudaLaunchAttribute attribute;
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
-}
-
 constexpr int MOST_BYTES = 224 * 1024;  // of dynamic shared memory: a few are static
 
 // blocks: how many there are
@@ -45,8 +27,9 @@ int launch_rows(const Grad& grad, const Rows& rows, int* blocks, cudaStream_t st
   const auto error = row_stream::grid_of(kernel, grad.m, warps * 32, bytes, blocks);
   if (error) return error;
   if (*blocks > rows.most_blocks) *blocks = rows.most_blocks;
-  return start(kernel, *blocks, warps * 32, bytes, stream, grad, rows.column, rows.one_column,
-               rows.row, rows.codes, rows.scales, rows.tops, stages);
+  kernel<<<*blocks, warps * 32, bytes, stream>>>(grad, rows.column, rows.one_column, rows.row,
+                                                 rows.codes, rows.scales, rows.tops, stages);
+  return cudaGetLastError();
 }
 
 template <int TYPE>
@@ -62,22 +45,24 @@ int launch_rows_of(const Grad& grad, const Rows& rows, int* blocks, cudaStream_t
 }
 
 template <int TYPE>
-cudaError_t launch_columns(const Grad& grad, const float* row, const float* scales, const int64_t* seed,
+void launch_columns(const Grad& grad, const float* row, const float* scales, const int64_t* seed,
                     int8_t* codes, cudaStream_t stream) {
-  const int blocks = (grad.n + SIDE - 1) / SIDE * ((grad.m + SIDE - 1) / SIDE);
-  const auto kernel = seed ? column_codes<TYPE, true> : column_codes<TYPE, false>;
-  return start(kernel, blocks, TURN_THREADS, 0, stream, grad, row, scales, seed, codes);
+  const dim3 grid((grad.n + SIDE - 1) / SIDE * ((grad.m + SIDE - 1) / SIDE));
+  if (seed)
+    column_codes<TYPE, true><<<grid, TURN_THREADS, 0, stream>>>(grad, row, scales, seed, codes);
+  else
+    column_codes<TYPE, false><<<grid, TURN_THREADS, 0, stream>>>(grad, row, scales, seed, codes);
 }
 
 template <int TYPE>
 int launch(const Grad& grad, const Rows& rows, const int64_t* seed, int8_t* turned, float* sizes,
            cudaStream_t stream) {
   int blocks = 0;
-  int error = launch_rows_of<TYPE>(grad, rows, &blocks, stream);
+  const int error = launch_rows_of<TYPE>(grad, rows, &blocks, stream);
   if (error || !turned) return error;
-  error = start(column_scales, (grad.n + 31) / 32, 32 * SCALE_WARPS, 0, stream, rows.tops, blocks,
-                grad.n, sizes);
-  return error ? error : launch_columns<TYPE>(grad, rows.row, sizes, seed, turned, stream);
+  column_scales<<<(grad.n + 31) / 32, 32 * SCALE_WARPS, 0, stream>>>(rows.tops, blocks, grad.n, sizes);
+  launch_columns<TYPE>(grad, rows.row, sizes, seed, turned, stream);
+  return cudaGetLastError();
 }
 
 // codes [M, N] and scales [M] of the rows of grad * column (N, or one for all); where `turned` is not
@@ -97,7 +82,8 @@ extern "C" int tercet_gradient_codes(const void* data, int64_t pitch, int type, 
 
 extern "C" int tercet_turned_codes(const int8_t* in, int64_t pitch, int8_t* out, int rows, int columns,
                                    void* stream) {
-  const int blocks = (columns + SIDE - 1) / SIDE * ((rows + SIDE - 1) / SIDE);
-  return start(turn_codes, blocks, TURN_THREADS, 0, static_cast<cudaStream_t>(stream), in, pitch, out,
-               rows, columns);
+  const dim3 grid((columns + SIDE - 1) / SIDE * ((rows + SIDE - 1) / SIDE));
+  turn_codes<<<grid, TURN_THREADS, 0, static_cast<cudaStream_t>(stream)>>>(in, pitch, out, rows,
+                                                                          columns);
+  return cudaGetLastError();
 }

@@ -62,7 +62,6 @@ __global__ void __launch_bounds__(TURN_THREADS, TYPE == FLOAT32 ? 2 : 3)
   constexpr int PARTS = 8 / Vector<TYPE>::WIDTH;  // vectors that hold 8 columns
   __shared__ TurnedTile tile;
   __shared__ Divisors divisors;
-  wait_for_kernels_before();
   const TilePlace place(grad.m, grad.n);
   const int n0 = place.column, m0 = (grad.m - 1) / SIDE * SIDE - place.row;
   const int columns = min(SIDE, grad.n - n0), rows = min(SIDE, grad.m - m0);
@@ -122,7 +121,6 @@ __global__ void __launch_bounds__(TURN_THREADS, TYPE == FLOAT32 ? 2 : 3)
 __global__ void __launch_bounds__(TURN_THREADS)
     turn_codes(const int8_t* in, int64_t pitch, int8_t* out, int in_rows, int in_columns) {
   __shared__ TurnedTile tile;
-  wait_for_kernels_before();
   const TilePlace place(in_rows, in_columns);
   const int c0 = place.column, r0 = place.row;
   const int columns = min(SIDE, in_columns - c0), rows = min(SIDE, in_rows - r0);

@@ -12,29 +12,20 @@ struct Grad {
   int m, n;       // n is a multiple of 8
 };
 
-// First in each kernel here: all that kernels before wrote is there, and the next may start, to wait
-// in turn.
-__device__ inline void wait_for_kernels_before() {
-  asm volatile("griddepcontrol.wait;\ngriddepcontrol.launch_dependents;" ::: "memory");
-}
-
 // VECTORS of 16 bytes a lane. `tops` [blocks, N] takes the largest of each column in this block's
-// rows; null where nobody asks. Where registers allow, two rows at a time: what a row waits for, its
-// maximum over all warps, is waited for once.
+// rows; null where nobody asks.
 template <int TYPE, int VECTORS>
 __global__ void __launch_bounds__(32 * MOST_WARPS, 1)
     row_codes(const Grad grad, const float* column, int one_column, const float* row, int8_t* codes,
               float* scales, float* tops, int stages) {
   using One = Vector<TYPE>;
-  constexpr int WIDTH = One::WIDTH, ROWS = VECTORS * WIDTH <= 16 ? 2 : 1;
-  __shared__ int maxima[2][ROWS][row_stream::MAX_WARPS];
+  constexpr int WIDTH = One::WIDTH;
+  __shared__ int maxima[2][row_stream::MAX_WARPS];
   __shared__ uint64_t barriers[row_stream::MAX_WARPS * row_stream::MAX_STAGES];
   extern __shared__ uint4 slots[];
-  wait_for_kernels_before();
   const int thread = threadIdx.x, threads = blockDim.x, lane = thread % 32;
-  for (int i = thread; i < row_stream::MAX_WARPS; i += threads)
-#pragma unroll
-    for (int r = 0; r < 2 * ROWS; r++) maxima[r / ROWS][r % ROWS][i] = 0;
+  for (int i = thread; i < 2 * row_stream::MAX_WARPS; i += threads)
+    maxima[i / row_stream::MAX_WARPS][i % row_stream::MAX_WARPS] = 0;
   row_stream::WarpShare<VECTORS> share(grad.data, grad.pitch, grad.m, grad.n / WIDTH, stages, slots,
                                        barriers);
   // of the lane's columns: what they are scaled with, and the largest so far
@@ -48,72 +39,55 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 1)
       top[i][e] = 0.f;
     }
   __syncthreads();
-  const int step = gridDim.x;
-  const auto factor = [&](int m) { return tops && m < grad.m ? __ldg(row + m) : 0.f; };
-  float row_next[ROWS];
-#pragma unroll
-  for (int r = 0; r < ROWS; r++) row_next[r] = factor(blockIdx.x + r * step);
+  float row_next = tops && static_cast<int>(blockIdx.x) < grad.m ? __ldg(row + blockIdx.x) : 0.f;
   int turn = 0;
-  for (int m = blockIdx.x; m < grad.m; m += ROWS * step, turn ^= 1) {
-    One now[ROWS][VECTORS];
-    float row_now[ROWS];
+  for (int m = blockIdx.x; m < grad.m; m += gridDim.x, turn ^= 1) {
+    One now[VECTORS];
+    {
+      uint4 held[VECTORS];
+      share.take(held);
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-      uint4 held[VECTORS] = {};
-      const bool there = m + r * step < grad.m;
-      if (there) share.take(held);
-#pragma unroll
-      for (int i = 0; i < VECTORS; i++) now[r][i].words = held[i];
-      if (there) share.taken();
-      row_now[r] = row_next[r];
-      row_next[r] = factor(m + (ROWS + r) * step);
+      for (int i = 0; i < VECTORS; i++) now[i].words = held[i];
     }
+    share.taken();
+    const float row_now = row_next;
+    if (tops && m + static_cast<int>(gridDim.x) < grad.m) row_next = __ldg(row + m + gridDim.x);
+    float most = 0.f;
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-      float most = 0.f;
+    for (int i = 0; i < VECTORS; i++)
 #pragma unroll
-      for (int i = 0; i < VECTORS; i++)
-#pragma unroll
-        for (int e = 0; e < WIDTH; e++) most = larger(most, __fmul_rn(now[r][i][e], by[i][e]));
-      const int of_warp = __reduce_max_sync(~0u, __float_as_int(most));
-      if (lane == 0) maxima[turn][r][thread / 32] = of_warp;
-    }
+      for (int e = 0; e < WIDTH; e++) most = larger(most, __fmul_rn(now[i][e], by[i][e]));
+    const int of_warp = __reduce_max_sync(~0u, __float_as_int(most));
+    if (lane == 0) maxima[turn][thread / 32] = of_warp;
     // between a warp's maximum and all warps': what needs neither
     if (tops)
 #pragma unroll
-      for (int r = 0; r < ROWS; r++)
+      for (int i = 0; i < VECTORS; i++)
 #pragma unroll
-        for (int i = 0; i < VECTORS; i++)
-#pragma unroll
-          for (int e = 0; e < WIDTH; e++)
-            top[i][e] = larger(top[i][e], __fmul_rn(now[r][i][e], row_now[r]));
+        for (int e = 0; e < WIDTH; e++)
+          top[i][e] = larger(top[i][e], __fmul_rn(now[i][e], row_now));
     __syncthreads();
+    const float absmax = __int_as_float(__reduce_max_sync(~0u, maxima[turn][lane]));
+    const float scale = __fdiv_rn(absmax, 127.f);
+    if (thread == 0) scales[m] = scale;
+    const Divisor divisor(scale);
+    const bool plain = divisor.plain();
+    int8_t* const out = codes + static_cast<int64_t>(m) * grad.n;
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) {
-      const int at = m + r * step;
-      if (at >= grad.m) break;
-      const float absmax = __int_as_float(__reduce_max_sync(~0u, maxima[turn][r][lane]));
-      const float scale = __fdiv_rn(absmax, 127.f);
-      if (thread == 0) scales[at] = scale;
-      const Divisor divisor(scale);
-      const bool plain = divisor.plain();
-      int8_t* const out = codes + static_cast<int64_t>(at) * grad.n;
+    for (int i = 0; i < VECTORS; i++) {
+      if (!share.inside(i)) continue;
+      float h[WIDTH];
 #pragma unroll
-      for (int i = 0; i < VECTORS; i++) {
-        if (!share.inside(i)) continue;
-        float h[WIDTH];
-#pragma unroll
-        for (int e = 0; e < WIDTH; e++) h[e] = __fmul_rn(now[r][i][e], by[i][e]);
-        uint32_t code[WIDTH];
-        nearest_codes(code, h, divisor, plain);
-        uint32_t* const to = reinterpret_cast<uint32_t*>(out) + share.unit(i) * (WIDTH / 4);
-        const uint32_t first = four_bytes(code[0], code[1], code[2], code[3]);
-        if constexpr (WIDTH == 4)
-          *to = first;
-        else
-          *reinterpret_cast<uint2*>(to) =
-              make_uint2(first, four_bytes(code[4], code[5], code[6], code[7]));
-      }
+      for (int e = 0; e < WIDTH; e++) h[e] = __fmul_rn(now[i][e], by[i][e]);
+      uint32_t code[WIDTH];
+      nearest_codes(code, h, divisor, plain);
+      uint32_t* const to = reinterpret_cast<uint32_t*>(out) + share.unit(i) * (WIDTH / 4);
+      const uint32_t first = four_bytes(code[0], code[1], code[2], code[3]);
+      if constexpr (WIDTH == 4)
+        *to = first;
+      else
+        *reinterpret_cast<uint2*>(to) =
+            make_uint2(first, four_bytes(code[4], code[5], code[6], code[7]));
     }
   }
   if (!tops) return;
@@ -135,7 +109,6 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 1)
 constexpr int SCALE_WARPS = 8;
 __global__ void column_scales(const float* tops, int parts, int n, float* scales) {
   __shared__ float found[SCALE_WARPS][32];
-  wait_for_kernels_before();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = blockIdx.x * 32 + lane;
   float top = 0.f;
   if (at < n)
