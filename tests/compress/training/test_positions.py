@@ -5,11 +5,10 @@ from typing import Any
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import masking_utils
+from transformers import LlamaConfig, LlamaForCausalLM, masking_utils
 
 from tercet.compress.qat.positions import one_sequence_a_row
 from tercet.compress.qat.student import Student
-from tests.compress.training.conftest import VOCABULARY, llama
 
 
 class Reads(TorchDispatchMode):
@@ -28,9 +27,18 @@ class Reads(TorchDispatchMode):
 
 
 def test_a_forward_pass_reads_nothing_and_finds_the_same() -> None:
-    model = llama(num_hidden_layers=2).train()
+    config = LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+    )
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config).train()
     student = Student(model, {}, torch.float32)
-    ids = torch.arange(24).reshape(2, 12) % VOCABULARY
+    ids = torch.arange(24).reshape(2, 12) % 32
     with Reads() as alone:
         wanted = model(input_ids=ids, use_cache=False).logits
     assert alone.count > 0, "transformers reads nothing any more: positions.py has no use"

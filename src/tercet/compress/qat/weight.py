@@ -110,6 +110,14 @@ class QuantizedWeight(nn.Module):
         self._served = None
         return count_changed(old, self.codes) if counting and old is not None else None
 
+    def made(self) -> tuple[Tensor | None, Tensor | None]:
+        """Codes and scale; None before the first refresh."""
+        return self._buffers["codes"], self._buffers["scale"]
+
+    def renewed(self) -> None:
+        """After its codes were written anew where they are, at a share of 1."""
+        self._served = None
+
     def _pass_on(self, values: Tensor) -> None:
         """The straight-through estimator: the values' gradient is added to the weight's."""
         grad, values.grad = values.grad, None
