@@ -8,24 +8,26 @@ from tercet.compress.qat.options import Options
 from tercet.compress.qat.swap import refresh
 from tercet.compress.qat.weight import QuantizedWeight
 from tercet.formats import parse_scheme
+from tercet.kernel.interpreter import interpreting
 from tercet.ops.fake_quantize import fake_quantize
 from tercet.ops.fake_quantize.many import fake_quantize_many, fit
 
 SCHEME = "ternary-channel-float32"
+DEVICE = "cpu" if interpreting() else "cuda"
 
 
 def weights(dtype: torch.dtype, columns: int = 48) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(5)
-    rows = (24, 7, 1, 340)  # of 336 rows a program: some with room to spare, one of two
-    return [torch.randn(n, columns, generator=generator).to(dtype) for n in rows]
+    rows = (24, 7, 1, 340)  # interpreted, a program has 256: some have room, one takes two
+    return [torch.randn(n, columns, generator=generator).to(DEVICE, dtype) for n in rows]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("method", ["absmean", "absmax"])
 def test_codes_of_many_are_those_of_each(dtype: torch.dtype, method: str) -> None:
     given = weights(dtype)
-    codes = [torch.full(one.shape, 99, dtype=torch.int8) for one in given]
-    scales = [torch.full((len(one), 1), 99.0) for one in given]
+    codes = [torch.full_like(one, 99, dtype=torch.int8) for one in given]
+    scales = [torch.full((len(one), 1), 99.0, device=DEVICE) for one in given]
     assert all(fit(*one, SCHEME, method) for one in zip(given, codes, scales, strict=True))
     fake_quantize_many(given, codes, scales, SCHEME, method)
     for weight, code, scale in zip(given, codes, scales, strict=True):
