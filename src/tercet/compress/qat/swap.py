@@ -12,7 +12,6 @@ from tercet.compress.qat.embedding import QatEmbedding, TiedHead
 from tercet.compress.qat.linear import QatLinear
 from tercet.compress.qat.options import Options
 from tercet.compress.qat.plan import training_plan
-from tercet.compress.qat.together import refresh_together
 from tercet.compress.qat.weight import QuantizedWeight
 from tercet.errors import PlanError
 from tercet.formats import parse_scheme
@@ -86,12 +85,9 @@ def refresh(
         counting: whether changed codes are counted, which reads old and new ones again; otherwise
             none changed.
     """
-    modules, seed = list(quantized.values()), step * len(quantized)
-    done = refresh_together(modules, seed) if share == 1.0 and not counting else ()
     found = [
-        module.refresh(share, seed + index, counting)
-        for index, module in enumerate(modules)
-        if module not in done
+        module.refresh(share, step * len(quantized) + index, counting)
+        for index, module in enumerate(quantized.values())
     ]
     changed = [each for each in found if each is not None]
     # of a weight that is cut over devices, the rows that lie here

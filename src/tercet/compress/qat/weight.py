@@ -96,10 +96,10 @@ class QuantizedWeight(nn.Module):
             method=self.options.method,
             fake_dtype=self.dtype if floats else None,
         )
-        # past nn.Module's own setting, a fifth of the host's time here
-        self._buffers.update(codes=made.codes, scale=made.scale, values=made.fake)
+        self.codes, self.scale = made.codes, made.scale
         if shard is not None:
             shard.made = (shard.wire.pack(made.codes), made.scale)
+        self.values = made.fake
         if self.values is not None and not self.whole:
             self.values.lerp_(self.weight.to(self.dtype), 1 - share)
         if self.values is not None and self.weight.requires_grad:
@@ -109,14 +109,6 @@ class QuantizedWeight(nn.Module):
             self.seed.fill_(seed)
         self._served = None
         return count_changed(old, self.codes) if counting and old is not None else None
-
-    def made(self) -> tuple[Tensor | None, Tensor | None]:
-        """Codes and scale; None before the first refresh."""
-        return self._buffers["codes"], self._buffers["scale"]
-
-    def renewed(self) -> None:
-        """After its codes were written anew where they are, at a share of 1."""
-        self._served = None
 
     def _pass_on(self, values: Tensor) -> None:
         """The straight-through estimator: the values' gradient is added to the weight's."""

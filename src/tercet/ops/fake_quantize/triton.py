@@ -20,14 +20,14 @@ from tercet.kernel.tuned import configuration
 from tercet.ops.fake_quantize.rule import Rule, rule_of
 
 _HELD = 16384
-DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+_DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 # adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves it in the low bits of the pattern
 _TO_INTEGER = tl.constexpr(12582912.0)
 _TO_INTEGER_BITS = tl.constexpr(0x4B400000)
 
 
 @triton.jit
-def rounded(scale, SCALE: tl.constexpr):
+def _rounded(scale, SCALE: tl.constexpr):
     """float32 scales as the scheme's dtype holds them."""
     return scale.to(tl.float32).to(SCALE).to(tl.float32)
 
@@ -66,7 +66,7 @@ def _level(
 
 
 @triton.jit
-def write(
+def _write(
     w, scale, row, columns, inside, seed_ptr, fake_ptr, codes_ptr, K,
     LOWEST: tl.constexpr, HIGHEST: tl.constexpr, SHIFT: tl.constexpr, RANDOM: tl.constexpr,
     FAKE: tl.constexpr,
@@ -106,25 +106,25 @@ def _held(
     w = tl.load(w_ptr + row[:, None] * w_stride + columns, inside, 0.0).to(tl.float32)
     if MEAN:
         total = tl.sum(tl.abs(w).to(tl.float64), 1)
-        scale = rounded(mean(total, count, DIVISOR), SCALE)
+        scale = _rounded(_mean(total, count, DIVISOR), SCALE)
     else:
-        scale = rounded(largest(tl.max(absolute_bits(w), 1), DIVISOR), SCALE)
+        scale = _rounded(_largest(tl.max(absolute_bits(w), 1), DIVISOR), SCALE)
     tl.store(scale_ptr + segment, scale, there)
-    write(
+    _write(
         w, scale, row, columns, inside, seed_ptr, fake_ptr, codes_ptr, K,
         LOWEST, HIGHEST, 0.0, RANDOM, FAKE,
     )  # fmt: skip
 
 
 @triton.jit
-def mean(total, count, DIVISOR: tl.constexpr):
+def _mean(total, count, DIVISOR: tl.constexpr):
     """2 total / (count divisor), float64."""
     whole: tl.constexpr = int(DIVISOR)
     return 2 * total / (count.to(tl.int64) * whole).to(tl.float64)
 
 
 @triton.jit
-def largest(bits, DIVISOR: tl.constexpr):
+def _largest(bits, DIVISOR: tl.constexpr):
     """absmax / divisor from the largest bit pattern, rounded once."""
     absmax = bits.to(tl.float32, bitcast=True)
     return tl.div_rn(absmax, tl.full(absmax.shape, DIVISOR, tl.float32))
@@ -172,10 +172,10 @@ def _joined(
         part = tl.load(part_ptr + at, at < parts, 0)
         sums = sums + part if MEAN else tl.maximum(sums, part)
     if MEAN:
-        scale = mean(tl.sum(sums, 1), tl.zeros((1,), tl.int64) + count, DIVISOR)
+        scale = _mean(tl.sum(sums, 1), tl.zeros((1,), tl.int64) + count, DIVISOR)
     else:
-        scale = largest(tl.max(sums, 1), DIVISOR)
-    tl.store(scale_ptr + tl.arange(0, 1), rounded(scale, SCALE))
+        scale = _largest(tl.max(sums, 1), DIVISOR)
+    tl.store(scale_ptr + tl.arange(0, 1), _rounded(scale, SCALE))
 
 
 @triton.jit
@@ -184,7 +184,7 @@ def _step_of(
 ):
     """Scales [ROWS] from steps (or from scales, where the divisor is 1); 1 where there is none."""
     step = tl.load(step_ptr + (segment * 0 if ONE else segment), there, DIVISOR)
-    return rounded(tl.div_rn(step, tl.full(step.shape, DIVISOR, tl.float32)), SCALE)
+    return _rounded(tl.div_rn(step, tl.full(step.shape, DIVISOR, tl.float32)), SCALE)
 
 
 @triton.jit
@@ -203,7 +203,7 @@ def _walked(
     segment, row, first, count, there = _places(segments, groups, K, WIDTH, ROWS)
     if FIND:
         part = _statistic(w_ptr, row, first, count, there, w_stride, WIDTH, MEAN, ROWS, BLOCK)
-        scale = rounded(mean(part, count, DIVISOR) if MEAN else largest(part, DIVISOR), SCALE)
+        scale = _rounded(_mean(part, count, DIVISOR) if MEAN else _largest(part, DIVISOR), SCALE)
     else:
         scale = _step_of(step_ptr, segment, there, DIVISOR, SCALE, ONE)
     if STORED:
@@ -214,7 +214,7 @@ def _walked(
         columns = first[:, None] + within
         inside = there[:, None] & (within < count[:, None])
         w = tl.load(w_ptr + row[:, None] * w_stride + columns, inside, 0.0).to(tl.float32)
-        write(
+        _write(
             w, scale, row, columns, inside, seed_ptr, fake_ptr, codes_ptr, K,
             LOWEST, HIGHEST, SHIFT, RANDOM, FAKE,
         )  # fmt: skip
@@ -272,24 +272,24 @@ def forward(
     fake_dtype: torch.dtype | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As op.fake_quantize."""
-    rule = rule_of(scheme, method)
+    rule, device = rule_of(scheme, method), weight.device
     n, k = weight.shape
     shape = (n, k) if fake_dtype is not None else (0,)
-    fake = weight.new_empty(shape, dtype=fake_dtype)
-    codes = weight.new_empty((n, k), dtype=torch.int8)
-    scale = weight.new_empty(rule.scale_shape(n, k), dtype=torch.float32)
+    fake = torch.empty(shape, dtype=fake_dtype or weight.dtype, device=device)
+    codes = torch.empty((n, k), dtype=torch.int8, device=device)
+    scale = torch.empty(rule.scale_shape(n, k), dtype=torch.float32, device=device)
     if not codes.numel():
         return fake, codes, scale
     rows, width = as_rows(weight), min(rule.group(k), k)
     groups = triton.cdiv(k, width)
     segments = n * groups
     find = not rule.learned
-    options = options_of("forward", n, k, width, find and not rule.tensor)
+    options = _options("forward", n, k, width, find and not rule.tensor)
     held = find and not rule.tensor and width <= options["HELD"]
-    grid, block = blocks_of(segments, width, options, held)
+    grid, block = _blocks(segments, width, options, held)
     outputs = {
         "LOWEST": rule.lowest, "HIGHEST": rule.highest, "RANDOM": seed is not None,
-        "FAKE": fake_dtype is not None, "SCALE": DTYPES[rule.dtype], "MEAN": rule.mean, **block,
+        "FAKE": fake_dtype is not None, "SCALE": _DTYPES[rule.dtype], "MEAN": rule.mean, **block,
     }  # fmt: skip
     if held:
         _held[grid](
@@ -319,7 +319,7 @@ def _of_tensor(
     _parts[grid](rows, parts, n, 1, k, rows.stride(0), k, MEAN=rule.mean, **block)
     _joined[(1,)](
         parts, scale, n, n * k,
-        MEAN=rule.mean, DIVISOR=rule.divisor, SCALE=DTYPES[rule.dtype], BLOCK=4096, num_warps=16,
+        MEAN=rule.mean, DIVISOR=rule.divisor, SCALE=_DTYPES[rule.dtype], BLOCK=4096, num_warps=16,
     )  # fmt: skip
 
 
@@ -337,12 +337,12 @@ def gradient(
     width = min(rule.group(k), k)
     groups = triton.cdiv(k, width)
     segments = n * groups
-    grid, block = blocks_of(segments, width, options_of("backward", n, k, width, False), False)
+    grid, block = _blocks(segments, width, _options("backward", n, k, width, False), False)
     parts = torch.empty(segments, dtype=torch.float32, device=device) if rule.tensor else grad_step
     _gradient[grid](
         grads, rows, step.contiguous(), coded, grad_weight, parts,
         segments, groups, k, grads.stride(0), rows.stride(0), coded.stride(0), width, rule.slope,
-        DIVISOR=rule.divisor, SCALE=DTYPES[rule.dtype], ONE=rule.tensor,
+        DIVISOR=rule.divisor, SCALE=_DTYPES[rule.dtype], ONE=rule.tensor,
         CLIP_LOW=rule.clip_low, CLIP_HIGH=rule.clip_high, HALF=0.5 if rule.shift else 1.0,
         HIGHEST=rule.highest, **block,
     )  # fmt: skip
@@ -352,7 +352,7 @@ def gradient(
     return grad_weight, grad_step
 
 
-def options_of(direction: str, n: int, k: int, width: int, held: bool) -> dict[str, int]:
+def _options(direction: str, n: int, k: int, width: int, held: bool) -> dict[str, int]:
     """HELD and TILE, columns and elements that a program has at once; 32 elements a thread."""
     if interpreting():
         return {"HELD": 256, "TILE": 1 << 14, "num_warps": 4}
@@ -366,7 +366,7 @@ def options_of(direction: str, n: int, k: int, width: int, held: bool) -> dict[s
     return dict(configuration("fake_quantize", "triton", {"N": n, "K": k}, default, direction))
 
 
-def blocks_of(
+def _blocks(
     segments: int, width: int, options: dict[str, int], held: bool
 ) -> tuple[tuple[int], dict[str, int]]:
     """The grid, and the constants of a program: its segments and columns at once, its warps."""
