@@ -127,6 +127,18 @@ class GatheredCodes(Tensor):
         del dtype
         self.codes, self.scale = codes, scale
 
+    def __tensor_flatten__(self) -> tuple[list[str], torch.dtype]:
+        """What torch.compile passes on in its place, and the dtype that it adds."""
+        return ["codes", "scale"], self.dtype
+
+    @staticmethod
+    def __tensor_unflatten__(
+        inner: dict[str, Tensor], dtype: torch.dtype, size: Any, stride: Any
+    ) -> "GatheredCodes":
+        """The same of other codes and scales."""
+        del size, stride
+        return GatheredCodes(inner["codes"], inner["scale"], dtype)
+
     @classmethod
     def __torch_dispatch__(
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
