@@ -7,6 +7,7 @@ had called a forward pass's first operations. So numbers are copied while the ho
 
 from collections import deque
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -55,6 +56,6 @@ class Lines:
     def _next(self) -> None:
         numbers, moment, finish = self._sent.popleft()
         moment.wait()
-        line = finish(numbers.tolist(), moment.since(self._last))
+        line = finish(cast("list[float]", numbers.tolist()), moment.since(self._last))
         self._last = moment
         self._write(line)
