@@ -21,6 +21,7 @@ from tercet.compress.qat.wire import wire_of
 from tercet.compress.training.cross_entropy import next_token_loss
 from tercet.errors import PlanError
 from tercet.formats import parse_scheme
+from tercet.kernel.device import packed_codes
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*slow path"),
@@ -28,6 +29,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),
 ]
 STEPS = 10
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LIMIT = 0.3
 
 
@@ -148,7 +150,15 @@ def test_codes_survive_the_wire(form: str, bits: int) -> None:
     packed = wire.pack(codes)
     assert packed.dtype == torch.uint8
     assert packed.numel() == 5 * -(-37 * bits // 8)
-    assert torch.equal(wire.unpack(packed, 37), codes)
+    out = torch.full_like(codes, 77)
+    wire.unpack(packed, out)
+    assert torch.equal(out, codes)
+    # a GPU's kernels give the same bytes
+    there = codes.to(DEVICE)
+    assert torch.equal(packed_codes.pack(there, bits).cpu(), packed)
+    out = torch.full_like(there, 77)
+    packed_codes.unpack(packed.to(DEVICE), bits, out)
+    assert torch.equal(out.cpu(), codes)
 
 
 def test_the_first_code_is_in_the_lowest_bits() -> None:

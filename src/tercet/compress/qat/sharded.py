@@ -100,16 +100,18 @@ class ShardedWeight(Tensor):
         """The whole weight as codes; into `out`, whose memory is there again, if it is given."""
         del param_dtype
         packed, scale = gathered
-        codes = self.wire.unpack(packed, metadata[0])
         if out is not None:
             whole = cast(GatheredCodes, out)
-            for kept, value in ((whole.codes, codes), (whole.scale, scale)):
-                # the backward pass saved these very tensors, and gets the same values again
-                with _same_version(kept):
-                    kept.copy_(value)
+            # the backward pass saved these very tensors, and gets the same values again
+            with _same_version(whole.codes), _same_version(whole.scale):
+                self.wire.unpack(packed, whole.codes)
+                whole.scale.copy_(scale)
             return None
+        columns, dtype = metadata
+        codes = torch.empty((len(packed), columns), dtype=torch.int8, device=packed.device)
+        self.wire.unpack(packed, codes)
         scale = scale.clone()
-        return GatheredCodes(codes, scale, metadata[1]), (codes, scale)
+        return GatheredCodes(codes, scale, dtype), (codes, scale)
 
 
 class GatheredCodes(Tensor):
