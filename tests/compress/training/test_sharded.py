@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +53,13 @@ def batch(step: int) -> Tensor:
     return (starts + 7 * torch.arange(16)) % 64
 
 
-def train(student: Student, mesh: DeviceMesh | None, rank: int, ranks: int) -> list[float]:
+def train(
+    student: Student, mesh: DeviceMesh | None, rank: int, ranks: int, steps: int = STEPS
+) -> list[float]:
     """Two microbatches a step; losses averaged over ranks."""
     optimizer = torch.optim.AdamW(student.parameters(), lr=3e-3)
     losses: list[float] = []
-    for step in range(STEPS):
+    for step in range(steps):
         refresh(student.quantized, step=step)
         total = torch.zeros(())
         for ids in batch(step).chunk(ranks)[rank].chunk(2):
@@ -94,9 +97,16 @@ def work(model: Path, out: Path, rank: int, ranks: int) -> None:
 
     ShardedWeight.fsdp_pre_all_gather = counted
     losses = train(student, mesh, rank, ranks)
+    compiled = opened(model)
+    shard(compiled, mesh)
+    # torch's, of gradients that it looks for where there are none
+    warnings.simplefilter("ignore")
+    for module in compiled.layers():
+        module.compile(backend="aot_eager", fullgraph=True)
     layer = [module for name, module in student.quantized.items() if "layers" in name]
     report = {
         "losses": losses,
+        "compiled": train(compiled, mesh, rank, ranks, 3),
         "sent_bytes": sum(sizes[: len(layer)]),
         "weights": sum(module.codes.numel() for module in layer),
         "rows": sum(module.codes.shape[0] for module in layer),
@@ -120,6 +130,7 @@ def test_two_processes_learn_as_one_does(model: Path, tmp_path: Path) -> None:
     student = opened(model)
     one = train(student, None, 0, 1)
     assert two["losses"] == other["losses"]
+    assert two["compiled"] == two["losses"][:3], "codes that were gathered are of a graph, too"
     assert one[-1] < 0.9 * one[0]
     for a, b in zip(one, two["losses"], strict=True):
         assert abs(a / b - 1) < 1e-3

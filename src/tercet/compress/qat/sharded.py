@@ -129,9 +129,18 @@ class GatheredCodes(Tensor):
         del dtype
         self.codes, self.scale = codes, scale
 
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        """Its size; of values, which a Tensor would print, there are none."""
+        del tensor_contents
+        return f"GatheredCodes({list(self.shape)}, {self.dtype})"
+
     def __tensor_flatten__(self) -> tuple[list[str], torch.dtype]:
         """What torch.compile passes on in its place, and the dtype that it adds."""
         return ["codes", "scale"], self.dtype
+
+    def _stable_hash_for_caching(self) -> str:
+        """What a compiled graph depends on, for torch's cache of them."""
+        return f"{self!r} on {self.codes.device}, {list(self.scale.shape)}, {self.requires_grad}"
 
     @staticmethod
     def __tensor_unflatten__(
