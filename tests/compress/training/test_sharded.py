@@ -98,6 +98,8 @@ def work(model: Path, out: Path, rank: int, ranks: int) -> None:
     ShardedWeight.fsdp_pre_all_gather = counted
     losses = train(student, mesh, rank, ranks)
     compiled = opened(model)
+    # whole codes are no codes of the rows that lie here
+    refresh(compiled.quantized)
     shard(compiled, mesh)
     # torch's, of gradients that it looks for where there are none
     warnings.simplefilter("ignore")

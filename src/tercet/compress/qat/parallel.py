@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from tercet.compress.qat.sharded import ShardedWeight, shard_parameter
 from tercet.compress.qat.student import Student
+from tercet.compress.qat.weight import QuantizedWeight
 from tercet.errors import PlanError
 
 
@@ -35,6 +36,7 @@ def shard(student: Student, mesh: DeviceMesh) -> None:
                 f"read: give its rule activation: int8_token, as the plan ternary-a8 does"
             )
         module.weight = shard_parameter(module.weight, module.scheme, mesh.size())
+        _forget_codes(module)
     for layer in layers:
         fully_shard(layer, mesh=mesh)
     rest = {p for p in student.model.parameters() if not isinstance(p, DTensor)}
@@ -57,8 +59,12 @@ def gather(student: Student) -> None:
         module, _, part = name.rpartition(".")
         setattr(student.model.get_submodule(module), part, nn.Parameter(whole))
     for module in student.quantized.values():
-        # of some rows: a refresh compares its codes with them
-        module.register_buffer("codes", None, persistent=False)
+        _forget_codes(module)
+
+
+def _forget_codes(module: QuantizedWeight) -> None:
+    """A refresh compares its codes with the last, which are of other rows."""
+    module.register_buffer("codes", None, persistent=False)
 
 
 @torch.no_grad()
