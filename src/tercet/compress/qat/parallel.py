@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
-from tercet.compress.qat.sharded import ShardedWeight, shard_parameter
+from tercet.compress.qat.sharded import local, shard_parameter
 from tercet.compress.qat.student import Student
 from tercet.compress.qat.weight import QuantizedWeight
 from tercet.errors import PlanError
@@ -50,11 +50,13 @@ def gather(student: Student) -> None:
     for name, parameter in list(student.model.named_parameters()):
         if not isinstance(parameter, DTensor):
             continue
-        local = parameter._local_tensor  # pyright: ignore[reportPrivateUsage]
-        rows = local.rows if isinstance(local, ShardedWeight) else local
         mesh = parameter.device_mesh
         whole = DTensor.from_local(
-            rows, mesh, parameter.placements, shape=parameter.shape, stride=parameter.stride()
+            local(parameter),
+            mesh,
+            parameter.placements,
+            shape=parameter.shape,
+            stride=parameter.stride(),
         ).full_tensor()
         module, _, part = name.rpartition(".")
         setattr(student.model.get_submodule(module), part, nn.Parameter(whole))
@@ -84,7 +86,7 @@ def clip_gradients(student: Student, mesh: DeviceMesh, limit: float) -> Tensor:
     for parameter in student.parameters():
         grad = parameter.grad
         if isinstance(grad, DTensor):
-            cut.append(grad._local_tensor)  # pyright: ignore[reportPrivateUsage]
+            cut.append(local(grad))
         elif grad is not None:
             whole.append(grad)
     square = _square(cut, student.device)

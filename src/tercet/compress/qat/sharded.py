@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from tercet.compress.qat.wire import Wire, wire_of
@@ -163,6 +164,25 @@ class GatheredCodes(Tensor):
         # a product gets codes and scales as arguments; of the weight it reads nothing
         flat, named = tree_map_only(cls, lambda _: None, (args, kwargs or {}))
         return func(*flat, **named)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What of a parameter or gradient lies on this device, as a plain tensor; not a copy."""
+    shard = shard_of(tensor)
+    return _piece(tensor) if shard is None else shard.rows
+
+
+def shard_of(tensor: Tensor) -> ShardedWeight | None:
+    """The very shard that FSDP holds of a weight that is gathered as codes."""
+    piece = _piece(tensor)
+    return piece if isinstance(piece, ShardedWeight) else None
+
+
+def _piece(tensor: Tensor) -> Tensor:
+    if not isinstance(tensor, DTensor):
+        return tensor
+    # to_local() would give a view
+    return tensor._local_tensor  # pyright: ignore[reportPrivateUsage]
 
 
 def shard_parameter(weight: nn.Parameter, scheme: Scheme, ranks: int) -> nn.Parameter:

@@ -12,7 +12,7 @@ from tercet.compress.qat.codes import (
     pack,
 )
 from tercet.compress.qat.options import Options
-from tercet.compress.qat.sharded import ShardedWeight
+from tercet.compress.qat.sharded import local, shard_of
 from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor, Scheme
 from tercet.kernel import PreparedWeight, prepare
@@ -88,10 +88,10 @@ class QuantizedWeight(nn.Module):
             # one that is not positive learns nothing any more
             self.step.clamp_min_(SMALLEST_STEP)
         floats = not self.products_of_codes
-        weight, shard = _rows_of(self.weight)
+        weight, shard = local(self.weight), shard_of(self.weight)
         made = fake_quantize(
             weight,
-            None if self.step is None else _rows_of(self.step)[0],
+            None if self.step is None else local(self.step),
             scheme=self.scheme.name,
             method=self.options.method,
             fake_dtype=self.dtype if floats else None,
@@ -131,11 +131,11 @@ class QuantizedWeight(nn.Module):
         if self.options.method not in LEARNED or self.weight.grad is None:
             return
         assert self.step is not None
-        rows = _rows_of(self.weight.grad)[0]
+        rows = local(self.weight.grad)
         gradient, step = fake_quantize_gradient(
             rows,
-            _rows_of(self.weight)[0],
-            _rows_of(self.step)[0],
+            local(self.weight),
+            local(self.step),
             self.codes,
             scheme=self.scheme.name,
             method=self.options.method,
@@ -170,13 +170,3 @@ class QuantizedWeight(nn.Module):
         """Shape and format, for print(model)."""
         rows, columns = self.weight.shape
         return f"{columns} -> {rows}, {self.scheme.name}, {self.options}"
-
-
-def _rows_of(tensor: Tensor) -> tuple[Tensor, ShardedWeight | None]:
-    """What of a parameter or gradient lies here; its shard where it is gathered as codes."""
-    # to_local() would give a view: the codes must be left on the very shard that FSDP holds
-    local = tensor
-    if isinstance(tensor, DTensor):
-        local = tensor._local_tensor  # pyright: ignore[reportPrivateUsage]
-    shard = local if isinstance(local, ShardedWeight) else None
-    return (local, None) if shard is None else (shard.rows, shard)
