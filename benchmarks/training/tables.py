@@ -154,7 +154,8 @@ def devices() -> str:
         settings = record.settings
         title = (
             f"{record.environment.accelerator}, {settings['layers']} of {record.subject}, "
-            f"{settings['tokens']} tokens a step"
+            f"{settings['tokens']} tokens a step, "
+            f"{'compiled' if settings.get('compiled') else 'eager'}"
         )
         found.setdefault(title, {})[int(settings["devices"] or 1)] = record
     parts = list[str]()

@@ -5,7 +5,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -78,14 +77,13 @@ class Group:
         finish_gradients(student.quantized)
         return clip_gradients(student, self.mesh, limit)
 
-    def mean(self, values: dict[str, Tensor]) -> dict[str, float]:
-        """Scalars by name, averaged over processes."""
-        if self.mesh is None:
-            return {name: float(value) for name, value in values.items()}
-        together = torch.stack([value.float() for value in values.values()])
-        dist.all_reduce(together)
-        means = cast("list[float]", (together / self.ranks).tolist())
-        return dict(zip(values, means, strict=True))
+    def mean(self, values: list[Tensor]) -> Tensor:
+        """Scalars on the device, averaged over processes: float64 [number of values] there."""
+        together = torch.stack([value.detach().double() for value in values])
+        if self.mesh is not None:
+            dist.all_reduce(together)
+            together /= self.ranks
+        return together
 
 
 @contextmanager
