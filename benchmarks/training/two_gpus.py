@@ -82,7 +82,7 @@ def run(group: Group, given: argparse.Namespace, work: Path) -> Record | None:
     student = student_of(group.device, given.length, given.layers)
     layers = [p for layer in student.layers() for p in layer.parameters()]
     bf16 = 2 * sum(p.numel() for p in layers) // group.ranks
-    group.share(student)
+    group.share(student, keep_codes=given.keep)
     compiled = group.device.type == "cuda" and not given.eager
     if compiled:
         student.compile()
@@ -107,8 +107,8 @@ def run(group: Group, given: argparse.Namespace, work: Path) -> Record | None:
         return None
     late = lines[len(lines) // 2 :]
     gpu = group.device.type == "cuda"
-    # each layer is gathered for the forward and again for the backward pass
-    passes = given.steps * settings.accumulate * 2
+    # each layer is gathered for the forward and, where it is not kept, for the backward pass
+    passes = given.steps * settings.accumulate * (1 if given.keep else 2)
     metrics = {
         **{f"loss_{at:03}": round(line["loss"], 5) for at, line in enumerate(lines)},
         "tokens_per_s": statistics.median(line["tokens_per_s"] for line in late),
@@ -129,6 +129,7 @@ def run(group: Group, given: argparse.Namespace, work: Path) -> Record | None:
             "tokens": given.sequences * given.length * given.ranks,
             "steps": given.steps,
             "compiled": compiled,
+            "keep_codes": given.keep,
         },
         metrics={name: value for name, value in metrics.items() if value},
         environment=Environment.here(torch.cuda.get_device_name() if gpu else None),
@@ -145,6 +146,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=14)
     parser.add_argument("--layers", type=int, help="of the real size, on a CPU, too")
     parser.add_argument("--eager", action="store_true", help="layers are not compiled")
+    parser.add_argument("--keep", action="store_true", help="codes stay for the backward pass")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--work", type=Path, help="a directory all processes share")
     given = parser.parse_args()

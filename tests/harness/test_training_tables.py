@@ -124,9 +124,22 @@ def test_devices_are_compared_with_one(
         tmp_path / "gpu.jsonl",
         [
             step("", "2026-11-22T10:00:00", **metrics).model_copy(
-                update={**common, "settings": {"devices": count, "layers": 2, "tokens": 8, **more}}
+                update={
+                    **common,
+                    "settings": {
+                        "devices": count,
+                        "layers": 2,
+                        "tokens": 8,
+                        "keep_codes": kept,
+                        **more,
+                    },
+                }
             )
-            for count, metrics in ((2, two), (1, one))
+            for count, kept, metrics in (
+                (2, True, {**two, "tokens_per_s": 195.0}),
+                (2, False, two),
+                (1, False, one),
+            )
         ],
     )
     monkeypatch.setattr(tables, "PAGE", tmp_path / "README.md")
@@ -135,4 +148,5 @@ def test_devices_are_compared_with_one(
     assert rows == [
         "| 1 | 100 | 1.00 | 4.0000 | 0.00% | - | - | 2.00 |",
         "| 2 | 190 | 1.90 | 4.1000 | 2.50% | 2.00 | 7.50 | 2.00 |",
+        "| 2, codes kept | 195 | 1.95 | 4.1000 | 2.50% | 2.00 | 7.50 | 2.00 |",
     ]

@@ -97,18 +97,22 @@ def work(model: Path, out: Path, rank: int, ranks: int) -> None:
 
     ShardedWeight.fsdp_pre_all_gather = counted
     losses = train(student, mesh, rank, ranks)
-    compiled = opened(model)
+    kept, compiled = opened(model), opened(model)
     # whole codes are no codes of the rows that lie here
-    refresh(compiled.quantized)
+    refresh(kept.quantized)
+    shard(kept, mesh, keep_codes=True)
     shard(compiled, mesh)
     # torch's, of gradients that it looks for where there are none
     warnings.simplefilter("ignore")
     for module in compiled.layers():
         module.compile(backend="aot_eager", fullgraph=True)
+    regathered = len(sizes)
     layer = [module for name, module in student.quantized.items() if "layers" in name]
     report = {
         "losses": losses,
         "compiled": train(compiled, mesh, rank, ranks, 3),
+        "kept": train(kept, mesh, rank, ranks, 3),
+        "gathers": [regathered / STEPS, (len(sizes) - regathered) / 3],
         "sent_bytes": sum(sizes[: len(layer)]),
         "weights": sum(module.codes.numel() for module in layer),
         "rows": sum(module.codes.shape[0] for module in layer),
@@ -133,6 +137,9 @@ def test_two_processes_learn_as_one_does(model: Path, tmp_path: Path) -> None:
     one = train(student, None, 0, 1)
     assert two["losses"] == other["losses"]
     assert two["compiled"] == two["losses"][:3], "codes that were gathered are of a graph, too"
+    assert two["kept"] == two["losses"][:3]
+    # of seven weights in two microbatches: forward and backward; and those again and forward alone
+    assert two["gathers"] == [28, 28 + 14]
     assert one[-1] < 0.9 * one[0]
     for a, b in zip(one, two["losses"], strict=True):
         assert abs(a / b - 1) < 1e-3

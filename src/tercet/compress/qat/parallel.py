@@ -15,12 +15,19 @@ from tercet.compress.qat.weight import QuantizedWeight
 from tercet.errors import PlanError
 
 
-def shard(student: Student, mesh: DeviceMesh) -> None:
+def shard(student: Student, mesh: DeviceMesh, *, keep_codes: bool = False) -> None:
     """Shards every layer of a student over a one-dimensional mesh, in place.
 
     In a layer, weights of products of codes are gathered as packed codes, all else (norms, what a
     plan keeps) as it is. What lies outside the layers (embeddings, head, last norm) stays whole on
     each device: `reduce_outside` averages its gradients, once a step.
+
+    Args:
+        student: whose layers.
+        mesh: of the devices.
+        keep_codes: whether what was gathered for a forward pass stays until the backward pass, a
+            byte a weight, instead of being gathered once more. Each forward pass needs its
+            backward pass then.
 
     Raises:
         PlanError: a layer's module is quantized without products of codes, or cannot be cut.
@@ -38,7 +45,7 @@ def shard(student: Student, mesh: DeviceMesh) -> None:
         module.weight = shard_parameter(module.weight, module.scheme, mesh.size())
         _forget_codes(module)
     for layer in layers:
-        fully_shard(layer, mesh=mesh)
+        fully_shard(layer, mesh=mesh, reshard_after_forward=not keep_codes)
     rest = {p for p in student.model.parameters() if not isinstance(p, DTensor)}
     base = cast(nn.Module, cast(Any, student.model).base_model)
     fully_shard(base, mesh=mesh, ignored_params=rest)

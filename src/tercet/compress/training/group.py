@@ -50,14 +50,18 @@ class Group:
         if self.mesh is not None:
             dist.barrier()
 
-    def share(self, student: Student) -> None:
+    def share(self, student: Student, *, keep_codes: bool) -> None:
         """Cuts the student's layers over the devices.
+
+        Args:
+            student: whose layers.
+            keep_codes: of `shard`.
 
         Raises:
             PlanError: they cannot be cut.
         """
         if self.mesh is not None:
-            shard(student, self.mesh)
+            shard(student, self.mesh, keep_codes=keep_codes)
 
     def join(self, student: Student) -> None:
         """Puts the student's weights together again, whole on each device."""
