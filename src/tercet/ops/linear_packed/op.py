@@ -217,6 +217,7 @@ def _wgmma(
     dtypes: tuple[torch.dtype, ...],
     activations: tuple[str, ...],
     elements: tuple[str, ...],
+    outs: tuple[str, ...] = tuple(_NAMES.values()),
 ) -> Implementation:
     """One of those for many tokens on Hopper, which differ in what x is multiplied as."""
     return Implementation(
@@ -234,6 +235,7 @@ def _wgmma(
                 "element": elements,
                 "group": (0, 64, 128),
                 "zero": (False,),
+                "out": outs,
             },
         ),
         module=f"tercet.ops.linear_packed.{name}",
@@ -287,6 +289,14 @@ OP = Op(
             arrange=_FRAGMENTS,
         ),
         _wgmma("cuda_wgmma", (*FLOATS, torch.int8), ("int8",), (*_SMALL, "int2", "int8")),
+        # float16 and float32 results keep more than the tensor cores do of sums of fp8
+        _wgmma(
+            "cuda_wgmma_fp8",
+            (*FLOATS, torch.float8_e4m3fn),
+            ("fp8_e4m3",),
+            ("ternary", "fp8_e4m3"),
+            ("bfloat16",),
+        ),
         _wgmma(
             "cuda_wgmma_float",
             (torch.bfloat16, torch.float16, torch.float8_e4m3fn),

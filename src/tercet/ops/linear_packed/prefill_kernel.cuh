@@ -25,6 +25,7 @@
 #include "prefill_multiply.cuh"
 #include "prefill_parts.cuh"
 #include "prefill_plan.cuh"
+#include "prefill_promoted.cuh"
 #include "prefill_result.cuh"
 #include "prefill_shape.cuh"
 #include "prefill_split.cuh"
@@ -109,11 +110,17 @@ __device__ void consume(const Ring& ring, Walk walk, const Plan& plan, const Res
     const int stages = walk.last - walk.first;
     if constexpr (S::GROUP > 0) {
       float totals[S::MB][S::T / 2];
-      multiply_groups<S>(totals, feed, lead, result, block, stages);
+      if constexpr (S::X == E4M3)
+        multiply_promoted<S>(totals, feed, lead, result, block, stages);
+      else
+        multiply_groups<S>(totals, feed, lead, result, block, stages);
       write<S>(totals, factors, result, y_map, token0, row0, turn);
     } else {
       Sums<S> sums;
-      multiply<S>(sums, feed, lead, stages);
+      if constexpr (S::X == E4M3)
+        multiply_promoted<S>(sums, feed, lead, result, block, stages);
+      else
+        multiply<S>(sums, feed, lead, stages);
       if constexpr (S::SPLIT > 1) {
         Sums<typename S::Own> own;
         meet_sums<S>(own, sums, ring.meeting, ring.arrived, rank);

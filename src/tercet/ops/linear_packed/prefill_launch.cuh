@@ -82,6 +82,21 @@ int launch_shape(int shape, const Call& call, const Plan& plan, const Result& re
                  const Parts& parts, void* stream) {
 #define SHAPE(...) \
   return launch<Shape<X, CODE, GROUP, __VA_ARGS__>>(call, plan, result, parts, stream)
+  if constexpr (X == E4M3) {
+    if (shape == 19) SHAPE(1, 128, 1);
+    if (shape == 20) SHAPE(1, 176, 1);
+    if (shape == 21) SHAPE(1, 64, 2);
+    if constexpr (GROUP == 0) switch (shape) {
+        case 22: SHAPE(2, 64, 1);
+        case 23: SHAPE(2, 32, 1);
+        case 24: SHAPE(1, 64, 1, 2);
+        case 25: SHAPE(1, 64, 1, 4);
+        case 26: SHAPE(1, 128, 1, 2);
+        case 27: SHAPE(1, 128, 1, 4);
+        case 28: SHAPE(1, 32, 1, 2);
+      }
+    return cudaErrorInvalidValue;
+  } else {
   if (shape == 4) SHAPE(1, 128, 1);
   if (shape == 6) SHAPE(1, 64, 2);
   if constexpr (GROUP == 0) switch (shape) {
@@ -107,8 +122,9 @@ int launch_shape(int shape, const Call& call, const Plan& plan, const Result& re
   if constexpr (GROUP == 0 && X != INT8) switch (shape) {
       case 16: SHAPE(1, 128, 1, 1, 4);
     }
-#undef SHAPE
   return cudaErrorInvalidValue;
+  }
+#undef SHAPE
 }
 
 template <int X, int CODE>
