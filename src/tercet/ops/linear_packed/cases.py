@@ -221,11 +221,11 @@ def _fp8_prefill_cases() -> list[Case]:
         cases.append(_case(f"{scheme}-prefill-fp8-codes", scheme, (33, 132), 72, **options))
     options = {"activation": "fp8_e4m3", "coded": True}
     for scheme in ("ternary", "fp8_e4m3", "fp8_e4m3-b128x128"):
-        cases.append(_case(f"{scheme}-prefill-fp8-wide", scheme, (130, 300), 140, **options))
+        cases.append(_case(f"{scheme}-prefill-fp8-wide", scheme, (130, 2068), 140, **options))
     # sums that only grow, and few large numbers among small ones: what sums of few bits lose first
     for kind in ("positive", "mixed", "zeros"):
         name = f"fp8_e4m3-prefill-fp8-{kind}"
-        cases.append(_case(name, "fp8_e4m3", (20, 1100), 48, kind=kind, **options))
+        cases.append(_case(name, "fp8_e4m3", (20, 2068), 48, kind=kind, **options))
     name = "fp8_e4m3-prefill-fp8_e4m3"
     cases.append(_case(name, "fp8_e4m3", (17, 68), 40, dtype=FLOATS[2], activation="fp8_e4m3"))
     return cases

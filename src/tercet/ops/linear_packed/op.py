@@ -218,6 +218,7 @@ def _wgmma(
     activations: tuple[str, ...],
     elements: tuple[str, ...],
     outs: tuple[str, ...] = tuple(_NAMES.values()),
+    columns: int = 1,
 ) -> Implementation:
     """One of those for many tokens on Hopper, which differ in what x is multiplied as."""
     return Implementation(
@@ -228,7 +229,7 @@ def _wgmma(
             nvcc=True,
             capability=(9, 0),
             # sums of int8 by bytes of up to 128 * 128 are held in int32
-            ranges={"M": (17, 2**24), "N": (1, 2**24), "K": (1, 2**17 - 1)},
+            ranges={"M": (17, 2**24), "N": (1, 2**24), "K": (columns, 2**17 - 1)},
             options={
                 "layout": ("fragments",),
                 "activation": activations,
@@ -289,13 +290,15 @@ OP = Op(
             arrange=_FRAGMENTS,
         ),
         _wgmma("cuda_wgmma", (*FLOATS, torch.int8), ("int8",), (*_SMALL, "int2", "int8")),
-        # float16 and float32 results keep more than the tensor cores do of sums of fp8
+        # The tensor cores keep 14 bits of such sums, float16 and float32 results more; among few
+        # columns one large number of x would take too much of the others' bits.
         _wgmma(
             "cuda_wgmma_fp8",
             (*FLOATS, torch.float8_e4m3fn),
             ("fp8_e4m3",),
             ("ternary", "fp8_e4m3"),
             ("bfloat16",),
+            columns=2048,
         ),
         _wgmma(
             "cuda_wgmma_float",
