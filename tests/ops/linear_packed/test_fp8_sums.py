@@ -1,5 +1,5 @@
-"""What Hopper's tensor cores keep of sums of fp8 products, as measured on an H200, and that sums begun
-anew every 64 columns stay within what linear_packed allows of a bfloat16 result."""
+"""What Hopper's tensor cores keep of sums of fp8 products, as measured on an H200, and that sums
+begun anew every 64 columns stay within what linear_packed allows of a bfloat16 result."""
 
 import pytest
 import torch
@@ -27,8 +27,10 @@ def cut(x: Tensor, largest: Tensor) -> Tensor:
 
 
 def product(sums: Tensor, x: Tensor, w: Tensor) -> Tensor:
-    """sums [M] + the sum of x w, [M, 32], as one wgmma of e4m3 makes it: agreed to the bit in 61440
-    sums of six kinds of numbers on an H200. A product's exponent is that of its factors together."""
+    """sums [M] + the sum of x w, [M, 32], as one wgmma of e4m3 makes it, on an H200 to the bit.
+
+    A product's exponent is that of its factors together.
+    """
     factors = exponent(x, -6) + exponent(w, -6)
     largest = torch.maximum(factors.amax(-1), exponent(sums, -140)).clamp_min(-140)
     whole = cut(x * w, largest[:, None]).sum(-1) + cut(sums, largest)

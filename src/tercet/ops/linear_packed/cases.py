@@ -226,8 +226,9 @@ def _fp8_prefill_cases() -> list[Case]:
     for kind in ("positive", "mixed", "zeros"):
         name = f"fp8_e4m3-prefill-fp8-{kind}"
         cases.append(_case(name, "fp8_e4m3", (20, 2068), 48, kind=kind, **options))
-    name = "fp8_e4m3-prefill-fp8_e4m3"
-    cases.append(_case(name, "fp8_e4m3", (17, 68), 40, dtype=FLOATS[2], activation="fp8_e4m3"))
+    options = {"dtype": torch.bfloat16, "activation": "fp8_e4m3"}
+    for k in (68, 2052):
+        cases.append(_case(f"fp8_e4m3-prefill-fp8_e4m3-{k}", "fp8_e4m3", (17, k), 40, **options))
     return cases
 
 
