@@ -164,13 +164,16 @@ def test_what_16_bit_activations_are_taken_with(
         ("fp8_e4m3", {"out": "float16"}, "takes out bfloat16"),
         ("fp8_e4m3", {"out": "float32"}, "takes out bfloat16"),
         ("fp8_e4m3", {"K": 1024}, "takes K from 2048"),
+        ("fp8_e4m3", {"sums": "float32"}, "takes TERCET_FP8_SUMS short, it is float32"),
+        ("fp8_e4m3", {"sums": ""}, "takes TERCET_FP8_SUMS short, it is float32"),
     ],
 )
-def test_fp8_products_are_for_bfloat16_results_of_many_columns(
-    scheme: str, options: dict[str, Any], words: str | None
+def test_fp8_products_are_for_who_asks_and_bfloat16_results_of_many_columns(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, options: dict[str, Any], words: str | None
 ) -> None:
     """Others keep more bits than sums of 64 columns have; few columns may hold one large number."""
     known = {"activation": "fp8_e4m3", "layout": "fragments", "out": "bfloat16"} | options
+    monkeypatch.setenv("TERCET_FP8_SUMS", known.pop("sums", "short"))
     sizes = {"M": 64, "N": 64, "K": known.pop("K", 2048)}
     requirement = OP.implementation("cuda_wgmma_fp8").requirement
     reason = requirement.unfit(sizes, OP.traits({"scheme": scheme} | known))

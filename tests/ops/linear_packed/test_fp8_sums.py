@@ -1,5 +1,5 @@
-"""What Hopper's tensor cores keep of sums of fp8 products, as measured on an H200, and that sums
-begun anew every 64 columns stay within what linear_packed allows of a bfloat16 result."""
+"""What Hopper's tensor cores keep of sums of fp8 products, as measured on an H200, and what sums
+that are begun anew every 64 columns lose beside the rounding to bfloat16."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from tercet.kernel.packed_call import TOLERANCES
 FRACTION = 13  # bits behind the point of the largest number added
 STEP = 32  # columns of one product
 ALLOWED = {tolerance.dtype: tolerance.relative for tolerance in TOLERANCES}[torch.bfloat16]
-ROUNDING = 2**-9  # of the magnitude at most, to bfloat16
+ROUNDING = 2**-8  # to bfloat16, relative, at most
 ROWS = 64
 
 
@@ -87,16 +87,26 @@ def test_a_product_13_bits_below_the_largest_is_kept_and_one_of_14_is_lost() -> 
         assert product(torch.zeros(1, dtype=torch.float64), x, w).item() == kept
 
 
-@pytest.mark.parametrize("kind", ["normal", "positive", "heavy", "one large", "subnormal"])
+@pytest.mark.parametrize(
+    ("kind", "part"),
+    [("normal", 1 / 64), ("positive", 1 / 16), ("subnormal", 1 / 16), ("heavy", 1 / 2)],
+)
 @pytest.mark.parametrize("k", [2048, 4096])
-def test_sums_of_64_columns_leave_room_for_the_rounding(kind: str, k: int) -> None:
-    assert off(*numbers(kind, k), every=64) < ALLOWED - ROUNDING
+def test_sums_of_64_columns_lose_a_part_of_the_rounding(kind: str, part: float, k: int) -> None:
+    assert off(*numbers(kind, k), every=64) < part * ROUNDING
 
 
-def test_sums_of_128_columns_would_not() -> None:
-    assert off(*numbers("one large", 2048), every=128) > ALLOWED - ROUNDING
+def test_sums_of_128_columns_lose_more_than_half_of_it_to_one_large_number() -> None:
+    x, w = numbers("one large", 2048)
+    assert off(x, w, every=64) < ROUNDING / 2 < off(x, w, every=128)
+
+
+def test_what_growing_sums_lose_is_more_than_the_tolerance_has_beside_the_rounding() -> None:
+    """Why nobody gets them who did not ask, with TERCET_FP8_SUMS."""
+    assert off(*numbers("positive", 2048), every=64) > ALLOWED - ROUNDING
+    assert off(*numbers("positive", 2048), every=32) > ALLOWED - ROUNDING
 
 
 def test_growing_sums_of_many_columns_are_off_by_as_much_as_of_few() -> None:
     few, many = (off(*numbers("positive", k), every=64) for k in (2048, 4096))
-    assert many < few < 4e-4
+    assert many < few

@@ -1,6 +1,5 @@
 """linear_packed: y = x W^T + bias + residual, W packed and staying packed."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,18 +8,24 @@ from torch import Tensor
 from tercet.kernel.contract import (
     Axis,
     Baseline,
-    Cost,
     Implementation,
     Op,
     Requirement,
     TensorSpec,
 )
-from tercet.kernel.packed_call import FLOATS, INPUTS, TOLERANCES, chosen, traits
+from tercet.kernel.packed_call import FLOATS, INPUTS, TOLERANCES, chosen
 from tercet.kernel.prepared import PreparedWeight, layout_name
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose
 from tercet.ops.linear_packed import torch_path
-from tercet.ops.linear_packed.arguments import FLOAT_ELEMENTS, check, describe, prepared
+from tercet.ops.linear_packed.arguments import (
+    FLOAT_ELEMENTS,
+    check,
+    cost,
+    describe,
+    prepared,
+    traits,
+)
 from tercet.ops.linear_packed.cases import CASES, inputs, shapes
 from tercet.ops.linear_packed.decode_plan import GROUPS, MOST_COLUMNS, MOST_TOKENS
 from tercet.ops.linear_packed.reference import magnitude, reference
@@ -173,18 +178,6 @@ _input_gradient = define(
 differentiate("linear_packed", save=_save_for_backward, backward=_backward)
 
 
-def cost(arguments: Mapping[str, Any]) -> Cost:
-    """2 M N K operations; every tensor read once, y written once."""
-    x, rows, columns = arguments["x"], arguments["rows"], arguments["columns"]
-    m = x.shape[:-1].numel()
-    read = [value for value in arguments.values() if isinstance(value, Tensor)]
-    return Cost(
-        flops=2 * m * rows * columns,
-        bytes_read=sum(part.numel() * part.element_size() for part in read),
-        bytes_written=m * rows * arguments["out_dtype"].itemsize,
-    )
-
-
 _PEERS = "tercet.ops.linear_packed.baselines"
 _BASELINES = (
     Baseline(
@@ -217,8 +210,8 @@ def _wgmma(
     dtypes: tuple[torch.dtype, ...],
     activations: tuple[str, ...],
     elements: tuple[str, ...],
-    outs: tuple[str, ...] = tuple(_NAMES.values()),
     columns: int = 1,
+    **more: tuple[str, ...],
 ) -> Implementation:
     """One of those for many tokens on Hopper, which differ in what x is multiplied as."""
     return Implementation(
@@ -236,7 +229,7 @@ def _wgmma(
                 "element": elements,
                 "group": (0, 64, 128),
                 "zero": (False,),
-                "out": outs,
+                **more,
             },
         ),
         module=f"tercet.ops.linear_packed.{name}",
@@ -290,15 +283,16 @@ OP = Op(
             arrange=_FRAGMENTS,
         ),
         _wgmma("cuda_wgmma", (*FLOATS, torch.int8), ("int8",), (*_SMALL, "int2", "int8")),
-        # The tensor cores keep 14 bits of such sums, float16 and float32 results more; among few
-        # columns one large number of x would take too much of the others' bits.
+        # The tensor cores keep 14 bits of such sums: where all numbers are positive, less than this
+        # op's tolerance asks for; among few columns one large number takes the others' bits.
         _wgmma(
             "cuda_wgmma_fp8",
             (*FLOATS, torch.float8_e4m3fn),
             ("fp8_e4m3",),
             ("ternary", "fp8_e4m3"),
-            ("bfloat16",),
             columns=2048,
+            out=("bfloat16",),
+            TERCET_FP8_SUMS=("short",),
         ),
         _wgmma(
             "cuda_wgmma_float",
