@@ -62,7 +62,8 @@ def linear_packed(
         x_sum: [...], int32 or float32, the sum of a row's codes; saves a kernel the summing where
             the weight has zero points.
         activation: "none"; or "int8" or "fp8_e4m3": a float x is first quantized per token as
-            `quantize_activation` does, to the bit. Codes have their own.
+            `quantize_activation` does, to the bit. Codes have their own. TERCET_FP8_SUMS=short
+            makes products of fp8 faster, whose sums keep fewer bits (README).
         out_dtype: of the result; None is x's dtype, bfloat16 for codes.
 
     Returns:
