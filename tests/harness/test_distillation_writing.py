@@ -8,7 +8,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.cache_utils import Cache
 
 from tercet.compress.qat.student import Student
 
@@ -18,6 +17,11 @@ VOCABULARY = 64
 @pytest.fixture
 def writing(script: Callable[[str], ModuleType]) -> ModuleType:
     return script("benchmarks/training/smollm2/writing.py")
+
+
+@pytest.fixture
+def decoder(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("benchmarks/training/smollm2/decoder.py")
 
 
 @pytest.fixture
@@ -39,15 +43,14 @@ def teacher() -> Student:
     return Student(model.eval(), {}, torch.float32)
 
 
-def test_kept_keys_give_the_scores_of_whole_texts(writing, teacher: Student) -> None:
+def test_one_token_at_a_time_gives_the_scores_of_whole_texts(decoder, teacher: Student) -> None:
     ids = torch.randint(VOCABULARY, (3, 7))
-    cache = Cache(layers=[writing.Room(7) for _ in teacher.layers()])
+    writer = decoder.Decoder(teacher, 3, 7)
     with torch.no_grad():
         whole = teacher.logits(ids)
         for place in range(7):
-            one = ids[:, place : place + 1]
-            out = teacher.model(input_ids=one, past_key_values=cache, use_cache=True)
-            torch.testing.assert_close(out.logits[:, 0], whole[:, place], atol=1e-4, rtol=1e-4)
+            found = writer.scores(ids[:, place], place)
+            torch.testing.assert_close(found, whole[:, place], atol=1e-4, rtol=1e-4)
 
 
 def test_texts_keep_their_openings_and_follow_the_teacher(writing, teacher: Student) -> None:

@@ -20,6 +20,7 @@ class Recipe:
             Adam would move as far as all others, at random.
         share: of the time.
         warmup: share of its own time in which the rate rises.
+        muon: matrices are updated by it, all else by AdamW.
         fall: the rate falls with this power of the time that is left: 1 for linearly.
     """
 
@@ -32,6 +33,7 @@ class Recipe:
     embedding_share: float = 0.2
     warmup: float = 0.03
     fall: float = 1.0
+    muon: bool = False
 
     def plan(self) -> Plan:
         """As a plan of `tercet distill`."""
