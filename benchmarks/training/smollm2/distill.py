@@ -305,7 +305,11 @@ def main() -> None:
             left = recipes[index:]
             spare = arguments.seconds - bench.clock() - arguments.reserve * len(left)
             until = bench.clock() + spare * recipe.share / sum(one.share for one in left)
-            attempt(lambda recipe=recipe, until=until: bench.student(recipe, texts, until))
+            if group.ranks > 1:
+                # the others would wait for one that gave up: torchrun ends them all
+                bench.student(recipe, texts, until)
+            else:
+                attempt(lambda recipe=recipe, until=until: bench.student(recipe, texts, until))
         bench.say("over")
 
 
