@@ -68,7 +68,8 @@ class Step:
     def _find(self) -> None:
         """This process's gradients, end to end."""
         student, device = self.student, self.ids.device.type
-        refresh(student.quantized)
+        # old codes are not counted: a graph would read them where they lay when it was recorded
+        refresh(student.quantized, counting=False)
         with torch.autocast(device, torch.bfloat16, cache_enabled=False):
             with torch.no_grad():
                 wanted, head = self.teacher.hidden(self.ids), self.teacher.head()
@@ -120,7 +121,8 @@ class Step:
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
         try:
-            first, second = _recorded(self._find), _recorded(self._use)
+            # recording empties the allocators' caches, which the first part must not see afterwards
+            second, first = _recorded(self._use), _recorded(self._find)
         except Exception:  # noqa: BLE001  a step that cannot be recorded still trains
             traceback.print_exc()
             torch.cuda.synchronize()
