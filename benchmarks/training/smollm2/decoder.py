@@ -3,15 +3,15 @@
 from typing import Any, cast
 
 import torch
+from decoder_kernels import attend
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import linear, rms_norm, silu
 
 from tercet.compress.qat.student import Student
 
 
 class Decoder:
-    """A teacher's layers in twenty kernels each, with room for the keys of all tokens to come.
+    """A teacher's layers in ten kernels each, with room for the keys of all tokens to come.
 
     A step of transformers' own takes three times as long: it is many small kernels.
 
@@ -26,47 +26,28 @@ class Decoder:
         base, config = model.base_model, model.config
         self._embedding, self._norm = base.embed_tokens.weight, base.norm
         self._head = teacher.head()
-        self._width = config.head_dim
-        self._heads, self._groups = config.num_attention_heads, config.num_key_value_heads
-        layers = list(base.layers)
+        self._heads = config.num_attention_heads
+        layers, width = list(base.layers), config.head_dim
         self._layers = [_Layer(layer) for layer in layers]
         self._room = self._embedding.new_empty(
-            len(layers), 2, count, self._groups, length, self._width
+            len(layers), 2, count, config.num_key_value_heads, length, width
         )
         places = torch.arange(length, device=self._embedding.device)[None]
-        cosine, sine = base.rotary_emb(self._embedding, places)
-        half = self._width // 2
-        self._cosine = cosine[0]
-        # so that rotating a pair is a roll: its first takes the second's negative
-        self._sine = torch.cat((-sine[0, :, :half], sine[0, :, half:]), -1)
+        cosine, sine = base.rotary_emb(self._embedding.float(), places)
+        # so that a pair is rotated by its partner: its first takes the second's negative
+        sine[..., : width // 2] *= -1
+        self._turn = torch.cat((cosine, sine)).float()
 
     def scores(self, ids: Tensor, place: int) -> Tensor:
         """Logits [B, V] of what follows ids [B], tokens at that place; those before were given."""
         hidden = self._embedding[ids]
-        # cuDNN's attention would be planned anew for each length
-        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
-            for layer, room in zip(self._layers, self._room, strict=True):
-                hidden = hidden + self._attention(layer, room, layer.first(hidden), place)
-                gate, up = linear(layer.second(hidden), layer.gate_up).chunk(2, -1)
-                hidden = hidden + linear(silu(gate).mul_(up), layer.down)
+        for layer, room in zip(self._layers, self._room, strict=True):
+            given = linear(layer.first(hidden), layer.qkv)
+            found = attend(given, room, self._turn, place, self._heads)
+            hidden = hidden + linear(found, layer.out)
+            gate, up = linear(layer.second(hidden), layer.gate_up).chunk(2, -1)
+            hidden = hidden + linear(silu(gate).mul_(up), layer.down)
         return linear(_normed(self._norm, hidden), self._head)
-
-    def _attention(self, layer: "_Layer", room: Tensor, normed: Tensor, place: int) -> Tensor:
-        count = len(normed)
-        heads = linear(normed, layer.qkv).view(count, -1, self._width)
-        turning = heads[:, : self._heads + self._groups]
-        turned = torch.addcmul(
-            turning * self._cosine[place],
-            turning.roll(self._width // 2, -1),
-            self._sine[place],
-        )
-        room[0, :, :, place] = turned[:, self._heads :]
-        room[1, :, :, place] = heads[:, self._heads + self._groups :]
-        # heads that share keys are rows of one product
-        query = turned[:, : self._heads].reshape(count, self._groups, -1, self._width)
-        keys, values = room[:, :, :, : place + 1]
-        found = scaled_dot_product_attention(query, keys, values)
-        return linear(found.reshape(count, -1), layer.out)
 
 
 class _Layer:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 from decoder import Decoder
+from decoder_kernels import draw
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -35,18 +36,19 @@ def write(teacher: Student, openings: Tensor, length: int, generator: torch.Gene
     """
     count = len(openings)
     decoder = Decoder(teacher, count, length)
-    heat = torch.rand(count, 1, generator=generator, device=openings.device)
+    heat = torch.rand(count, generator=generator, device=openings.device)
     heat = COOLEST + (1 - COOLEST) * heat
-    ids = openings[:, :1]
+    device = openings.device
+    seed = int(torch.randint(2**30, (), generator=generator, device=device))
+    ids = openings[:, 0]
     texts = [ids]
-    for position in range(1, length):
-        logits = decoder.scores(ids[:, 0], position - 1).float()
-        ids = torch.multinomial(logits.div_(heat).softmax(-1), 1, generator=generator)
-        if position < openings.shape[1]:
-            given = openings[:, position : position + 1]
+    for place in range(1, length):
+        ids = draw(decoder.scores(ids, place - 1), heat, seed + place)
+        if place < openings.shape[1]:
+            given = openings[:, place]
             ids = torch.where(given == FREE, ids, given)
         texts.append(ids)
-    return torch.cat(texts, 1)
+    return torch.stack(texts, 1)
 
 
 class Openings:
