@@ -160,6 +160,7 @@ def runs() -> list[Row]:
             "embedding",
             "method",
             "rate",
+            "GPUs",
             "million tokens",
             "of text, million",
             "by teachers",
@@ -174,6 +175,7 @@ def runs() -> list[Row]:
                 [
                     record.subject,
                     *about,
+                    str(s.get("gpus", 1)),
                     f"{int(s['tokens']) / 1e6:.1f}",
                     f"{int(s['text_tokens']) / 1e6:.1f}",
                     f"{int(s['own_tokens']) / 1e6:.1f}" if "own_tokens" in s else "-",
