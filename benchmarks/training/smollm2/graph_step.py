@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from muon import Muon
 from recipe import Recipe
 from torch import Tensor
 
@@ -44,11 +43,6 @@ class Step:
         for each in self.optimizer.param_groups:
             if ids.is_cuda:
                 each.update(lr=torch.zeros((), device=ids.device), capturable=True)
-        self.rate = torch.zeros((), device=ids.device)
-        self.muon: Muon | None = None
-        if recipe.muon:
-            # the first are the layers' matrices
-            self.muon = Muon(self.optimizer.param_groups.pop(0)["params"], self.rate)
         self._parameters = student.parameters()
         if self._together:
             for parameter in self._parameters:
@@ -88,10 +82,7 @@ class Step:
             parameter.grad = part
         self.norm.copy_(torch.nn.utils.clip_grad_norm_(self._parameters, 1.0))
         self.optimizer.step()
-        if self.muon is not None:
-            self.muon.step()
-        for parameter in self._parameters:
-            parameter.grad = None
+        self.optimizer.zero_grad(set_to_none=True)
 
     def __call__(self) -> None:
         self._first()
@@ -101,7 +92,6 @@ class Step:
 
     def set_rate(self, rate: float) -> None:
         """The learning rate of the steps to come."""
-        self.rate.fill_(rate)
         for each in self.optimizer.param_groups:
             if isinstance(each["lr"], Tensor):
                 each["lr"].fill_(rate * each["rate_share"])
@@ -126,8 +116,7 @@ class Step:
         except Exception:  # noqa: BLE001  a step that cannot be recorded still trains
             traceback.print_exc()
             torch.cuda.synchronize()
-            for parameter in self._parameters:
-                parameter.grad = None
+            self.optimizer.zero_grad(set_to_none=True)
             return "eager"
         self._first, self._second = first, second
         return "graph"

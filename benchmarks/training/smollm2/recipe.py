@@ -20,7 +20,6 @@ class Recipe:
             Adam would move as far as all others, at random.
         share: of the time.
         warmup: share of its own time in which the rate rises.
-        muon: matrices are updated by it, all else by AdamW.
         fall: the rate falls with this power of the time that is left: 1 for linearly.
     """
 
@@ -33,7 +32,6 @@ class Recipe:
     embedding_share: float = 0.2
     warmup: float = 0.03
     fall: float = 1.0
-    muon: bool = False
 
     def plan(self) -> Plan:
         """As a plan of `tercet distill`."""
@@ -63,7 +61,7 @@ RECIPES = (
     ),
     Recipe(
         name="ternary-g64", body="ternary-g64", embedding="int4-g64", method="stretched",
-        rate=1.5e-3, share=0.52, fall=2.0,
+        rate=2e-3, share=0.52, fall=2.0,
     ),
     Recipe(
         name="ternary-20x", body="ternary-channel", embedding="ternary-channel",
