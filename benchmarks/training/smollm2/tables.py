@@ -218,6 +218,29 @@ def longer() -> list[Row]:
     return rows
 
 
+TRIALS = {
+    "adam1024": "AdamW, windows of 1024",
+    "adam256": "AdamW, windows of 256",
+    "muon1024": "Muon, windows of 1024",
+}
+
+
+def trial() -> list[Row]:
+    """Short runs side by side: perplexity, and the KL on the text of tasks with right answers."""
+    rows = [
+        ["student", "million tokens", "perplexity", *(f"KL, {name}" for name in TASKS.values())]
+    ]
+    found: dict[str, dict[str, Any]] = {name: {} for name in TRIALS}
+    for line in _lines("trial.jsonl"):
+        found[line.get("student") or line["subject"]] |= line
+    for name, about in TRIALS.items():
+        one = found[name]
+        kls = [one[task.split("_accuracy")[0]][0] for task in TASKS]
+        numbers = [f"{one['tokens'] / 1e6:.1f}", f"{one['perplexity']:.1f}"]
+        rows.append([about, *numbers, *(f"{kl:.2f}" for kl in kls)])
+    return rows
+
+
 def _lines(name: str) -> list[dict[str, Any]]:
     text = (PAGE.parent / name).read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
@@ -236,6 +259,7 @@ TABLES: dict[str, Callable[[], list[Row]]] = {
     "runs": runs,
     "curve": curve,
     "longer": longer,
+    "trial": trial,
 }
 
 
