@@ -46,7 +46,7 @@ def workloads(options: argparse.Namespace) -> list[Workload]:
                         name=f"{workload.name} {activation}",
                         dtype=torch.bfloat16,
                         options=workload.options
-                        | {"scheme": "ternary-channel", "activation": "none"}
+                        | {"scheme": "ternary-channel"}
                         | ACTIVATIONS[activation],
                     )
                 )

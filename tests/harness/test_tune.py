@@ -116,9 +116,11 @@ def test_an_implementation_without_a_space_is_refused(op: Op):
 
 
 def _shape(m: int, better: bool, configuration: dict[str, int], **more: Any) -> TunedShape:
+    asked = more.pop("asked", ({"M": m},))
     return TunedShape(
         direction=more.pop("direction", "forward"), workload="w", sizes={"M": m}, dtype="float32",
-        configuration=configuration, time_us=1.0, default_us=2.0, better=better, trials=(),
+        asked=asked, configuration=configuration, time_us=1.0, default_us=2.0, better=better,
+        trials=(),
     )  # fmt: skip
 
 
@@ -150,6 +152,28 @@ def test_a_default_that_was_not_beaten_is_kept_from_its_neighbours_entry(tmp_pat
     assert _table(path) == [("b", "forward", 3, {"A": 2}), ("b", "forward", 9, {})]
     write_table(path, "b", [_shape(3, False, {"A": 2})])
     assert _table(path) == [("b", "forward", 9, {})]
+
+
+def test_entries_are_for_the_sizes_at_which_the_kernel_asks(
+    op: Op, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def one_long_row(*arguments: Any) -> Any:
+        tuned.configuration("rms_norm", "made_up", {"M": 1, "N": 128}, DEFAULT)
+        return torch_path.forward(*arguments)
+
+    monkeypatch.setattr(sys.modules["made_up_kernel"], "forward", one_long_row)
+    default, faster = (Interval(median=m, low=m, high=m, count=9) for m in (6.0, 3.5))
+    monkeypatch.setattr(tune_course.Course, "duel", lambda self, best: (default, faster))
+    (shape,) = tune(op, "made_up", [WORKLOAD], device="cpu", seconds=0, seed=1).shapes
+    assert (shape.sizes, shape.asked) == ({"M": 8, "N": 16}, ({"M": 1, "N": 128},))
+    (entry,) = json.loads((tmp_path / "rms_norm-cpu.json").read_text())
+    assert entry["sizes"] == {"M": 1, "N": 128}
+
+
+def test_a_kernel_that_never_asks_gets_no_entry(tmp_path: Path):
+    path = tmp_path / "gpu.json"
+    assert not write_table(path, "b", [_shape(9, True, {"A": 1}, asked=())])
+    assert not path.exists()
 
 
 def test_a_large_space_is_searched_along_its_options():

@@ -46,7 +46,31 @@ def test_the_nearest_shape_wins_and_the_default_fills_in(table: Path) -> None:
 
 def test_forced_is_forced_for_one_direction_only(table: Path) -> None:
     table.write_text(json.dumps([entry(16, 1)]))
-    with tuned.forced("op", "triton", "forward", {"BLOCK": 7}):
+    with tuned.forced("op", "triton", "forward", {"BLOCK": 7}) as asked:
+        assert tuned.configuration("op", "triton", {"M": 16}, DEFAULT)["BLOCK"] == 7
         assert tuned.configuration("op", "triton", {"M": 16}, DEFAULT)["BLOCK"] == 7
         assert tuned.configuration("op", "triton", {"M": 16}, DEFAULT, "backward") == DEFAULT
     assert tuned.configuration("op", "triton", {"M": 16}, DEFAULT)["BLOCK"] == 1
+    assert asked == [{"M": 16}]
+
+
+def test_another_devices_tables_are_asked_in_their_block_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuned, "table_path", lambda op, device: tmp_path / f"{device}.json")
+    monkeypatch.setattr(tuned, "device_name", lambda: "cpu")
+    tuned.forget()
+    for device, block in (("cpu", 1), ("gpu", 2)):
+        (tmp_path / f"{device}.json").write_text(json.dumps([entry(16, block)]))
+
+    def block() -> int:
+        return tuned.configuration("op", "triton", {"M": 16}, DEFAULT)["BLOCK"]
+
+    assert block() == 1
+    with tuned.tables_of("gpu"):
+        assert block() == 2
+        with tuned.tables_of("none"):
+            assert block() == 64
+        assert block() == 2
+    assert block() == 1
+    tuned.forget()

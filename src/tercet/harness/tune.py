@@ -34,6 +34,7 @@ class TunedShape(BaseModel):
 
     Attributes:
         direction, workload, sizes, dtype: of which call.
+        asked: the sizes at which the kernel asked for its configuration: what its entries are for.
         configuration: the fastest right one; None where none was right.
         time_us, default_us: its median and the default's, timed in turn at the end; None where
             that could not be done.
@@ -47,6 +48,7 @@ class TunedShape(BaseModel):
     workload: str
     sizes: dict[str, int]
     dtype: str
+    asked: tuple[dict[str, int], ...]
     configuration: dict[str, int] | None
     time_us: float | None
     default_us: float | None
@@ -143,20 +145,20 @@ def tune(
 def write_table(path: Path, implementation: str, shapes: Sequence[TunedShape]) -> bool:
     """Puts what was found into the table at `path`, whole or not at all; whether it changed.
 
-    An entry replaces the one of the same implementation, direction and sizes. A shape whose default
-    was not beaten gets an entry without options where another shape has one: without it the nearest
-    shape's configuration would run, which was not measured here.
+    An entry replaces the one of the same implementation, direction and sizes; its sizes are those
+    at which the kernel asked. A shape whose default was not beaten gets an entry without options
+    where another shape has one: without it the nearest shape's configuration would run, which was
+    not measured here.
     """
     old: list[Entry] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     entries = {_key(entry): entry for entry in old}
-    for shape in shapes:
-        entry = _entry(implementation, shape)
+    found = [(shape, entry) for shape in shapes for entry in _entries(implementation, shape)]
+    for shape, entry in found:
         if shape.better:
             entries[_key(entry)] = entry
         elif shape.time_us is not None:
             entries.pop(_key(entry), None)
-    for shape in shapes:
-        entry = _entry(implementation, shape)
+    for shape, entry in found:
         beside = any(
             key[:2] == _key(entry)[:2] and e["configuration"] for key, e in entries.items()
         )
@@ -199,6 +201,7 @@ def _result(
         workload=workload.name,
         sizes=dict(workload.sizes),
         dtype=str(workload.dtype)[6:],
+        asked=tuple(dict(sizes) for sizes in course.asked),
         configuration=best,
         time_us=duel[1].median if duel is not None else None,
         default_us=duel[0].median if duel is not None else None,
@@ -211,13 +214,16 @@ def _beats(challenger: Interval, default: Interval) -> bool:
     return challenger.high < default.low
 
 
-def _entry(implementation: str, shape: TunedShape) -> Entry:
-    return Entry(
-        implementation=implementation,
-        direction=shape.direction,
-        sizes=shape.sizes,
-        configuration=shape.configuration or {},
-    )
+def _entries(implementation: str, shape: TunedShape) -> list[Entry]:
+    return [
+        Entry(
+            implementation=implementation,
+            direction=shape.direction,
+            sizes=sizes,
+            configuration=shape.configuration or {},
+        )
+        for sizes in shape.asked
+    ]
 
 
 def _key(entry: Entry) -> tuple[str, str, tuple[tuple[str, int], ...]]:

@@ -17,7 +17,7 @@ from tercet.harness.tune_search import Configuration
 from tercet.harness.variant import Built, Cache, Launch, Variant
 from tercet.harness.workload import check_workload
 from tercet.kernel import tuned
-from tercet.kernel.contract import Kernels, Op, Workload, outputs_of
+from tercet.kernel.contract import Kernels, Op, Sizes, Workload, outputs_of
 from tercet.kernel.select import using
 from tercet.kernel.tuned import Direction
 from tercet.records import Outcome
@@ -37,6 +37,10 @@ class Course:
         device, seed: where, and of the inputs.
         timer, stream: of `timing_on`.
         seconds: until no new race starts.
+
+    Attributes:
+        trials: what became of each configuration.
+        asked: the sizes at which the kernel asked for its configuration, each once.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class Course:
         self._cache: Cache = "warm"
         self._room_known = False
         self.trials = dict[tuple[tuple[str, int], ...], Trial]()
+        self.asked = list[Sizes]()
 
     def spent(self) -> bool:
         """Whether the time is up."""
@@ -179,8 +184,9 @@ class Course:
     @contextmanager
     def _around(self, configuration: Configuration) -> Generator[None]:
         forced = tuned.forced(self._op.name, self._implementation, self._direction, configuration)
-        with using(self._op, self._kernels), forced:
+        with using(self._op, self._kernels), forced as asked:
             yield
+        self.asked += [sizes for sizes in asked if sizes not in self.asked]
 
     def _remember(self, configuration: Configuration, interval: Interval) -> None:
         self.trials[_key(configuration)] = Trial(

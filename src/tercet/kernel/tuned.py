@@ -33,8 +33,9 @@ class Entry(TypedDict):
     configuration: dict[str, int]
 
 
-_forced: dict[tuple[str, str, Direction], Configuration] = {}
+_forced: dict[tuple[str, str, Direction], tuple[Configuration, list[Sizes]]] = {}
 _known: dict[tuple[object, ...], Configuration] = {}
+_device: str | None = None
 
 
 def configuration(
@@ -46,10 +47,14 @@ def configuration(
 ) -> Configuration:
     """What to launch with: the default, overridden by the table's entry for the nearest shape."""
     if (op, implementation, direction) in _forced:
-        return {**default, **_forced[op, implementation, direction]}
-    key = (op, implementation, direction, *sizes.items())
+        chosen, asked = _forced[op, implementation, direction]
+        if sizes not in asked:
+            asked.append(dict(sizes))
+        return {**default, **chosen}
+    device = _device or device_name()
+    key = (op, implementation, direction, device, *sizes.items())
     if key not in _known:
-        entry = nearest(table(op, device_name()), implementation, direction, sizes)
+        entry = nearest(table(op, device), implementation, direction, sizes)
         _known[key] = {**default, **(entry["configuration"] if entry else {})}
     return _known[key]
 
@@ -57,13 +62,34 @@ def configuration(
 @contextmanager
 def forced(
     op: str, implementation: str, direction: Direction, chosen: Configuration
-) -> Generator[None, None, None]:
-    """Every launch in the block takes this configuration: for the tuner."""
-    _forced[op, implementation, direction] = chosen
+) -> Generator[list[Sizes], None, None]:
+    """Every launch in the block takes this configuration: for the tuner.
+
+    Yields:
+        The sizes at which the launches asked for theirs, each once. They need not be the call's: a
+        kernel that takes rows without gaps as one long row asks for that row.
+    """
+    asked = list[Sizes]()
+    _forced[op, implementation, direction] = chosen, asked
+    try:
+        yield asked
+    finally:
+        del _forced[op, implementation, direction]
+
+
+@contextmanager
+def tables_of(device: str) -> Generator[None, None, None]:
+    """Launches in the block are configured by that device's tables, whatever runs them.
+
+    Args:
+        device: a GPU as a file name (`nvidia-h200`); one without tables leaves every default.
+    """
+    global _device
+    before, _device = _device, device
     try:
         yield
     finally:
-        del _forced[op, implementation, direction]
+        _device = before
 
 
 def nearest(

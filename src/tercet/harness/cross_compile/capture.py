@@ -6,7 +6,7 @@ a kernel is specialised for is then asked of Triton itself, for each target.
 """
 
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -23,13 +23,12 @@ from tercet.harness.gradients import as_leaves, wanted_gradients
 from tercet.kernel.contract import Kernels, Op, outputs_of
 from tercet.kernel.register import behind
 from tercet.kernel.select import load, using
-from tercet.kernel.tuned import Direction, forced, nearest, table, table_path
+from tercet.kernel.tuned import table, table_path, tables_of
 
 # a launcher sizes its grid, and sometimes a constant, by this: an H100's and H200's
 _MULTIPROCESSORS = 132
 _aten: Any = torch.ops.aten
 _READ_BY_PYTHON = (_aten._local_scalar_dense.default, _aten.item.default)
-_DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 
 
 class Pointer:
@@ -67,11 +66,8 @@ def capture(op: Op, implementation: str) -> tuple[Launch, ...]:
     kernels, op = load(op, implementation), op.arranged(op.implementation(implementation))
     launches: list[Launch] = []
     for call in calls(op, op.implementation(implementation)):
-        for device in (None, *tuned_devices(op)):
-            with ExitStack() as stack:
-                if device is not None and not _force(stack, op, implementation, call, device):
-                    continue
-                seen = stack.enter_context(recording())
+        for device in (None, *tuned_devices(op, implementation)):
+            with tables_of(device or "none"), recording() as seen:
                 run(op, kernels, call)
             launches += [Launch(*launch, call.name, device) for launch in seen]
     return tuple(launches)
@@ -115,22 +111,11 @@ def recording() -> Generator[list[tuple[Any, tuple[Any, ...], dict[str, Any]]], 
         yield seen
 
 
-def tuned_devices(op: Op) -> Iterator[str]:
-    """The devices that the op has a tuned table for."""
+def tuned_devices(op: Op, implementation: str) -> Iterator[str]:
+    """The devices that the op has a tuned table for, with entries of the implementation."""
     for path in sorted(table_path(op.name, "").parent.glob("*.json")):
-        yield path.stem
-
-
-def _force(stack: ExitStack, op: Op, implementation: str, call: Call, device: str) -> bool:
-    """Forces the device's configurations for the call; False where its table has none."""
-    found = False
-    for direction in _DIRECTIONS:
-        entry = nearest(table(op.name, device), implementation, direction, call.sizes)
-        if entry is not None:
-            chosen = entry["configuration"]
-            stack.enter_context(forced(op.name, implementation, direction, chosen))
-            found = True
-    return found
+        if any(entry["implementation"] == implementation for entry in table(op.name, path.stem)):
+            yield path.stem
 
 
 def _stand_in(value: Any) -> Any:

@@ -188,7 +188,7 @@ def _walk_gradient(
         y = tl.load(y_ptr + here, here < end, 0.0, eviction_policy="evict_first").to(tl.float32)
         grad = tl.load(grad_ptr + here, here < end, 0.0, eviction_policy="evict_first")
         grad_x = scale * y * (grad.to(tl.float32) - along)
-        tl.store(grad_x_ptr + at * N + here, grad_x, here < end)
+        tl.store(grad_x_ptr + at * N + here, grad_x, here < end, cache_modifier=".cs")
 
 
 def forward(x: Tensor, scale: float) -> Tensor:

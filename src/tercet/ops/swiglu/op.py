@@ -133,7 +133,11 @@ def gradient_cost(arguments: Mapping[str, Any]) -> Cost:
     )
 
 
-_SPACE = {"BLOCK": (1024, 2048, 4096, 8192, 16384), "num_warps": (4, 8, 16, 32)}
+_SPACE = {
+    "ROWS": (1, 2, 4),
+    "BLOCK": (1024, 2048, 4096, 8192, 16384),
+    "num_warps": (4, 8, 16, 32),
+}
 
 OP = Op(
     name="swiglu",

@@ -16,7 +16,7 @@ from tercet.kernel.device.silu import sigmoid, silu
 from tercet.kernel.launch import as_rows
 from tercet.kernel.tuned import configuration
 
-_DEFAULT = {"BLOCK": 2048, "num_warps": 8}
+_DEFAULT = {"ROWS": 1, "BLOCK": 2048, "num_warps": 8}
 
 
 @triton.jit
@@ -94,9 +94,9 @@ def _launch(kernel, direction: str, *tensors: Tensor) -> None:
         m, n = 1, m * n
     # a row of everything has a table's entry of its own: it takes wider tiles than rows with gaps
     options = dict(configuration("swiglu", "triton", {"M": m, "N": n}, _DEFAULT, direction))
-    wanted = options.pop("BLOCK")
+    rows, wanted = options.pop("ROWS"), options.pop("BLOCK")
     block = min(wanted, triton.next_power_of_2(n))
-    height = min(wanted // block, triton.next_power_of_2(m))
+    height = min(rows * (wanted // block), triton.next_power_of_2(m))
     tiles = triton.cdiv(n, block)
     kernel[(triton.cdiv(m, height) * tiles,)](
         *tensors, m, n, tiles, *(tensor.stride(0) for tensor in tensors),
