@@ -66,7 +66,8 @@ class Bench:
         self.arguments, self.group, self.device = arguments, group, group.device
         self.out = Path(arguments.out)
         self.out.mkdir(parents=True, exist_ok=True)
-        self.journal = Journal(self.out / "curve.jsonl" if group.first else None)
+        file = self.out / "curve.jsonl" if group.first else None
+        self.journal = Journal(file, arguments.began)
         self.say, self.clock = self.journal.say, self.journal.seconds
         self.own_tokens = 0
         self.source: ModelSource = open_source(arguments.model)
@@ -142,6 +143,7 @@ class Bench:
                     questions=self.arguments.questions,
                 )
             metrics |= {f"{task}_{name}": value for name, value in found.items()}
+        self.say("tasks", **metrics)
         if student.quantized:
             self._precision(student, torch.float32)
         metrics["perplexity"] = perplexity(student, self.windows[:WINDOWS])
@@ -234,10 +236,9 @@ class Bench:
         if not self.group.first:
             return
         seconds = self.clock() - begin
+        metrics = self.evaluate(student)
         student.model.eval()
         size = attempt(lambda: self.write(recipe, student, skeleton)) or {}
-        student.model.train()
-        metrics = self.evaluate(student)
         arguments, ranks = self.arguments, self.group.ranks
         about = {
             "body": recipe.body, "embedding": recipe.embedding, "method": recipe.method,
@@ -266,6 +267,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("tokens", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=500, help="until everything is over")
+    parser.add_argument(
+        "--began", type=float, help="when they began, by the Unix clock: before Python was there"
+    )
     parser.add_argument("--batch-tokens", type=int, default=16384, help="of a step and process")
     parser.add_argument(
         "--length", type=int, nargs="+", default=[1024], help="of windows, of each process"

@@ -7,14 +7,16 @@ from typing import Any
 
 
 class Journal:
-    """Lines with the seconds since it was opened.
+    """Lines with the seconds since the run began.
 
     Args:
         file: lines are appended to; None for a process that says nothing.
+        began: seconds of the Unix clock; None for now.
     """
 
-    def __init__(self, file: Path | None) -> None:
-        self._file, self._start = file, time.perf_counter()
+    def __init__(self, file: Path | None, began: float | None = None) -> None:
+        before = 0.0 if began is None else time.time() - began
+        self._file, self._start = file, time.perf_counter() - before
 
     def seconds(self) -> float:
         """Since the beginning."""
