@@ -205,16 +205,19 @@ def curve() -> list[Row]:
     return rows
 
 
-def longer() -> list[Row]:
-    """The curve of a longer run that was stopped before its evaluation."""
-    rows = [["million tokens", "rate", "KL of the training text", "perplexity"]]
+def unevaluated() -> list[Row]:
+    """Curves of runs that ended before their evaluation."""
+    rows = [["student", "GPUs", "million tokens", "rate", "KL of the training text", "perplexity"]]
     step: dict[str, float] = {}
-    for line in _lines("longer.jsonl"):
-        if line["what"] == "step":
+    gpus = "1"
+    for line in _lines("unevaluated.jsonl"):
+        if line["what"] == "begins":
+            step, gpus = {}, str(line.get("processes", 1))
+        elif line["what"] == "step":
             step = line
         elif line["what"] == "glance" and step:
-            point = _point("", line["tokens"], step["loss"], line["perplexity"])
-            rows.append([point[1], f"{step['rate']:.1e}", *point[2:-1]])
+            point = _point(line["student"], line["tokens"], step["loss"], line["perplexity"])
+            rows.append([point[0], gpus, point[1], f"{step['rate']:.1e}", *point[2:-1]])
     return rows
 
 
@@ -258,7 +261,7 @@ TABLES: dict[str, Callable[[], list[Row]]] = {
     "peers": peers,
     "runs": runs,
     "curve": curve,
-    "longer": longer,
+    "unevaluated": unevaluated,
     "trial": trial,
 }
 
