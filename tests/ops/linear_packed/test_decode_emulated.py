@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tercet.errors import UnsupportedError
 from tercet.formats import encode, fit, parse_scheme
 from tercet.kernel.contract import Case
 from tercet.kernel.cuda import INCLUDE, find_nvcc
@@ -115,8 +116,9 @@ def _product(
     make: Callable[[], tuple[Tensor, Tensor | None]],
     plan: Plan,
     digits: bool = False,
+    quantized: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """(result, exact sums with the weight) in float32 and float64."""
+    """(result, exact sums with the weight) in float32 and float64; of x's codes if `quantized`."""
     generator = torch.Generator().manual_seed(m + n)
     parsed, dense = parse_scheme(scheme), torch.randn(n, k, generator=generator)
     packed = encode(dense, parsed, *fit(dense, parsed, "absmax"))
@@ -127,7 +129,11 @@ def _product(
         x, x_scale, weight.codes, weight.scale, y,
         bits=weight.layout.bits, element=weight.layout.element.name, columns=k,
         group=weight.layout.group, zero=weight.zero, plan=plan, digits=digits,
+        quantize=quantized,
     )  # fmt: skip
+    if quantized:
+        codes, scale, _ = quantize(x, "int8")
+        x = codes * scale[:, None]
     return y, x.float().double() @ packed.dequantize(torch.float64).T
 
 
@@ -270,6 +276,48 @@ def test_what_has_no_digits_is_multiplied_plainly(odd: float, ranks: int, warps_
     y, exact = _product(2, 40, 1100, "ternary-channel", lambda: (x, None), plan, True)
     assert exact[0].isfinite().all() == (odd == 1e-38)
     assert torch.allclose(y.double(), exact, rtol=1e-6, atol=0, equal_nan=True)
+
+
+@needs_nvcc
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("columns", "offset"), [(2304, 0), (2304, 1), (2300, 0), (600, 0)])
+def test_rows_are_quantized_as_by_definition(columns: int, offset: int, dtype: torch.dtype) -> None:
+    """More columns than the one warp of a block holds, rows that do not lie well, ties."""
+    x = torch.randn(3, columns + 8, generator=torch.Generator().manual_seed(5)).to(dtype)
+    x = x[:, offset : columns + offset]
+    # half of the largest is a code and a half; a scale of which the reciprocal is no number
+    x[0, 5], x[0, 7::9], x[1] = -8, 4, x[1] * 2**-70
+    for ranks in (1, 2):
+        plan = Plan(clusters=2, ranks=ranks, warps_k=1, warps_n=1)
+        y, exact = _product(
+            3, 40, columns, "ternary-channel", lambda: (x, None), plan, quantized=True
+        )
+        assert ((y - exact).abs() <= 2e-6 * exact.abs().max(1, keepdim=True)[0]).all()
+
+
+@needs_nvcc
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_quotients_near_a_half_become_the_codes_of_the_definition(dtype: torch.dtype) -> None:
+    """All numbers of 8 digits; the quotient of half the largest is 63.5, a little less, or more."""
+    numbers = torch.arange(128, 256) * 2.0 ** torch.arange(-9, 0)[:, None]
+    largest = torch.tensor([128.0, 254, 255, 131, 136, 143, 175, 209])
+    x = torch.cat((numbers.view(1, -1).expand(8, -1), largest[:, None]), 1)
+    x = (x * torch.tensor([1, -1]).repeat(577)[:1153]).to(dtype)
+    plan = Plan(clusters=2, ranks=1, warps_k=2, warps_n=1)
+    y, exact = _product(8, 40, 1153, "ternary-channel", lambda: (x, None), plan, quantized=True)
+    assert ((y - exact).abs() <= 1e-6 * exact.abs().max(1, keepdim=True)[0]).all()
+
+
+@pytest.mark.parametrize(("m", "dtype"), [(9, torch.bfloat16), (1, torch.float32)])
+def test_what_blocks_cannot_quantize_is_refused(m: int, dtype: torch.dtype) -> None:
+    plan = Plan(clusters=1, ranks=1, warps_k=1, warps_n=1)
+    with pytest.raises(UnsupportedError, match=f"{m} tokens of {dtype} to be quantized"):
+        _product(
+            m, 16, 128, "ternary-channel", lambda: (torch.ones(m, 128, dtype=dtype), None), plan,
+            quantized=True,
+        )  # fmt: skip
 
 
 @needs_nvcc

@@ -65,11 +65,18 @@ def test_two_blocks_are_sent_x_together_where_it_is_long_beside_their_weights() 
     assert plan_for(8, 256, 32, needs, PROCESSORS).sharing == 0
 
 
-def test_digits_need_few_tokens_and_several_row_blocks_a_multiprocessor() -> None:
-    assert in_digits(1, 3 * PROCESSORS, PROCESSORS)
+def test_digits_need_few_tokens_and_more_than_a_row_block_a_multiprocessor() -> None:
+    assert in_digits(1, PROCESSORS + 1, PROCESSORS)
     assert in_digits(2, 1792, PROCESSORS)
     assert not in_digits(3, 1792, PROCESSORS)
-    assert not in_digits(1, 3 * PROCESSORS - 1, PROCESSORS)
+    assert not in_digits(1, PROCESSORS, PROCESSORS)
+
+
+def test_two_small_blocks_a_multiprocessor_have_little_x() -> None:
+    needs = needs_of(1, 2, 1, digits=True)
+    assert plan_for(1, 896, 32, needs, PROCESSORS).clusters == 2 * PROCESSORS
+    assert plan_for(1, 256, 112, needs, PROCESSORS).clusters == PROCESSORS
+    assert plan_for(1, 256, 112, needs_of(1, 2, 1), PROCESSORS).clusters == 256
 
 
 def test_needs_by_hand() -> None:

@@ -64,9 +64,15 @@ template <> struct Product<__half> {
 
 // 16-bit floats that are multiplied as int8 digits, rows of x: decode_digits.cuh
 template <class T> struct Digits {
+  using Float = T;
   int8_t digit;
 };
 template <class T> struct Product<Digits<T>> : Product<int8_t> {};
+// and those of which int8 codes are made: decode_codes.cuh
+struct Quantized {
+  int8_t code;
+};
+template <> struct Product<Quantized> : Product<int8_t> {};
 
 // four codes of a word as signed bytes, each times 2^(8 - BITS)
 template <int BITS> __device__ __forceinline__ uint32_t signed_bytes(uint32_t w, int j) {

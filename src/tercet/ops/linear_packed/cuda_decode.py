@@ -17,6 +17,7 @@ from tercet.kernel.rows16 import layout_of
 from tercet.ops.linear_packed.arguments import FLOAT_ELEMENTS
 from tercet.ops.linear_packed.decode_plan import (
     GROUPS,
+    MOST_QUANTIZED,
     MOST_TOKENS,
     Plan,
     in_digits,
@@ -26,6 +27,7 @@ from tercet.ops.linear_packed.decode_plan import (
 
 _FP8 = torch.float8_e4m3fn
 _TYPES = {**NUMBERS, torch.int8: 3, _FP8: 4}
+_HALVES = (torch.bfloat16, torch.float16)
 _STEP = 32
 # tokens that every block quantizes for itself: more take longer than a kernel of their own
 _QUANTIZED_INSIDE = 1
@@ -111,7 +113,7 @@ def forward(
         return finished(y.float().zero_(), None, bias, residual, out_dtype)
     layout = layout_of(scheme, rows, columns)
     few = y.numel() <= _QUANTIZED_INSIDE * rows
-    inside = few and activation == "int8" and layout.element.integer
+    inside = few and activation == "int8" and layout.element.integer and x.dtype in _HALVES
     if activation != "none" and x_scale is None and not inside:
         x, x_scale, _ = quantize_rows(x, activation)
     product(
@@ -157,7 +159,7 @@ def product(
 
     Args:
         x: [M, K] with unit stride along K, M at most 16: int8 or float8_e4m3fn; or bfloat16 or
-            float16; or any float with `quantize`, against integer codes.
+            float16, with `quantize` against integer codes and M at most 8.
         x_scale: float32 [M] of 8-bit x; else None.
         codes: int32 [ceil(N / 16), units, 32, 4], the layout "fragments".
         scale: [ceil(N / 16), G, 16], float32, float16 or bfloat16.
@@ -169,7 +171,7 @@ def product(
         zero: None, or like scale.
         bias: [N], any float.
         residual: [M, N] with unit stride along N, any float.
-        quantize: turn float x into int8 codes, row by row, as kernel/device/row_codes.py.
+        quantize: turn x into int8 codes, row by row, as kernel/device/row_codes.py.
         dependent: may start before the kernel ahead of it ends: it reads codes and scales at once,
             and x, bias and residual after that end. The kernel ahead must not write the weight.
         plan: how to cut it up; None chooses.
@@ -177,7 +179,7 @@ def product(
             and no zero point; None chooses.
 
     Raises:
-        UnsupportedError: for more tokens, or other groups.
+        UnsupportedError: for more tokens, other groups, or another x to be quantized.
     """
     m, n = y.shape
     groups = scale.shape[1]
@@ -185,6 +187,11 @@ def product(
         raise UnsupportedError(
             f"decode: {m} tokens, groups of {group}: allowed are up to {MOST_TOKENS} tokens, "
             f"and groups of {', '.join(map(str, GROUPS))}"
+        )
+    if quantize and (x.dtype not in _HALVES or m > MOST_QUANTIZED):
+        raise UnsupportedError(
+            f"decode: {m} tokens of {x.dtype} to be quantized: allowed are up to {MOST_QUANTIZED} "
+            "of bfloat16 or float16; quantize them ahead and give codes"
         )
     # one group that has a zero point is a group longer than any row
     steps = group // _STEP if groups > 1 else 2**_ONE_GROUP

@@ -13,6 +13,7 @@
 #pragma once
 #include <type_traits>
 
+#include "decode_codes.cuh"
 #include "decode_digits.cuh"
 #include "decode_outputs.cuh"
 #include "decode_rows.cuh"
@@ -29,7 +30,10 @@ template <int BITS, int TILES, class X, Scales SCALES> struct Pace {
   static constexpr int RUN = SCALES == OF_ROWS || SCALES == OF_UNITS ? U::STEPS : 1;
   static constexpr int RUNS = U::STEPS / RUN;
   // x is digits of floats: rows of x for a token, and steps that they need
-  static constexpr bool IN_DIGITS = sizeof(X) == 1 && !std::is_same_v<X, int8_t>;
+  static constexpr bool QUANTIZED = std::is_same_v<X, Quantized>;
+  static constexpr bool IN_DIGITS = sizeof(X) == 1 && !std::is_same_v<X, int8_t> && !QUANTIZED;
+  // pieces asked for ahead of x; where x is loaded and made something else, the rest after those loads
+  static constexpr int EARLY = IN_DIGITS || QUANTIZED ? 1 : PIECES;
   static constexpr int X_ROWS = IN_DIGITS ? DIGITS : 1;
   static constexpr int SUM_BYTES =
       IN_DIGITS ? 2 * sizeof(float) / UNITS : SCALES == WITH_ZEROS ? RUNS * TILES * 32 : 0;
@@ -44,7 +48,8 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   using P = Pace<BITS, TILES, X, SCALES>;
   using Part = typename U::Sum;
   constexpr bool GROUPED = P::GROUPED, ZEROS = SCALES == WITH_ZEROS;
-  constexpr bool CODES = std::is_same_v<X, int8_t>, IN_DIGITS = P::IN_DIGITS;
+  constexpr bool CODES = std::is_same_v<X, int8_t>;
+  constexpr bool IN_DIGITS = P::IN_DIGITS, QUANTIZED = P::QUANTIZED;
   // sums that scales of groups, or steps of digits, have been applied to are floats
   using Sum = std::conditional_t<GROUPED || IN_DIGITS, float, Part>;
   constexpr int PITCH = Places::SLOT_PITCH, UNITS = P::UNITS, PIECES = P::PIECES;
@@ -101,9 +106,8 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   for (int i = 0; i < PIECES * UNITS; i++) w[i / UNITS][i % UNITS] = make_uint4(0, 0, 0, 0);
 
   unsigned char* const x_here = memory + places.x;
-  const bool floats = CODES && task.x_type != 3;
   const int sharing = CODES ? task.sharing : 0;
-  const int which = sharing > 1 ? cluster % sharing : 0;
+  const int which = sharing > 1 ? cluster & (sharing - 1) : 0;
   const uint32_t barrier = shared_address(memory + Places::BARRIER);
   const int column = block_unit * U::COLUMNS, share = task.warp_units * U::COLUMNS;
   const Rows part{task.x, task.x_pitch, task.x_type, m_rows, column,
@@ -111,10 +115,25 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   // steps of digits, or sums of x over runs of steps
   float* const beside_x = reinterpret_cast<float*>(memory + places.x_sums);
   bool odd = false;
+  auto ask_first = [&](int from, int to) {
+#pragma unroll
+    for (int d = 0; d < PIECES; d++)
+      if (d >= from && d < to) ask(d);
+  };
+  auto ask_more = [&] {
+    if (task.dependent) ask_first(P::EARLY, PIECES);
+  };
   auto stage_x = [&] {
     if constexpr (IN_DIGITS) {
-      odd = stage_digits<UNITS * U::COLUMNS / 32>(part, warps_k * share, x_here, beside_x);
+      odd = stage_digits<typename X::Float, UNITS * U::COLUMNS / 32>(part, warps_k * share, x_here,
+                                                                     beside_x, ask_more);
       return;
+    } else if constexpr (QUANTIZED) {
+      uint32_t* const tops = reinterpret_cast<uint32_t*>(memory + Places::SCALES);
+      const int columns = warps_k * share;
+      if (task.x_type == 1)
+        return stage_codes<__half>(part, task.k, columns, tops, rows_scale, x_here, ask_more);
+      return stage_codes<__nv_bfloat16>(part, task.k, columns, tops, rows_scale, x_here, ask_more);
     } else if constexpr (CODES) {
       if (sharing) {
         // each of the blocks of one rank
@@ -123,48 +142,34 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
         if (thread < 32) send_rows(part, which, sharing, mask, barrier, shared_address(x_here));
         return;
       }
-      if (floats) return stage_codes(part, rows_scale, x_here);
     }
     if constexpr (std::is_base_of_v<Product<__half>, Product<X>>) {
       if (task.x_type == 4) return stage_bytes<true>(part, x_here);
       // integers meet int8 codes in a library of their own
       if (!std::is_same_v<X, __half> && task.x_type == 3) return stage_bytes<false>(part, x_here);
     }
-    if constexpr (!IN_DIGITS) stage(part, X(), x_here);
+    if constexpr (!IN_DIGITS && !QUANTIZED) stage(part, X(), x_here);
   };
 
-  Outputs<Sum, !GROUPED> outputs(task, memory, first_row, rows, floats);
-  auto prepare = [&] {
-    outputs.ask_scale();
-    if (floats && thread < 16) rows_scale[thread] = 0.f;
-  };
+  Outputs<Sum, !GROUPED> outputs(task, memory, first_row, rows, QUANTIZED);
   if (sharing) {
     if (thread == 0) expect(barrier, m_rows * max(0, part.end - part.first));
     clear_end(part, warps_k * share, x_here);
     cluster_arrive();
   }
-  if (task.dependent) {
-#pragma unroll
-    for (int d = 0; d < PIECES; d++) ask(d);
-    prepare();
+  // where the blocks of two kernels do not fit side by side, x must not wait until the memory has taken all
+  // that is asked for ahead
+  const bool sends_first = sharing && thread < 32 && warps_k * warps_n > 8;
+  const bool ahead = task.dependent && !sends_first;
+  if (ahead) {
+    ask_first(0, P::EARLY);
+    outputs.ask_scale();
   }
   if (sharing) cluster_wait();
   if (task.dependent) {
     let_next_start();
     wait_for_previous();
   }
-  if constexpr (CODES) {
-    if (floats) {
-      if (!task.dependent) prepare();
-      __syncthreads();
-      const Rows all{task.x, task.x_pitch, task.x_type, m_rows, 0, task.k, 0, 0};
-      find_largest(all, reinterpret_cast<uint32_t*>(rows_scale));
-      __syncthreads();
-      if (thread < m_rows) rows_scale[thread] = __fdiv_rn(rows_scale[thread], 127.f);
-      __syncthreads();
-    }
-  }
-
   constexpr int CHAINS = GROUPED ? 1 : TILES == 1 ? 4 : 2;  // of dependent products
   constexpr int FINAL = IN_DIGITS ? 1 : CHAINS;
   Sum sums[FINAL][TILES][4];
@@ -174,10 +179,9 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
   };
   clear();
   stage_x();
-  if (!task.dependent) {
-#pragma unroll
-    for (int d = 0; d < PIECES; d++) ask(d);
-    if (!floats) prepare();
+  if (!ahead) {
+    ask_first(0, PIECES);
+    outputs.ask_scale();
   }
   outputs.ask_rest();
   if (sharing) {

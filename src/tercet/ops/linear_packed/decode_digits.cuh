@@ -13,13 +13,14 @@
 constexpr int DIGITS = 4;
 
 // The digits of the block's part of x into shared memory, row DIGITS m + d; steps[m][segment]. By all
-// threads, a warp a segment of 32 EACH columns. Whether this thread has met an odd one.
-template <int EACH>
+// threads, a warp a segment of 32 EACH columns; `loaded` is called when its first is under way. Whether
+// this thread has met an odd one.
+template <class X, int EACH, class Loaded>
 __device__ __forceinline__ bool stage_digits(const Rows& rows, int columns, unsigned char* to,
-                                             float* steps) {
+                                             float* steps, Loaded loaded) {
   const bool well = lies_well(rows, 2);
   const int segments = columns / (32 * EACH), lane = threadIdx.x;
-  bool odd = false;
+  bool odd = false, first = true;
 #pragma unroll 1
   for (int at = thread_of_block() / 32; at < rows.count * segments; at += threads_of_block() / 32) {
     const int m = at >= segments, column = ((at - m * segments) * 32 + lane) * EACH;
@@ -37,11 +38,12 @@ __device__ __forceinline__ bool stage_digits(const Rows& rows, int columns, unsi
       for (int i = 0; i < EACH; i += 2)
         raw[i / 2] = (i < left ? from[i] : 0u) | (i + 1 < left ? from[i + 1] : 0u) << 16;
     }
+    if (first) first = false, loaded();
     uint32_t pair = 0;
 #pragma unroll
     for (int i = 0; i < EACH / 2; i++) pair = __vmaxu2(pair, raw[i] & 0x7fff7fffu);
     const uint32_t top = __reduce_max_sync(~0u, max(pair >> 16, pair & 0xffffu));
-    const uint32_t exponent = __float_as_uint(number_of(top, rows.type)) >> 23;
+    const uint32_t exponent = __float_as_uint(widened(top, X()).x) >> 23;
     const bool usable = exponent >= 30 && exponent < 255;
     odd |= top && !usable;
     const float over_step = __uint_as_float(usable ? (283 - exponent) << 23 : 0);
@@ -52,8 +54,8 @@ __device__ __forceinline__ bool stage_digits(const Rows& rows, int columns, unsi
       uint32_t t[4];
 #pragma unroll
       for (int j = 0; j < 4; j++) {
-        const uint32_t bits = raw[i * 2 + j / 2] >> (16 * (j % 2)) & 0xffffu;
-        const int whole = __float2int_rn(number_of(bits, rows.type) * over_step);
+        const float2 two = widened(raw[i * 2 + j / 2], X());
+        const int whole = __float2int_rn((j % 2 ? two.y : two.x) * over_step);
         t[j] = (whole + 0x00808080u) ^ 0x00808080u;
       }
       const uint32_t low[2] = {__byte_perm(t[0], t[1], 0x5140), __byte_perm(t[2], t[3], 0x5140)};
@@ -75,6 +77,7 @@ __device__ __forceinline__ bool stage_digits(const Rows& rows, int columns, unsi
         *reinterpret_cast<uint32_t*>(there) = words[d][0];
     }
   }
+  if (first) loaded();
   return odd;
 }
 

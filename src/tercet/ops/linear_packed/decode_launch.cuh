@@ -75,6 +75,9 @@ template <int BITS, class X>
 static int with_tiles(const Task& task, const Launch& how, cudaStream_t stream) {
   if constexpr (sizeof(X) == 2)
     if (how.digits) return launch<BITS, 1, Digits<X>, OF_ROWS>(task, how, stream);
+  if constexpr (std::is_same_v<X, int8_t>)
+    if (task.x_type != 3)
+      return task.m <= 8 ? with_scales<BITS, 1, Quantized>(task, how, stream) : cudaErrorInvalidValue;
   if (task.m <= 8) return with_scales<BITS, 1, X>(task, how, stream);
   if (task.m <= 16) return with_scales<BITS, 2, X>(task, how, stream);
   return cudaErrorInvalidValue;

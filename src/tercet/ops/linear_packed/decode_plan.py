@@ -9,6 +9,8 @@ MOST_TOKENS = 16
 GROUPS = (32, 64, 128, 256, 512, 1024)
 _STEP_COLUMNS, _ROWS = 32, 16
 _TILE = 8  # rows of x that one mma takes
+# tokens that blocks can quantize for themselves
+MOST_QUANTIZED = _TILE
 PIECE_UNITS = 4  # of a row-block
 # the longest rows of 16-bit floats of which 16 fit the shared memory of eight blocks
 MOST_COLUMNS = 53248
@@ -16,8 +18,6 @@ _SLOT_PITCH = 20
 _DIGITS = 4
 # tokens whose digits are at most the rows of x that one mma takes
 DIGIT_TOKENS = _TILE // _DIGITS
-# row-blocks of a multiprocessor from which making digits of x costs less than it saves
-_ROWS_FOR_DIGITS = 3
 _SHARED = 227 * 1024
 _MOST_WARPS = 16
 _UNIT_BYTES, _PIECES = 512, 2  # of codes; pieces that a warp has under way
@@ -27,8 +27,9 @@ _SMALL_X, _PART_OF_WEIGHTS, _MOST_SENT = 64 * 1024, 3, 128 * 1024
 # a block's weights for each byte of x, up to which two blocks have x sent to them together; eight
 # tokens and more always
 _FEW_WEIGHTS = 4
-# weights of a multiprocessor up to which a single token is quicker with two small blocks
-_SMALL_WEIGHTS = 128 * 1024
+# weights of a multiprocessor up to which a single token is quicker with two small blocks, and the x
+# that each of them may have
+_SMALL_WEIGHTS, _X_OF_TWO = 128 * 1024, 32 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +75,8 @@ class Needs:
 
 def in_digits(m: int, row_blocks: int, processors: int) -> bool:
     """Whether 16-bit floats are multiplied as int8 digits, where W has one scale a row."""
-    return m <= DIGIT_TOKENS and row_blocks >= _ROWS_FOR_DIGITS * processors
+    # of one row-block a multiprocessor, making digits costs what it saves
+    return m <= DIGIT_TOKENS and row_blocks > processors
 
 
 def needs_of(
@@ -139,7 +141,7 @@ def plan_for(
     most_x = max(_SMALL_X, min(_MOST_SENT, weights // processors // _PART_OF_WEIGHTS))
     if sent:
         most_x = _MOST_SENT
-    small = weights <= processors * _SMALL_WEIGHTS
+    small = weights <= processors * _SMALL_WEIGHTS and x <= _X_OF_TWO
     per = 2 if m == 1 and small and 2 * row_blocks * pieces >= 3 * _MOST_WARPS * processors else 1
     rounds = 1
     while rounds <= row_blocks:

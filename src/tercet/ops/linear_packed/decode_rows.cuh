@@ -1,6 +1,5 @@
 // Rows of x into shared memory, by all threads of a block: a row of the block's columns (zero past the end
-// of x) every `stride` bytes, so that eight rows lie in different banks. Copied; or
-// rows of floats become int8 codes by kernel/device/row_codes.py.
+// of x) every `stride` bytes, so that eight rows lie in different banks.
 #pragma once
 #include "decode_fp8.cuh"
 #include "decode_machine.cuh"
@@ -21,6 +20,14 @@ __device__ __forceinline__ uint32_t odd(uint32_t low, uint32_t high) {
 }
 __device__ __forceinline__ uint32_t even(uint32_t low, uint32_t high) {
   return __byte_perm(low, high, 0x5410);
+}
+
+// two neighbours as floats
+__device__ __forceinline__ float2 widened(uint32_t pair, __half) {
+  return __half22float2(reinterpret_cast<const __half2&>(pair));
+}
+__device__ __forceinline__ float2 widened(uint32_t pair, __nv_bfloat16) {
+  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 }
 
 __device__ __forceinline__ bool lies_well(const Rows& rows, int bytes) {
@@ -62,7 +69,8 @@ __device__ __forceinline__ void stage(const Rows& rows, int8_t, unsigned char* t
 // row to all of them; called by the lanes of a warp
 __device__ __forceinline__ void send_rows(const Rows& rows, int which, int sharing, int mask,
                                           uint32_t barrier, uint32_t to) {
-  const int width = max(0, rows.end - rows.first), each = (width + sharing * 16 - 1) / (sharing * 16) * 16;
+  const int width = max(0, rows.end - rows.first), fold = 4 + sharing / 2;  // 16 bytes of each block
+  const int each = ((width + (1 << fold) - 1) >> fold) * 16;
   const int from = which * each, bytes = min(each, width - from);
   const int m = threadIdx.x;
   if (m < rows.count && bytes > 0)
@@ -154,116 +162,6 @@ template <bool FP8> __device__ __forceinline__ void stage_bytes(const Rows& rows
         };
         chunks[even] = make_uint4(two(raw[i].x), two(raw[i].y), two(raw[i].z), two(raw[i].w));
       }
-    }
-  }
-}
-
-// 16 bytes of a row of 16-bit floats, which lies well, as floats
-__device__ __forceinline__ void widen(const uint4& raw, int type, float (&v)[8]) {
-  const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-#pragma unroll
-  for (int j = 0; j < 8; j++) v[j] = number_of(words[j / 2] >> (16 * (j % 2)) & 0xffffu, type);
-}
-
-// largest[m], the bits of the largest |x| of row m, by all of the block; must be zero before.
-// A NaN has larger bits than any number, so it stays. Several loads are under way at a time.
-__device__ __forceinline__ void find_largest(const Rows& rows, uint32_t* largest) {
-  const bool well = rows.type != 0 && lies_well(rows, 2);
-  const int vectors = well ? rows.end / 8 : 0, thread = thread_of_block(), threads = threads_of_block();
-#pragma unroll 1
-  for (int m = 0; m < rows.count; m++) {
-    const uint4* from =
-        reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(rows.x) + m * rows.pitch);
-    uint32_t pair = 0;
-#pragma unroll 1
-    for (int v = thread; v < vectors; v += 4 * threads) {
-      uint4 raw[4];
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        const int at = v + i * threads;
-        raw[i] = at < vectors ? from[at] : make_uint4(0, 0, 0, 0);
-      }
-#pragma unroll
-      for (int i = 0; i < 4; i++) {
-        pair = __vmaxu2(pair, __vmaxu2(raw[i].x & 0x7fff7fffu, raw[i].y & 0x7fff7fffu));
-        pair = __vmaxu2(pair, __vmaxu2(raw[i].z & 0x7fff7fffu, raw[i].w & 0x7fff7fffu));
-      }
-    }
-    uint32_t top = __float_as_uint(number_of(max(pair >> 16, pair & 0xffffu), rows.type));
-    if (!vectors) top = 0;
-#pragma unroll 4
-    for (int k = vectors * 8 + thread; k < rows.end; k += threads)
-      top = max(top, __float_as_uint(number_at(rows.x, m * rows.pitch + k, rows.type)) & 0x7fffffffu);
-    top = __reduce_max_sync(~0u, top);
-    if (threadIdx.x == 0) atomicMax(&largest[m], top);
-  }
-}
-
-// round(v / scale): the quotient rounded to float32 first, as the definition has it. With the
-// reciprocal rounded to nearest, one correction by the exact remainder gives that quotient; where
-// something may be subnormal the division itself is taken.
-struct Coder {
-  float scale, reciprocal;
-  bool usable, ordinary;
-  __device__ explicit Coder(float scale) : scale(scale) {
-    usable = scale > 0.f && scale < INFINITY;
-    ordinary = scale > 0x1p-60f && scale < 0x1p60f;
-    reciprocal = __frcp_rn(usable ? scale : 1.f);
-  }
-  __device__ __forceinline__ uint32_t code(float v) const {
-    const float near = __fmul_rn(v, reciprocal);
-    const float ratio = __fmaf_rn(__fmaf_rn(-near, scale, v), reciprocal, near);
-    // 1.5 * 2^23 leaves the rounded integer in the low bits
-    return __float_as_uint(__fadd_rn(ratio, 12582912.f)) & 0xffu;
-  }
-  __device__ __forceinline__ uint32_t slow_code(float v) const {
-    if (!usable) return 0;
-    const float rounded = rintf(__fdiv_rn(v, scale));
-    return static_cast<uint32_t>(static_cast<int>(fminf(fmaxf(rounded, -127.f), 127.f))) & 0xffu;
-  }
-};
-
-// int8 codes of float rows whose scales are known; a thread has several chunks of 8 under way
-__device__ __forceinline__ void stage_codes(const Rows& rows, const float* scale, unsigned char* to) {
-  const bool well = rows.type != 0 && lies_well(rows, 2);
-  constexpr int AT_ONCE = 2;
-  Walk at(rows, 8);
-#pragma unroll 1
-  while (at.row < rows.count) {
-    uint4 raw[AT_ONCE];
-    Walk ahead = at;
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; i++, ahead.advance())
-      if (ahead.row < rows.count && well && rows.end - rows.first - ahead.column >= 8)
-        raw[i] = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(rows.x) +
-                                                 ahead.row * rows.pitch + rows.first + ahead.column);
-#pragma unroll
-    for (int i = 0; i < AT_ONCE; i++, at.advance()) {
-      if (at.row >= rows.count) continue;
-      const int left = rows.end - rows.first - at.column;
-      const Coder coder(scale[at.row]);
-      float v[8];
-      if (well && left >= 8) {
-        widen(raw[i], rows.type, v);
-      } else {
-        const int64_t from = at.row * rows.pitch + rows.first + at.column;
-#pragma unroll
-        for (int j = 0; j < 8; j++) v[j] = j < left ? number_at(rows.x, from + j, rows.type) : 0.f;
-      }
-      uint32_t words[2] = {0, 0};
-      if (coder.ordinary) {
-#pragma unroll
-        for (int j = 0; j < 8; j++) words[j / 4] |= coder.code(v[j]) << (8 * (j % 4));
-      } else {
-#pragma unroll 1
-        for (int j = 0; j < 8; j++) {
-          const uint32_t code = coder.slow_code(v[0]);
-          words[0] = words[0] >> 8 | words[1] << 24, words[1] = words[1] >> 8 | code << 24;
-#pragma unroll
-          for (int k = 0; k < 7; k++) v[k] = v[k + 1];
-        }
-      }
-      *reinterpret_cast<uint2*>(to + at.row * rows.stride + at.column) = make_uint2(words[0], words[1]);
     }
   }
 }

@@ -220,7 +220,6 @@ inline uint32_t __reduce_max_sync(unsigned, uint32_t value) {
   });
   return most;
 }
-inline void atomicMax(uint32_t* at, uint32_t value) { *at = max(*at, value); }
 inline float __uint_as_float(uint32_t bits) { return emulated::as_float(bits); }
 inline uint32_t __float_as_uint(float value) { return emulated::as_bits(value); }
 inline int __float2int_rn(float value) { return static_cast<int>(std::lrint(value)); }
