@@ -149,27 +149,29 @@ def _compared(mean: float, base: list[float]) -> list[str]:
 
 def devices() -> str:
     """Training on several devices beside one."""
-    found: dict[str, dict[int, Record]] = {}
+    found: dict[str, dict[tuple[int, bool], Record]] = {}
     for record in of_kind("training on several devices"):
         settings = record.settings
         title = (
             f"{record.environment.accelerator}, {settings['layers']} of {record.subject}, "
-            f"{settings['tokens']} tokens a step"
+            f"{settings['tokens']} tokens a step, "
+            f"{'compiled' if settings.get('compiled') else 'eager'}"
         )
-        found.setdefault(title, {})[int(settings["devices"] or 1)] = record
+        key = int(settings["devices"] or 1), bool(settings.get("keep_codes"))
+        found.setdefault(title, {})[key] = record
     parts = list[str]()
     for title, each in found.items():
         rows = [["devices", "tokens/s", "times one", "last loss", "losses off by", "MB a gather",
                  "bf16 is times that", "peak, GB"]]  # fmt: skip
-        one = each[1]
-        for count, record in sorted(each.items()):
+        one = each[1, False]
+        for (count, kept), record in sorted(each.items()):
             metrics, losses = record.metrics, _losses(record)
             off = max(abs(b / a - 1) for a, b in zip(_losses(one), losses, strict=True))
             gathered = metrics.get("gathered_bytes")
             layers = int(record.settings["layers"] or 1)
             rows.append(
                 [
-                    str(count),
+                    f"{count}, codes kept" if kept else str(count),
                     f"{metrics['tokens_per_s']:.0f}",
                     f"{metrics['tokens_per_s'] / one.metrics['tokens_per_s']:.2f}",
                     f"{losses[-1]:.4f}",

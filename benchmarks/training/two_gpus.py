@@ -5,9 +5,9 @@
         --work DIRECTORY
 
 Both see the same sequences in each step: one device takes them in as many microbatches as there
-would be devices. So the losses must be alike, and tokens a second compare directly. TOKENS holds
-token ids as "train". What goes into each all-gather is counted where torch hands it to the backend.
-Appends one record.
+would be devices. So the losses must be alike, and tokens a second compare directly. Layers run
+under torch.compile in both, or in neither (--eager). TOKENS holds token ids as "train". What goes
+into each all-gather is counted where torch hands it to the backend. Appends one record.
 """
 
 import argparse
@@ -82,7 +82,10 @@ def run(group: Group, given: argparse.Namespace, work: Path) -> Record | None:
     student = student_of(group.device, given.length, given.layers)
     layers = [p for layer in student.layers() for p in layer.parameters()]
     bf16 = 2 * sum(p.numel() for p in layers) // group.ranks
-    group.share(student)
+    group.share(student, keep_codes=given.keep)
+    compiled = group.device.type == "cuda" and not given.eager
+    if compiled:
+        student.compile()
     settings = TrainingSettings(
         steps=given.steps, sequences=given.sequences, accumulate=given.ranks // group.ranks,
         length=given.length, learning_rate=1e-4, warmup=10, precision="bfloat16",
@@ -104,12 +107,15 @@ def run(group: Group, given: argparse.Namespace, work: Path) -> Record | None:
         return None
     late = lines[len(lines) // 2 :]
     gpu = group.device.type == "cuda"
-    # each layer is gathered for the forward and again for the backward pass
-    passes = given.steps * settings.accumulate * 2
+    # each layer is gathered for the forward and, where it is not kept, for the backward pass
+    passes = given.steps * settings.accumulate * (1 if given.keep else 2)
     metrics = {
         **{f"loss_{at:03}": round(line["loss"], 5) for at, line in enumerate(lines)},
         "tokens_per_s": statistics.median(line["tokens_per_s"] for line in late),
-        **{f"{name}_ms": value * 1e3 for name, value in late[-1]["phase_s"].items()},
+        **{
+            f"{name}_ms": 1e3 * statistics.median(line["phase_s"][name] for line in late)
+            for name in late[-1]["phase_s"]
+        },
         "peak_bytes": float(torch.cuda.max_memory_allocated()) if gpu else 0.0,
         "gathered_bytes": gathers.bytes / passes,
         "bf16_bytes": bf16,
@@ -122,6 +128,8 @@ def run(group: Group, given: argparse.Namespace, work: Path) -> Record | None:
             "layers": len(student.layers()),
             "tokens": given.sequences * given.length * given.ranks,
             "steps": given.steps,
+            "compiled": compiled,
+            "keep_codes": given.keep,
         },
         metrics={name: value for name, value in metrics.items() if value},
         environment=Environment.here(torch.cuda.get_device_name() if gpu else None),
@@ -137,6 +145,8 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--steps", type=int, default=14)
     parser.add_argument("--layers", type=int, help="of the real size, on a CPU, too")
+    parser.add_argument("--eager", action="store_true", help="layers are not compiled")
+    parser.add_argument("--keep", action="store_true", help="codes stay for the backward pass")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--work", type=Path, help="a directory all processes share")
     given = parser.parse_args()

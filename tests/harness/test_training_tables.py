@@ -110,8 +110,12 @@ def test_curves_are_within_noise_where_the_error_of_seeds_covers_the_difference(
     ]
 
 
+@pytest.mark.parametrize(
+    ("more", "how"),
+    [({}, "eager"), ({"compiled": False}, "eager"), ({"compiled": True}, "compiled")],
+)
 def test_devices_are_compared_with_one(
-    tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    more, how: str, tables, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = {"loss_000": 8.0, "loss_001": 4.0, "tokens_per_s": 100.0, "peak_bytes": 2e9}
     two = {**one, "loss_001": 4.1, "tokens_per_s": 190.0, "gathered_bytes": 4e6, "bf16_bytes": 3e7}
@@ -120,15 +124,29 @@ def test_devices_are_compared_with_one(
         tmp_path / "gpu.jsonl",
         [
             step("", "2026-11-22T10:00:00", **metrics).model_copy(
-                update={**common, "settings": {"devices": count, "layers": 2, "tokens": 8}}
+                update={
+                    **common,
+                    "settings": {
+                        "devices": count,
+                        "layers": 2,
+                        "tokens": 8,
+                        "keep_codes": kept,
+                        **more,
+                    },
+                }
             )
-            for count, metrics in ((2, two), (1, one))
+            for count, kept, metrics in (
+                (2, True, {**two, "tokens_per_s": 195.0}),
+                (2, False, two),
+                (1, False, one),
+            )
         ],
     )
     monkeypatch.setattr(tables, "PAGE", tmp_path / "README.md")
     title, _, _, _, *rows = tables.devices().splitlines()
-    assert title == "NVIDIA H200, 2 of layers, 8 tokens a step, 2026-11-22"
+    assert title == f"NVIDIA H200, 2 of layers, 8 tokens a step, {how}, 2026-11-22"
     assert rows == [
         "| 1 | 100 | 1.00 | 4.0000 | 0.00% | - | - | 2.00 |",
         "| 2 | 190 | 1.90 | 4.1000 | 2.50% | 2.00 | 7.50 | 2.00 |",
+        "| 2, codes kept | 195 | 1.95 | 4.1000 | 2.50% | 2.00 | 7.50 | 2.00 |",
     ]

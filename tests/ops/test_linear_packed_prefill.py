@@ -73,9 +73,17 @@ def test_few_tiles_split_their_columns_among_the_multiprocessors() -> None:
     assert plan.clusters * TILES[plan.shape].blocks > PROCESSORS * 0.9
 
 
-def test_clusters_fit_the_gpu_and_a_split_tile_has_one_round() -> None:
+def test_few_tiles_with_scales_of_groups_split_their_columns_too() -> None:
+    plan = best_plan(64, 4096, 14336, 2, 128, PROCESSORS)
+    assert (TILES[plan.shape].split, plan.blocks) == (2, 64)
+    # where there are tiles enough, whole ones
+    assert TILES[best_plan(4096, 14336, 4096, 2, 128, PROCESSORS).shape].split == 1
+
+
+@pytest.mark.parametrize("group", [0, 128])
+def test_clusters_fit_the_gpu_and_a_split_tile_has_one_round(group: int) -> None:
     for m, n, k in SIZES:
-        for plan in plans(m, n, k, 2, 0, PROCESSORS):
+        for plan in plans(m, n, k, 2, group, PROCESSORS):
             tile = TILES[plan.shape]
             assert plan.clusters * tile.blocks <= PROCESSORS
             assert tile.split == 1 or plan.whole == plan.tiles == plan.clusters

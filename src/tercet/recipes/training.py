@@ -273,7 +273,7 @@ class _Run:
             parameter.requires_grad_(True)
         quantized = swap(model, self.plan, settings.dtype)
         student = Student(model, quantized, settings.dtype)
-        self.group.share(student)
+        self.group.share(student, keep_codes=settings.keep_codes)
         if settings.checkpoint_activations:
             student.checkpoint_activations()
         if settings.compile:

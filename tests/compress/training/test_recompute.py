@@ -1,4 +1,4 @@
-"""RecomputedCodes: what a compiled layer keeps of its inputs, and that its gradients stay."""
+"""recompute: what a compiled layer keeps of its inputs, and that its gradients stay."""
 
 from typing import Any
 
@@ -10,7 +10,8 @@ from torch._dynamo.backends.common import aot_autograd
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tercet.compress.plan import Plan
-from tercet.compress.qat.recompute import RecomputedCodes
+from tercet.compress.qat.layer_pass import LayerPass
+from tercet.compress.qat.recompute import recompute
 from tercet.compress.qat.student import Student
 from tercet.compress.qat.swap import refresh, swap
 
@@ -31,17 +32,20 @@ class Layer(nn.Module):
         return x + self.down(product)
 
 
-def gradients_and_kept(recomputing: bool) -> tuple[list[Tensor], set[tuple[int, ...]]]:
+def gradients_and_kept(
+    recomputing: bool, weight_gradient: str = "float"
+) -> tuple[list[Tensor], set[tuple[int, ...]]]:
     """Gradients of a compiled layer; shapes of the int8 tensors that its forward pass keeps.
 
-    Checks that codes are decoded once for all layers that share an input.
+    Checks that codes are decoded, or turned, once for all layers that share an input.
     """
     kept = set[tuple[int, ...]]()
-    decode = torch.ops.tercet.linear_qat_decoded.default
+    ops = torch.ops.tercet
+    once = {"float": ops.linear_qat_decoded, "int8": ops.linear_qat_transposed}[weight_gradient]
 
     def cut(graph: Any, *arguments: Any, **named: Any) -> Any:
         if recomputing:
-            RecomputedCodes()(graph.graph)
+            recompute(graph.graph)
         return min_cut_rematerialization_partition(graph, *arguments, **named)
 
     def forward(graph: Any, _: Any) -> Any:
@@ -51,14 +55,18 @@ def gradients_and_kept(recomputing: bool) -> tuple[list[Tensor], set[tuple[int, 
         return make_boxed_func(graph.forward)
 
     def backward(graph: Any, _: Any) -> Any:
-        assert len(graph.graph.find_nodes(op="call_function", target=decode)) == 2
+        assert len(graph.graph.find_nodes(op="call_function", target=once.default)) == 2
         return make_boxed_func(graph.forward)
 
     torch.manual_seed(0)
     torch.compiler.reset()
     layer = Layer()
     rule = {"match": "*", "format": "ternary-channel-float32", "algorithm": "qat"}
-    options = {"method": "absmean", "activation": "int8_token"}
+    options = {
+        "method": "absmean",
+        "activation": "int8_token",
+        "weight_gradient": weight_gradient,
+    }
     plan = Plan.model_validate({"name": "x", "rules": [{**rule, "options": options}]})
     refresh(swap(layer, plan))
     backend = aot_autograd(fw_compiler=forward, bw_compiler=backward, partition_fn=cut)
@@ -67,9 +75,10 @@ def gradients_and_kept(recomputing: bool) -> tuple[list[Tensor], set[tuple[int, 
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's, of what inductor imports
-def test_codes_of_all_inputs_but_the_widest_are_made_again() -> None:
-    before, held = gradients_and_kept(False)
-    after, fewer = gradients_and_kept(True)
+@pytest.mark.parametrize("weight_gradient", ["float", "int8"])
+def test_codes_of_all_inputs_but_the_widest_are_made_again(weight_gradient: str) -> None:
+    before, held = gradients_and_kept(False, weight_gradient)
+    after, fewer = gradients_and_kept(True, weight_gradient)
     assert (held, fewer) == ({(TOKENS, HIDDEN), (TOKENS, WIDE)}, {(TOKENS, WIDE)})
     assert len(before) == len(after) == 4
     for one, other in zip(before, after, strict=True):
@@ -78,8 +87,8 @@ def test_codes_of_all_inputs_but_the_widest_are_made_again() -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's, of what inductor imports
 def test_inductor_takes_the_pass() -> None:
-    torch.compile(Layer(), options={"joint_custom_pre_pass": RecomputedCodes()})
-    assert RecomputedCodes().uuid() == RecomputedCodes().uuid()
+    torch.compile(Layer(), options={"joint_custom_pre_pass": LayerPass()})
+    assert LayerPass().uuid() == LayerPass().uuid()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's, of what inductor imports

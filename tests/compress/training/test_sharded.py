@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from tercet.compress.qat.wire import wire_of
 from tercet.compress.training.cross_entropy import next_token_loss
 from tercet.errors import PlanError
 from tercet.formats import parse_scheme
+from tercet.kernel.device import packed_codes
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*slow path"),
@@ -28,6 +30,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),
 ]
 STEPS = 10
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 LIMIT = 0.3
 
 
@@ -50,11 +53,13 @@ def batch(step: int) -> Tensor:
     return (starts + 7 * torch.arange(16)) % 64
 
 
-def train(student: Student, mesh: DeviceMesh | None, rank: int, ranks: int) -> list[float]:
+def train(
+    student: Student, mesh: DeviceMesh | None, rank: int, ranks: int, steps: int = STEPS
+) -> list[float]:
     """Two microbatches a step; losses averaged over ranks."""
     optimizer = torch.optim.AdamW(student.parameters(), lr=3e-3)
     losses: list[float] = []
-    for step in range(STEPS):
+    for step in range(steps):
         refresh(student.quantized, step=step)
         total = torch.zeros(())
         for ids in batch(step).chunk(ranks)[rank].chunk(2):
@@ -92,9 +97,22 @@ def work(model: Path, out: Path, rank: int, ranks: int) -> None:
 
     ShardedWeight.fsdp_pre_all_gather = counted
     losses = train(student, mesh, rank, ranks)
+    kept, compiled = opened(model), opened(model)
+    # whole codes are no codes of the rows that lie here
+    refresh(kept.quantized)
+    shard(kept, mesh, keep_codes=True)
+    shard(compiled, mesh)
+    # torch's, of gradients that it looks for where there are none
+    warnings.simplefilter("ignore")
+    for module in compiled.layers():
+        module.compile(backend="aot_eager", fullgraph=True)
+    regathered = len(sizes)
     layer = [module for name, module in student.quantized.items() if "layers" in name]
     report = {
         "losses": losses,
+        "compiled": train(compiled, mesh, rank, ranks, 3),
+        "kept": train(kept, mesh, rank, ranks, 3),
+        "gathers": [regathered / STEPS, (len(sizes) - regathered) / 3],
         "sent_bytes": sum(sizes[: len(layer)]),
         "weights": sum(module.codes.numel() for module in layer),
         "rows": sum(module.codes.shape[0] for module in layer),
@@ -118,6 +136,10 @@ def test_two_processes_learn_as_one_does(model: Path, tmp_path: Path) -> None:
     student = opened(model)
     one = train(student, None, 0, 1)
     assert two["losses"] == other["losses"]
+    assert two["compiled"] == two["losses"][:3], "codes that were gathered are of a graph, too"
+    assert two["kept"] == two["losses"][:3]
+    # of seven weights in two microbatches: forward and backward; and those again and forward alone
+    assert two["gathers"] == [28, 28 + 14]
     assert one[-1] < 0.9 * one[0]
     for a, b in zip(one, two["losses"], strict=True):
         assert abs(a / b - 1) < 1e-3
@@ -148,7 +170,15 @@ def test_codes_survive_the_wire(form: str, bits: int) -> None:
     packed = wire.pack(codes)
     assert packed.dtype == torch.uint8
     assert packed.numel() == 5 * -(-37 * bits // 8)
-    assert torch.equal(wire.unpack(packed, 37), codes)
+    out = torch.full_like(codes, 77)
+    wire.unpack(packed, out)
+    assert torch.equal(out, codes)
+    # a GPU's kernels give the same bytes
+    there = codes.to(DEVICE)
+    assert torch.equal(packed_codes.pack(there, bits).cpu(), packed)
+    out = torch.full_like(there, 77)
+    packed_codes.unpack(packed.to(DEVICE), bits, out)
+    assert torch.equal(out.cpu(), codes)
 
 
 def test_the_first_code_is_in_the_lowest_bits() -> None:

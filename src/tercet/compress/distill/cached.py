@@ -8,6 +8,7 @@ from tercet.compress.distill.top_k import top_k_divergence
 from tercet.compress.qat.student import Student
 from tercet.compress.training.cross_entropy import next_token_loss
 from tercet.compress.training.loop import Losses
+from tercet.compress.training.onto import onto
 from tercet.compress.training.phases import Phases
 from tercet.errors import PlanError
 
@@ -35,7 +36,7 @@ class CachedDistillation:
     def __call__(self, ids: Tensor, places: list[int], phases: Phases) -> Losses:
         """Scalars by name, of ids [B, T]; "loss" is their weighted sum."""
         with phases("teacher"):
-            found = tuple(part.to(ids.device) for part in self.targets.read(places))
+            found = tuple(onto(part, ids.device) for part in self.targets.read(places))
         with phases("forward"):
             losses: Losses = {}
             hidden, head = self.student.hidden(ids), self.student.head()

@@ -6,37 +6,19 @@ norm's or the attention's output take 30 us to make again of what is kept anyway
 kept: they would have to be multiplied again, too.
 """
 
-from typing import Any
-
-import torch
-from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph
 from torch.utils.checkpoint import CheckpointPolicy
 
+from tercet.compress.qat.fuse import MAKE_CODES
 
-class RecomputedCodes(CustomGraphPass):
-    """Marks those quantizations in a graph of both passes, before it is cut in two.
 
-    All are equal, so that layers of any student that agree otherwise share one graph.
-    """
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, RecomputedCodes)
-
-    def __hash__(self) -> int:
-        return hash(RecomputedCodes)
-
-    def __call__(self, graph: Graph) -> None:
-        """Inductor's `joint_custom_pre_pass`."""
-        quantize = torch.ops.tercet.quantize_activation.default
-        widths = {
-            node: node.args[0].meta["val"].shape[-1]
-            for node in graph.find_nodes(op="call_function", target=quantize)
-        }
-        for node, width in widths.items():
-            if width < max(widths.values()):
-                node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
-
-    def uuid(self) -> Any:
-        """Names this file's text to the cache of compiled graphs."""
-        return get_hash_for_files((__file__,))
+def recompute(graph: Graph) -> None:
+    """Marks those in a graph of both passes, before it is cut in two."""
+    widths = {
+        node: node.meta["val"][0].shape[-1]
+        for target in MAKE_CODES
+        for node in graph.find_nodes(op="call_function", target=target)
+    }
+    for node, width in widths.items():
+        if width < max(widths.values()):
+            node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.utils._pytree import tree_map_only
 
 from tercet.compress.qat.wire import Wire, wire_of
@@ -100,16 +101,18 @@ class ShardedWeight(Tensor):
         """The whole weight as codes; into `out`, whose memory is there again, if it is given."""
         del param_dtype
         packed, scale = gathered
-        codes = self.wire.unpack(packed, metadata[0])
         if out is not None:
             whole = cast(GatheredCodes, out)
-            for kept, value in ((whole.codes, codes), (whole.scale, scale)):
-                # the backward pass saved these very tensors, and gets the same values again
-                with _same_version(kept):
-                    kept.copy_(value)
+            # the backward pass saved these very tensors, and gets the same values again
+            with _same_version(whole.codes), _same_version(whole.scale):
+                self.wire.unpack(packed, whole.codes)
+                whole.scale.copy_(scale)
             return None
+        columns, dtype = metadata
+        codes = torch.empty((len(packed), columns), dtype=torch.int8, device=packed.device)
+        self.wire.unpack(packed, codes)
         scale = scale.clone()
-        return GatheredCodes(codes, scale, metadata[1]), (codes, scale)
+        return GatheredCodes(codes, scale, dtype), (codes, scale)
 
 
 class GatheredCodes(Tensor):
@@ -127,6 +130,27 @@ class GatheredCodes(Tensor):
         del dtype
         self.codes, self.scale = codes, scale
 
+    def __repr__(self, *, tensor_contents: object = None) -> str:
+        """Its size; of values, which a Tensor would print, there are none."""
+        del tensor_contents
+        return f"GatheredCodes({list(self.shape)}, {self.dtype})"
+
+    def __tensor_flatten__(self) -> tuple[list[str], torch.dtype]:
+        """What torch.compile passes on in its place, and the dtype that it adds."""
+        return ["codes", "scale"], self.dtype
+
+    def _stable_hash_for_caching(self) -> str:
+        """What a compiled graph depends on, for torch's cache of them."""
+        return f"{self!r} on {self.codes.device}, {list(self.scale.shape)}, {self.requires_grad}"
+
+    @staticmethod
+    def __tensor_unflatten__(
+        inner: dict[str, Tensor], dtype: torch.dtype, size: Any, stride: Any
+    ) -> "GatheredCodes":
+        """The same of other codes and scales."""
+        del size, stride
+        return GatheredCodes(inner["codes"], inner["scale"], dtype)
+
     @classmethod
     def __torch_dispatch__(
         cls, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -140,6 +164,25 @@ class GatheredCodes(Tensor):
         # a product gets codes and scales as arguments; of the weight it reads nothing
         flat, named = tree_map_only(cls, lambda _: None, (args, kwargs or {}))
         return func(*flat, **named)
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What of a parameter or gradient lies on this device, as a plain tensor; not a copy."""
+    shard = shard_of(tensor)
+    return _piece(tensor) if shard is None else shard.rows
+
+
+def shard_of(tensor: Tensor) -> ShardedWeight | None:
+    """The very shard that FSDP holds of a weight that is gathered as codes."""
+    piece = _piece(tensor)
+    return piece if isinstance(piece, ShardedWeight) else None
+
+
+def _piece(tensor: Tensor) -> Tensor:
+    if not isinstance(tensor, DTensor):
+        return tensor
+    # to_local() would give a view
+    return tensor._local_tensor  # pyright: ignore[reportPrivateUsage]
 
 
 def shard_parameter(weight: nn.Parameter, scheme: Scheme, ranks: int) -> nn.Parameter:

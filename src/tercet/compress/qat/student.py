@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tercet.compress.qat.linear import QatLinear
+from tercet.compress.qat.positions import one_sequence_a_row
 from tercet.compress.qat.swap import Quantized
 from tercet.compress.skeleton import repeated_layers
 from tercet.errors import PlanError, UnsupportedError
@@ -49,7 +50,8 @@ class Student:
 
     def hidden(self, ids: Tensor) -> Tensor:
         """The last hidden states [B, T, H] of ids [B, T], the final norm included."""
-        return self._base(input_ids=ids, use_cache=False).last_hidden_state.to(self.dtype)
+        with one_sequence_a_row():
+            return self._base(input_ids=ids, use_cache=False).last_hidden_state.to(self.dtype)
 
     def head(self) -> Tensor:
         """The head [V, H]; what a gradient of it goes through."""
@@ -59,7 +61,8 @@ class Student:
 
     def logits(self, ids: Tensor) -> Tensor:
         """Scores [B, T, V] by the model itself."""
-        return cast(Any, self.model)(input_ids=ids, use_cache=False).logits
+        with one_sequence_a_row():
+            return cast(Any, self.model)(input_ids=ids, use_cache=False).logits
 
     def parameters(self) -> list[nn.Parameter]:
         """What is trained; tied weights once."""
@@ -81,10 +84,10 @@ class Student:
     def compile(self) -> None:
         """Every layer under torch.compile, one graph for all: it compiles once, however many."""
         # inductor takes a second to import
-        from tercet.compress.qat.recompute import RecomputedCodes
+        from tercet.compress.qat.layer_pass import LayerPass
 
         # equal options: after 8 graphs of one function torch gives up, and the rest runs eagerly
-        options = {"joint_custom_pre_pass": RecomputedCodes()}
+        options = {"joint_custom_pre_pass": LayerPass()}
         for layer in self.layers():
             layer.compile(options=options)
 

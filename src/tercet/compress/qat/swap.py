@@ -1,17 +1,20 @@
 """swap: the linears and embeddings of a model become ones that train in their format."""
 
 from collections.abc import Iterable
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from tercet.compress.pipeline import packable
 from tercet.compress.plan import Plan
+from tercet.compress.qat.batch import batched, make
+from tercet.compress.qat.codes import SMALLEST_STEP
 from tercet.compress.qat.embedding import QatEmbedding, TiedHead
 from tercet.compress.qat.linear import QatLinear
 from tercet.compress.qat.options import Options
 from tercet.compress.qat.plan import training_plan
+from tercet.compress.qat.sharded import local
 from tercet.compress.qat.weight import QuantizedWeight
 from tercet.errors import PlanError
 from tercet.formats import parse_scheme
@@ -73,6 +76,7 @@ def swap(model: nn.Module, plan: str | Plan, dtype: torch.dtype = torch.float32)
     return quantized
 
 
+@torch.no_grad()
 def refresh(
     quantized: Quantized, share: float = 1.0, step: int = 0, counting: bool = True
 ) -> tuple[Tensor, int]:
@@ -85,10 +89,15 @@ def refresh(
         counting: whether changed codes are counted, which reads old and new ones again; otherwise
             none changed.
     """
-    found = [
-        module.refresh(share, step * len(quantized) + index, counting)
-        for index, module in enumerate(quantized.values())
-    ]
+    for index, module in enumerate(quantized.values()):
+        module.prepare(share, step * len(quantized) + index)
+    steps = [local(module.step) for module in quantized.values() if module.step is not None]
+    if steps:
+        # one that is not positive learns nothing any more
+        cast(Any, torch)._foreach_clamp_min_(steps, SMALLEST_STEP)
+    batches, alone = batched(quantized.values())
+    found = [make(batch, counting) for batch in batches]
+    found += [module.make(counting) for module in alone]
     changed = [each for each in found if each is not None]
     # of a weight that is cut over devices, the rows that lie here
     count = sum(module.codes.numel() for module in quantized.values())

@@ -6,13 +6,12 @@ from torch.distributed.tensor import DTensor
 
 from tercet.compress.qat.codes import (
     LEARNED,
-    SMALLEST_STEP,
     check_activation,
     first_step,
     pack,
 )
 from tercet.compress.qat.options import Options
-from tercet.compress.qat.sharded import ShardedWeight
+from tercet.compress.qat.sharded import local, shard_of
 from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor, Scheme
 from tercet.kernel import PreparedWeight, prepare
@@ -20,7 +19,7 @@ from tercet.ops.fake_quantize import count_changed, fake_quantize, fake_quantize
 
 
 class QuantizedWeight(nn.Module):
-    """W [N, K] in training. `refresh` after each change of it; every forward pass reads the result.
+    """W [N, K] in training. `swap.refresh` after each change; every forward pass reads the result.
 
     With share s of the ramp, layers see (1 - s) W + s Q(W); s is 1 at the end.
 
@@ -73,42 +72,63 @@ class QuantizedWeight(nn.Module):
         self.share, self.whole = share, share == 1.0
         self.products_of_codes = self.whole and self.options.activation is not None
 
-    @torch.no_grad()
-    def refresh(self, share: float = 1.0, seed: int = 0, counting: bool = True) -> Tensor | None:
-        """Codes, scales and values of the weight as it is; how many codes changed, int64 [].
+    @property
+    def has_codes(self) -> bool:
+        """Whether there are codes of the weight before it changed."""
+        return self._buffers["codes"] is not None
+
+    def prepare(self, share: float, seed: int) -> None:
+        """What comes before new codes.
 
         Args:
             share: of the ramp.
-            seed: of what is rounded at random until the next refresh.
+            seed: of what is rounded at random until the next.
+        """
+        self._set_share(share)
+        if self.seed is not None:
+            self.seed.fill_(seed)
+
+    def make(self, counting: bool) -> Tensor | None:
+        """Makes codes, scales and values of the weight as it is; how many codes changed, int64 [].
+
+        Args:
             counting: whether changed codes are counted; None otherwise, and of the first codes.
         """
         old = self._buffers["codes"]
-        self._set_share(share)
-        if self.step is not None:
-            # one that is not positive learns nothing any more
-            self.step.clamp_min_(SMALLEST_STEP)
-        floats = not self.products_of_codes
-        weight, shard = _rows_of(self.weight)
+        shard = shard_of(self.weight)
         made = fake_quantize(
-            weight,
-            None if self.step is None else _rows_of(self.step)[0],
+            local(self.weight),
+            None if self.step is None else local(self.step),
             scheme=self.scheme.name,
             method=self.options.method,
-            fake_dtype=self.dtype if floats else None,
+            fake_dtype=None if self.products_of_codes else self.dtype,
         )
-        self.codes, self.scale = made.codes, made.scale
-        if shard is not None:
-            shard.made = (shard.wire.pack(made.codes), made.scale)
-        self.values = made.fake
-        if self.values is not None and not self.whole:
-            self.values.lerp_(self.weight.to(self.dtype), 1 - share)
-        if self.values is not None and self.weight.requires_grad:
-            self.values.requires_grad_()
-            self.values.register_post_accumulate_grad_hook(self._pass_on)
-        if self.seed is not None:
-            self.seed.fill_(seed)
-        self._served = None
+        packed = None if shard is None else shard.wire.pack(made.codes)
+        self.keep(made.codes, made.scale, packed, made.fake)
         return count_changed(old, self.codes) if counting and old is not None else None
+
+    def keep(
+        self, codes: Tensor, scale: Tensor, packed: Tensor | None, values: Tensor | None
+    ) -> None:
+        """Takes what was made of the weight.
+
+        Args:
+            codes, scale: as the attributes.
+            packed: the codes as they travel, where the weight is cut over devices.
+            values: the quantized weight in dtype, where products read it.
+        """
+        # past nn.Module's own setting, a fifth of the host's time here
+        self._buffers.update(codes=codes, scale=scale, values=values)
+        if packed is not None:
+            shard = shard_of(self.weight)
+            assert shard is not None
+            shard.made = (packed, scale)
+        if values is not None and not self.whole:
+            values.lerp_(self.weight.to(self.dtype), 1 - self.share)
+        if values is not None and self.weight.requires_grad:
+            values.requires_grad_()
+            values.register_post_accumulate_grad_hook(self._pass_on)
+        self._served = None
 
     def _pass_on(self, values: Tensor) -> None:
         """The straight-through estimator: the values' gradient is added to the weight's."""
@@ -131,11 +151,11 @@ class QuantizedWeight(nn.Module):
         if self.options.method not in LEARNED or self.weight.grad is None:
             return
         assert self.step is not None
-        rows = _rows_of(self.weight.grad)[0]
+        rows = local(self.weight.grad)
         gradient, step = fake_quantize_gradient(
             rows,
-            _rows_of(self.weight)[0],
-            _rows_of(self.step)[0],
+            local(self.weight),
+            local(self.step),
             self.codes,
             scheme=self.scheme.name,
             method=self.options.method,
@@ -170,13 +190,3 @@ class QuantizedWeight(nn.Module):
         """Shape and format, for print(model)."""
         rows, columns = self.weight.shape
         return f"{columns} -> {rows}, {self.scheme.name}, {self.options}"
-
-
-def _rows_of(tensor: Tensor) -> tuple[Tensor, ShardedWeight | None]:
-    """What of a parameter or gradient lies here; its shard where it is gathered as codes."""
-    # to_local() would give a view: the codes must be left on the very shard that FSDP holds
-    local = tensor
-    if isinstance(tensor, DTensor):
-        local = tensor._local_tensor  # pyright: ignore[reportPrivateUsage]
-    shard = local if isinstance(local, ShardedWeight) else None
-    return (local, None) if shard is None else (shard.rows, shard)

@@ -27,6 +27,10 @@ class Wire:
 
     def pack(self, codes: Tensor) -> Tensor:
         """int8 [N, K], each in [-2^(bits-1), 2^(bits-1)), to uint8 [N, ceil(K bits / 8)]."""
+        if codes.device.type == "cuda":
+            from tercet.kernel.device import packed_codes
+
+            return packed_codes.pack(codes.contiguous(), self.bits)
         fields = 8 // self.bits
         rows, columns = codes.shape
         padded = pad(codes, (0, -columns % fields)).view(torch.uint8)
@@ -36,13 +40,18 @@ class Wire:
             packed |= part << self.bits * at
         return packed
 
-    def unpack(self, packed: Tensor, columns: int) -> Tensor:
-        """The same back: int8 [N, K], K = columns."""
+    def unpack(self, packed: Tensor, out: Tensor) -> None:
+        """The same back into out: int8 [N, K], contiguous."""
+        if packed.device.type == "cuda":
+            from tercet.kernel.device import packed_codes
+
+            packed_codes.unpack(packed.contiguous(), self.bits, out)
+            return
         # the topmost field last; what lies above a field is shifted out, below it falls away
         up = torch.arange(8 - self.bits, -1, -self.bits, dtype=torch.uint8, device=packed.device)
         fields = (packed[..., None] << up).view(torch.int8)
         fields >>= 8 - self.bits
-        return fields.view(len(packed), -1)[:, :columns].contiguous()
+        out.copy_(fields.view(len(packed), -1)[:, : out.shape[1]])
 
 
 def wire_of(scheme: Scheme) -> Wire:

@@ -5,7 +5,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -51,14 +50,18 @@ class Group:
         if self.mesh is not None:
             dist.barrier()
 
-    def share(self, student: Student) -> None:
+    def share(self, student: Student, *, keep_codes: bool) -> None:
         """Cuts the student's layers over the devices.
+
+        Args:
+            student: whose layers.
+            keep_codes: of `shard`.
 
         Raises:
             PlanError: they cannot be cut.
         """
         if self.mesh is not None:
-            shard(student, self.mesh)
+            shard(student, self.mesh, keep_codes=keep_codes)
 
     def join(self, student: Student) -> None:
         """Puts the student's weights together again, whole on each device."""
@@ -78,14 +81,13 @@ class Group:
         finish_gradients(student.quantized)
         return clip_gradients(student, self.mesh, limit)
 
-    def mean(self, values: dict[str, Tensor]) -> dict[str, float]:
-        """Scalars by name, averaged over processes."""
-        if self.mesh is None:
-            return {name: float(value) for name, value in values.items()}
-        together = torch.stack([value.float() for value in values.values()])
-        dist.all_reduce(together)
-        means = cast("list[float]", (together / self.ranks).tolist())
-        return dict(zip(values, means, strict=True))
+    def mean(self, values: list[Tensor]) -> Tensor:
+        """Scalars on the device, averaged over processes: float64 [number of values] there."""
+        together = torch.stack([value.detach().double() for value in values])
+        if self.mesh is not None:
+            dist.all_reduce(together)
+            together /= self.ranks
+        return together
 
 
 @contextmanager

@@ -4,7 +4,6 @@ Nothing that a step computes depends on anything but the weights, the optimizer 
 the step, so a run that was killed and resumed gives the losses of one that was not, to the bit.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,10 @@ from tercet.compress.qat.student import Student
 from tercet.compress.qat.swap import refresh
 from tercet.compress.training.group import Group
 from tercet.compress.training.journal import Journal, Line
+from tercet.compress.training.lines import Lines
+from tercet.compress.training.onto import onto
 from tercet.compress.training.optimizer import make_optimizer, set_rate
-from tercet.compress.training.phases import Phases
+from tercet.compress.training.phases import Phases, seconds
 from tercet.compress.training.sequences import Sequences
 from tercet.compress.training.settings import TrainingSettings
 from tercet.compress.training.state import load_state, save_state
@@ -98,22 +99,27 @@ class Loop:
         journal: Journal | None = None
         if self.group.first:
             journal = Journal(self.places.journal, self.step + 1, self.places.tensorboard)
+
+        def told(line: Line) -> None:
+            if journal is not None:
+                journal.write(line)
+                progress(line, self.settings.steps)
+
         self._refresh()
-        start = time.perf_counter()
+        lines = Lines(self.device, told)
         try:
             while self.step < self.settings.steps:
                 losses, norm = self._one()
                 self._since += 1
                 done = self.step == self.settings.steps
                 if self._has_line():
-                    line = self._line(losses, norm, time.perf_counter() - start)
-                    if journal is not None:
-                        journal.write(line)
-                        progress(line, self.settings.steps)
-                    start = time.perf_counter()
+                    self._send(lines, losses, norm)
                 state = self.places.state
                 if state is not None and (done or self.step % self.settings.save_every == 0):
+                    # who goes on from this state does not write them again
+                    lines.finish()
                     save_state(state, self.step, self.student, self.optimizer, self.group)
+            lines.finish()
         finally:
             if journal is not None:
                 journal.close()
@@ -127,7 +133,7 @@ class Loop:
             first = batch * settings.sequences
             with self.phases("data"):
                 places = self.sequences.places(first, settings.sequences)
-                ids = self.sequences.read(places).to(self.device)
+                ids = onto(self.sequences.read(places), self.device)
             losses = self._forward(ids, places)
             with self.phases("backward"):
                 (losses["loss"] / settings.accumulate).backward()
@@ -161,37 +167,39 @@ class Loop:
         """Whether the journal gets a line after this step."""
         return self.step == self.settings.steps or self.step % self.settings.log_every == 0
 
-    def _line(self, losses: Losses, norm: Tensor, seconds: float) -> Line:
-        settings = self.settings
-        a_step = settings.accumulate * settings.sequences * settings.length * self.group.ranks
-        per_second = self._since * a_step / seconds
-        line: Line = {
-            "step": self.step,
-            "tokens": self.step * a_step,
-            **self.group.mean(losses),
-            "learning_rate": settings.rate(self.step - 1),
-            "gradient_norm": float(norm),
-            "quantized_share": settings.share(self.step - 1),
-            "flipped_share": self._flipped(),
-            "tokens_per_s": per_second,
-            "mfu": self._mfu(per_second),
-            "memory_bytes": self._memory(),
-            "phase_s": {name: value / self._since for name, value in self.phases.take().items()},
-        }
+    def _send(self, lines: Lines, losses: Losses, norm: Tensor) -> None:
+        """Sends the line of the steps since the last; what the host knows now is told now."""
+        settings, group, step, since = self.settings, self.group, self.step, self._since
+        numbers = [*losses.values(), norm]
+        if self.student.quantized:
+            numbers.append(self._changed.double() / self._codes)
+        a_step = settings.accumulate * settings.sequences * settings.length * group.ranks
+        rate, share = settings.rate(step - 1), settings.share(step - 1)
+        spans, memory = self.phases.take(), self._memory()
         self._since = 0
-        return line
+
+        def line(means: list[float], passed: float) -> Line:
+            *found, gradient_norm, flipped = means if self.student.quantized else [*means, None]
+            per_second = since * a_step / passed
+            return {
+                "step": step,
+                "tokens": step * a_step,
+                **dict(zip(losses, found, strict=True)),
+                "learning_rate": rate,
+                "gradient_norm": gradient_norm,
+                "quantized_share": share,
+                "flipped_share": flipped,
+                "tokens_per_s": per_second,
+                "mfu": self._mfu(per_second),
+                "memory_bytes": memory,
+                "phase_s": {name: value / since for name, value in seconds(spans).items()},
+            }
+
+        lines.send(group.mean(numbers), line)
 
     def _mfu(self, per_second: float) -> float | None:
         peak = self.speed.peak
         return per_second * self.speed.flops / (peak * self.group.ranks) if peak else None
-
-    def _flipped(self) -> float | None:
-        """Codes that changed in the last step, of all codes."""
-        if not self.student.quantized:
-            return None
-        codes = torch.tensor(self._codes, device=self.device)
-        found = self.group.mean({"changed": self._changed, "codes": codes})
-        return found["changed"] / found["codes"]
 
     def _memory(self) -> int:
         if self.device.type == "cuda":

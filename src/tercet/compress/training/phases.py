@@ -1,49 +1,43 @@
 """Phases: how long each part of a step takes, on the device's own clock."""
 
-import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
 import torch
 
+from tercet.compress.training.moment import Moment
+
+Spans = list[tuple[str, Moment, Moment]]
+"""Names and when each began and ended."""
+
 
 class Phases:
-    """Sums times by name until they are taken.
-
-    On a GPU the clock is that of the stream, read only when times are taken: measuring does not
-    make it wait.
+    """Keeps spans by name until they are taken; measuring does not make the host wait.
 
     Args:
         device: whose clock.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._cuda = device.type == "cuda"
-        self._seconds: dict[str, float] = {}
-        self._events: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
+        self._device = device
+        self._spans: Spans = []
 
     @contextmanager
     def __call__(self, name: str) -> Generator[None]:
         """Times the block under that name."""
-        if self._cuda:
-            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            first.record()
-            yield
-            last.record()
-            self._events.append((name, first, last))
-            return
-        start = time.perf_counter()
+        first = Moment(self._device)
         yield
-        self._add(name, time.perf_counter() - start)
+        self._spans.append((name, first, Moment(self._device)))
 
-    def _add(self, name: str, seconds: float) -> None:
-        self._seconds[name] = self._seconds.get(name, 0.0) + seconds
-
-    def take(self) -> dict[str, float]:
-        """Seconds by name since the last call; waits for the device."""
-        for name, first, last in self._events:
-            last.synchronize()
-            self._add(name, first.elapsed_time(last) / 1e3)
-        self._events.clear()
-        taken, self._seconds = self._seconds, {}
+    def take(self) -> Spans:
+        """The spans since the last call, for `seconds` once the device has reached their ends."""
+        taken, self._spans = self._spans, []
         return taken
+
+
+def seconds(spans: Spans) -> dict[str, float]:
+    """Sums by name."""
+    found: dict[str, float] = {}
+    for name, first, last in spans:
+        found[name] = found.get(name, 0.0) + last.since(first)
+    return found

@@ -10,17 +10,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
-from torch.utils._pytree import tree_map_only
 
 from tercet.checkpoints.atomic import write_atomic
-from tercet.compress.qat.sharded import ShardedWeight
+from tercet.compress.qat.sharded import local
 from tercet.compress.qat.student import Student
 from tercet.compress.training.group import Group
 from tercet.errors import CheckpointError
 
 _NAME = "state.pt"
-_VERSION = 1
+_VERSION = 2
 
 
 def save_state(
@@ -31,8 +29,8 @@ def save_state(
     content = {
         "version": _VERSION,
         "step": step,
-        "parameters": {name: _here(p.detach()) for name, p in trained(student).items()},
-        "optimizer": tree_map_only(Tensor, _here, optimizer.state_dict()),
+        "parameters": {name: local(p.detach()) for name, p in trained(student).items()},
+        "optimizer": optimizer.state_dict(),
     }
     path = directory / _name(step, group)
     write_atomic(path, lambda path: torch.save(content, path))
@@ -65,11 +63,8 @@ def load_state(
         raise CheckpointError(f"{path}: the state of another model: start anew with --overwrite")
     with torch.no_grad():
         for name, parameter in here.items():
-            _here(parameter).copy_(saved[name])
+            local(parameter).copy_(saved[name])
         optimizer.load_state_dict(content["optimizer"])
-        for parameter in here.values():
-            if isinstance(parameter, DTensor):
-                _cut(optimizer.state[parameter], parameter)
     return int(content["step"])
 
 
@@ -105,19 +100,3 @@ def _newest(directory: Path, group: Group) -> Path | None:
             f"with --overwrite"
         )
     return None
-
-
-def _here(tensor: Tensor) -> Tensor:
-    """What of a tensor lies on this device, as a plain tensor."""
-    if isinstance(tensor, DTensor):
-        tensor = tensor._local_tensor  # pyright: ignore[reportPrivateUsage]
-    return tensor.rows if isinstance(tensor, ShardedWeight) else tensor
-
-
-def _cut(state: dict[str, Tensor], parameter: DTensor) -> None:
-    """Makes moments that were read back, of this device's rows, moments of a cut parameter."""
-    for name, value in state.items():
-        if value.ndim:
-            moment = torch.zeros_like(parameter)
-            _here(moment).copy_(value)
-            state[name] = moment

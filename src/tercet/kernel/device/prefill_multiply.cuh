@@ -48,8 +48,9 @@ template <class S>
 struct Feed {
   Ring ring;
   Words<S> words;
-  uint32_t x;    // the lower word of the first stage's descriptor
-  int left = 0;  // stages of this run that were not opened
+  uint32_t x;     // the lower word of the first stage's descriptor
+  uint32_t from;  // of this stage's, where it is shared
+  int left = 0;   // stages of this run that were not opened
 
   __device__ Feed(const Ring& given, int block)
       : ring(given), words(given.w + block * (S::UNITS * 512)), x(wgmma::place(given.x)) {
@@ -89,20 +90,20 @@ struct Feed {
     for (int i = 0; i < S::JOIN * S::X_SIZE * S::MB; i++)
       wgmma::pin(a[i / S::MB / S::X_SIZE][i / S::MB % S::X_SIZE][i % S::MB]);
   }
+  // Products take descriptors from registers that all lanes share. Found by a shuffle in the same turn of
+  // the loop it is known to be the same in all; else each product brings it there, three instructions.
+  __device__ void find_stage() { from = __shfl_sync(~0u, x + ring.stage * (S::X_BYTES / 16), 0); }
   // Starts the products of JOIN steps; sums begin anew where `first`.
   __device__ void start(Sums<S>& sums, const Operands<S>& a, int step, bool first = false) const {
-    const uint32_t stage = x + ring.stage * (S::X_BYTES / 16);
+    const uint32_t stage = S::SHARES_PLACE ? from : x + ring.stage * (S::X_BYTES / 16);
     wgmma::fence();
 #pragma unroll
     for (int j = 0; j < S::JOIN; j++)
 #pragma unroll
       for (int part = 0; part < S::X_SIZE; part++) {
-        // 128 bytes of a token are 4 steps of 32 columns, or 2
-        constexpr int STEPS = 4 / S::X_SIZE;
-        const int at = (step + j) / STEPS * (S::T * 8) + (step + j) % STEPS * 2 * S::X_SIZE;
 #pragma unroll
         for (int mb = 0; mb < S::MB; mb++)
-          product<S>(sums[mb], a[j][part][mb], wgmma::described(stage + at + part * 2),
+          product<S>(sums[mb], a[j][part][mb], wgmma::described(stage + S::x_place(step + j, part)),
                      !first || j + part > 0);
       }
     wgmma::commit();
@@ -142,6 +143,7 @@ __device__ void multiply(Sums<S>& sums, Feed<S>& feed, Lead& lead, int stages) {
   feed.open(stages);
   for (int k = 0; k < stages; k++) {
     const int stage = feed.ring.stage;
+    if constexpr (S::SHARES_PLACE) feed.find_stage();
 #pragma unroll
     for (int step = 0; step < 4; step += S::JOIN) {
       Operands<S> a;
@@ -184,48 +186,3 @@ struct GroupScales {
     return __fmul_rn(number(bits[mb][half], type), S::UNIT);
   }
 };
-
-// totals: of all groups of `stages` stages, times the rows' scales. The operands of the next products
-// are ready before these have ended.
-template <class S>
-__device__ void multiply_groups(float (&totals)[S::MB][S::T / 2], Feed<S>& feed, Lead& lead,
-                                const Result& result, int block, int stages) {
-  constexpr int STARTS = 4 / S::JOIN, TURN = STARTS < 2 ? 2 : STARTS;  // operands take turns
-  Sums<S> sums;
-  Operands<S> operands[2];
-#pragma unroll
-  for (int i = 0; i < S::MB * S::T / 2; i++) totals[i / (S::T / 2)][i % (S::T / 2)] = 0.f;
-  feed.open(stages);
-  feed.prepare(operands[0], 0);
-  for (int k = 0; k < stages; k += TURN / STARTS)
-#pragma unroll
-    for (int i = 0; i < TURN; i++) {
-      if (STARTS == 1 && i == 1 && k + 1 == stages) break;
-      const int step = i * S::JOIN % 4, stage = feed.ring.stage;
-      const bool first = step * 32 % S::GROUP == 0;
-      const bool last = (step + S::JOIN) * 32 % S::GROUP == 0;
-      const bool stage_ends = step + S::JOIN == 4;
-      GroupScales<S> scales;
-      feed.start(sums, operands[i % 2], step, first);
-      if (last) scales.load(feed.ring, block, step * 32 / S::GROUP, result.w_scale_type);
-      feed.pass(step);
-      if (!first) wgmma::wait<1>();
-      feed.prepare(operands[1 - i % 2], (step + S::JOIN) % 4);
-      if (stage_ends) lead.count((STARTS == 1 ? k + i : k) == stages - 1);
-      if (!last) continue;
-      float scale[S::MB][2];
-#pragma unroll
-      for (int row = 0; row < S::MB * 2; row++)
-        scale[row / 2][row % 2] = scales.of(row / 2, row % 2, result.w_scale_type);
-      wgmma::wait<0>();
-      if (stage_ends) feed.release(stage);
-#pragma unroll
-      for (int mb = 0; mb < S::MB; mb++) {
-        wgmma::pin(sums[mb]);
-#pragma unroll
-        for (int j = 0; j < S::T / 2; j++)
-          totals[mb][j] = __fmaf_rn(static_cast<float>(sums[mb][j]), scale[mb][j / 2 % 2],
-                                    totals[mb][j]);
-      }
-    }
-}

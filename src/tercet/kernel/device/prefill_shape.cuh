@@ -64,9 +64,20 @@ struct Shape {
   // feeds the tensor cores while the other turns sums into y. It pays where tiles follow each other
   // and take long; elsewhere it would only delay the end.
   static constexpr int AHEAD = T >= 128 ? STAGES / 2 : 1;
+  // In groups of scales of int8 x it counts runs of so many stages.
+  static constexpr int RUN = GROUP && X == INT8 ? 4 : 1;
   // Steps of 32 columns that are started together: two where tokens are few, for they are short; a
   // group of scales where there is one, or as much of it as there are registers for.
   static constexpr int JOIN = GROUP ? (X_SIZE == 1 ? GROUP / 32 : 2) : T >= 128 ? 1 : 2;
+  // Whether a stage's place goes through a shuffle to a register that all lanes share. With 128 tokens and
+  // more the next product would wait for it, but where a lane has two products to run meanwhile.
+  static constexpr bool SHARES_PLACE =
+      GROUP ? X == INT8 : T < 128 || (X == INT8 && MB == 2 && T == 128 && CLUSTER == 1);
+  // Of 32 columns `part` of a step, from the stage's descriptor on: 128 bytes of a token are 4 steps, or 2.
+  static __host__ __device__ constexpr int x_place(int step, int part) {
+    constexpr int STEPS = 4 / X_SIZE;
+    return step / STEPS * (T * 8) + step % STEPS * 2 * X_SIZE + part * 2;
+  }
 };
 
 template <class S>

@@ -13,7 +13,14 @@ import triton.language as tl
 from torch import Tensor
 
 from tercet.kernel.device.random_uniform import uniform
-from tercet.kernel.device.row_quantizer import absolute_bits, ratio_to
+from tercet.kernel.device.row_quantizer import absolute_bits
+from tercet.kernel.device.weight_levels import (
+    bounded_ratio,
+    largest_scale,
+    level_of,
+    mean_scale,
+    rounded,
+)
 from tercet.kernel.interpreter import interpreting
 from tercet.kernel.launch import as_rows
 from tercet.kernel.tuned import configuration
@@ -21,15 +28,6 @@ from tercet.ops.fake_quantize.rule import Rule, rule_of
 
 _HELD = 16384
 _DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
-# adding 1.5 * 2^23 rounds to an integer, ties to even, and leaves it in the low bits of the pattern
-_TO_INTEGER = tl.constexpr(12582912.0)
-_TO_INTEGER_BITS = tl.constexpr(0x4B400000)
-
-
-@triton.jit
-def _rounded(scale, SCALE: tl.constexpr):
-    """float32 scales as the scheme's dtype holds them."""
-    return scale.to(tl.float32).to(SCALE).to(tl.float32)
 
 
 @triton.jit
@@ -42,42 +40,18 @@ def _places(segments, groups, K, WIDTH, ROWS: tl.constexpr):
 
 
 @triton.jit
-def _ratio(w, scale):
-    """w [ROWS, BLOCK] / scale [ROWS], rounded once up to 256 times the scale; there it saturates.
-
-    NaN becomes some number; an infinite quotient would become NaN in the corrections.
-    """
-    most = (256.0 * tl.abs(scale))[:, None]
-    return ratio_to(tl.minimum(tl.maximum(w, -most), most), scale)
-
-
-@triton.jit
-def _level(
-    ratio, uniform_number,
-    LOWEST: tl.constexpr, HIGHEST: tl.constexpr, SHIFT: tl.constexpr, RANDOM: tl.constexpr,
-):  # fmt: skip
-    """Levels as int32 and as float32."""
-    bounded = tl.minimum(tl.maximum(ratio - SHIFT, LOWEST), HIGHEST)
-    if RANDOM:
-        low = tl.floor(bounded)
-        bounded = low + tl.where(uniform_number < bounded - low, 1.0, 0.0)
-    shifted = bounded + _TO_INTEGER
-    return shifted.to(tl.int32, bitcast=True) - _TO_INTEGER_BITS, shifted - _TO_INTEGER
-
-
-@triton.jit
 def _write(
     w, scale, row, columns, inside, seed_ptr, fake_ptr, codes_ptr, K,
     LOWEST: tl.constexpr, HIGHEST: tl.constexpr, SHIFT: tl.constexpr, RANDOM: tl.constexpr,
     FAKE: tl.constexpr,
 ):  # fmt: skip
     """Codes and values of w [ROWS, BLOCK] in columns [ROWS, BLOCK] of each row [ROWS]."""
-    ratio = _ratio(w, scale)
+    ratio = bounded_ratio(w, scale)
     number = ratio
     if RANDOM:
         first = tl.min(columns, 1)
         number = uniform(tl.load(seed_ptr), row, first, tl.cdiv(K, 4), w.shape[1])
-    units, level = _level(ratio, number, LOWEST, HIGHEST, SHIFT, RANDOM)
+    units, level = level_of(ratio, number, LOWEST, HIGHEST, SHIFT, RANDOM)
     broken = w != w
     units = tl.where(broken, 0, units)
     if SHIFT != 0.0:
@@ -106,28 +80,14 @@ def _held(
     w = tl.load(w_ptr + row[:, None] * w_stride + columns, inside, 0.0).to(tl.float32)
     if MEAN:
         total = tl.sum(tl.abs(w).to(tl.float64), 1)
-        scale = _rounded(_mean(total, count, DIVISOR), SCALE)
+        scale = rounded(mean_scale(total, count, DIVISOR), SCALE)
     else:
-        scale = _rounded(_largest(tl.max(absolute_bits(w), 1), DIVISOR), SCALE)
+        scale = rounded(largest_scale(tl.max(absolute_bits(w), 1), DIVISOR), SCALE)
     tl.store(scale_ptr + segment, scale, there)
     _write(
         w, scale, row, columns, inside, seed_ptr, fake_ptr, codes_ptr, K,
         LOWEST, HIGHEST, 0.0, RANDOM, FAKE,
     )  # fmt: skip
-
-
-@triton.jit
-def _mean(total, count, DIVISOR: tl.constexpr):
-    """2 total / (count divisor), float64."""
-    whole: tl.constexpr = int(DIVISOR)
-    return 2 * total / (count.to(tl.int64) * whole).to(tl.float64)
-
-
-@triton.jit
-def _largest(bits, DIVISOR: tl.constexpr):
-    """absmax / divisor from the largest bit pattern, rounded once."""
-    absmax = bits.to(tl.float32, bitcast=True)
-    return tl.div_rn(absmax, tl.full(absmax.shape, DIVISOR, tl.float32))
 
 
 @triton.jit
@@ -172,10 +132,10 @@ def _joined(
         part = tl.load(part_ptr + at, at < parts, 0)
         sums = sums + part if MEAN else tl.maximum(sums, part)
     if MEAN:
-        scale = _mean(tl.sum(sums, 1), tl.zeros((1,), tl.int64) + count, DIVISOR)
+        scale = mean_scale(tl.sum(sums, 1), tl.zeros((1,), tl.int64) + count, DIVISOR)
     else:
-        scale = _largest(tl.max(sums, 1), DIVISOR)
-    tl.store(scale_ptr + tl.arange(0, 1), _rounded(scale, SCALE))
+        scale = largest_scale(tl.max(sums, 1), DIVISOR)
+    tl.store(scale_ptr + tl.arange(0, 1), rounded(scale, SCALE))
 
 
 @triton.jit
@@ -184,7 +144,7 @@ def _step_of(
 ):
     """Scales [ROWS] from steps (or from scales, where the divisor is 1); 1 where there is none."""
     step = tl.load(step_ptr + (segment * 0 if ONE else segment), there, DIVISOR)
-    return _rounded(tl.div_rn(step, tl.full(step.shape, DIVISOR, tl.float32)), SCALE)
+    return rounded(tl.div_rn(step, tl.full(step.shape, DIVISOR, tl.float32)), SCALE)
 
 
 @triton.jit
@@ -203,7 +163,9 @@ def _walked(
     segment, row, first, count, there = _places(segments, groups, K, WIDTH, ROWS)
     if FIND:
         part = _statistic(w_ptr, row, first, count, there, w_stride, WIDTH, MEAN, ROWS, BLOCK)
-        scale = _rounded(_mean(part, count, DIVISOR) if MEAN else _largest(part, DIVISOR), SCALE)
+        scale = rounded(
+            mean_scale(part, count, DIVISOR) if MEAN else largest_scale(part, DIVISOR), SCALE
+        )
     else:
         scale = _step_of(step_ptr, segment, there, DIVISOR, SCALE, ONE)
     if STORED:
@@ -242,7 +204,7 @@ def _gradient(
         grad = tl.load(grad_ptr + at, inside, 0.0).to(tl.float32)
         codes = tl.load(codes_ptr + row[:, None] * codes_stride + columns, inside, 0)
         value = codes.to(tl.float32) * HALF
-        ratio = _ratio(w, scale)
+        ratio = bounded_ratio(w, scale)
         through = (ratio >= CLIP_LOW) & (ratio <= CLIP_HIGH) & (w == w)
         sums += tl.where(usable, grad * (value - tl.where(through, ratio, 0.0)), 0.0)
         passed = tl.where(through & usable, grad, 0.0)

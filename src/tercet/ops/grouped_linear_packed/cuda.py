@@ -27,8 +27,9 @@ from tercet.ops.grouped_linear_packed.task import Cut, Task
 SOURCES = ("experts_int8.cu", "experts_wide_int8.cu")
 # rows of an expert, on average: above them tiles of 48 (and up to wide.FEW experts_few.cuh)
 _MANY = 26
-# of experts_few: bytes of x, and others; blocks of a multiprocessor; row-blocks of W of a block
-_FEW_X, _OUT, _RESIDENT, _PARTS = 64 * 1024, 4096, 5, (4, 8, 16, 24)
+# of experts_few: bytes of x, and others; blocks of a multiprocessor; least and most row-blocks of W
+# of a block
+_FEW_X, _OUT, _RESIDENT, _PARTS = 64 * 1024, 4096, 5, (4, 24)
 _SHARED = 227 * 1024
 
 
@@ -130,6 +131,21 @@ def cut_for(sizes: Mapping[str, int], x_bytes: int, bits: int, processors: int) 
     if each <= wide.FEW and row <= 3 * _FEW_X:
         rows = max(1, min(8, _FEW_X // row))
         fit = processors * max(1, min(_RESIDENT, _SHARED // (rows * row + _OUT)))
-        used = sizes["E"] * -math.expm1(-each)  # experts that have rows, if all are as likely
-        part = next((p for p in _PARTS if used * blocks <= p * fit), _PARTS[-1])
+        part = part_blocks(sizes["E"], each, blocks, fit)
     return Cut(bits=bits, rows=rows, most_tiles=triton.token_tiles(sizes, rows), part_blocks=part)
+
+
+def part_blocks(experts: int, each: float, blocks: int, fit: int) -> int:
+    """Row-blocks of W of a block, so that as many blocks as possible run, and all of them at once.
+
+    Args:
+        experts: of the layer.
+        each: rows of an expert on average, if all are as likely.
+        blocks: row-blocks of an expert.
+        fit: blocks that run at once.
+    """
+    none = math.exp(-each)  # of an expert to have no rows
+    spread = math.sqrt(max(0.0, experts * none * (1.0 - none * (1.0 + each))))
+    parts = max(1, int(fit / (experts * (1.0 - none) + 2.0 * spread)))
+    least, most = _PARTS
+    return min(max(-(-blocks // parts), least), most)

@@ -12,7 +12,7 @@ _EARLY_US = 0.6  # won where two such kernels have room at once
 _BYTES_A_US = 4.1e6
 _CUT_US = 10.0  # counters set to zero, sums written, others' waited for
 _PART_US = 4.6e-5  # a sum of another's part
-_SCALING_US = 0.4e-3  # a sum and group of scales
+_SCALING_US = 1.7e-3  # a sum and group of scales
 # More of a stage where 16-bit x meets 8-bit codes, by rows and tokens: two lanes read each word of
 # those, and convert it. Cutting tiles did not pay there.
 _WIDENING_US = {
@@ -81,7 +81,7 @@ TILES = (
 def _shapes(x: str, group: int) -> tuple[int, ...]:
     """The tiles that exist, by their index."""
     if group:
-        return (4, 6)
+        return (4, 6, 8, 9, 12, 13) if x == "int8" else (4, 6)
     return (*range(16), 17, 18) if x == "int8" else (0, 1, *range(4, 14), 16, 17, 18)
 
 

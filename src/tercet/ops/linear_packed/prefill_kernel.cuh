@@ -14,7 +14,8 @@
 //
 // every operation rounded to float32 in that order, then once to the type of y; UNIT is what the
 // multiplied number of code 1 divides by. Where scales are of groups of 64 or 128 columns,
-// total = fma(float(sum of group), scale * UNIT, total) over the groups in order,
+// total = fma(float(sum of group), scale * UNIT, total) over the groups in order, or over those of each
+// block that splits a tile's columns, whose totals are then added;
 // y = fma(total, x_scale[m], bias[n]) + residual, and no tile is cut.
 #pragma once
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
@@ -22,13 +23,15 @@
 #endif
 
 #include "mbarrier.cuh"
-#include "prefill_multiply.cuh"
+#include "prefill_groups.cuh"
 #include "prefill_parts.cuh"
 #include "prefill_plan.cuh"
 #include "prefill_result.cuh"
 #include "prefill_shape.cuh"
 #include "prefill_split.cuh"
 #include "tma.cuh"
+
+#include <type_traits>
 
 // until the kernel before this one has ended and what it wrote is there
 __device__ inline void wait_for_kernel_ahead() {
@@ -97,7 +100,7 @@ __device__ void consume(const Ring& ring, Walk walk, const Plan& plan, const Res
                         int rank, int warp, uint8_t* turn, int* ticket) {
   const int group = warp / 4, block = warp * S::MB;
   Feed<S> feed(ring, block);
-  Lead lead = {S::TEAMS != 2 ? 0 : plan.whole > clusters ? S::AHEAD : 1};
+  Lead lead = {S::TEAMS != 2 ? 0 : plan.whole > clusters ? max(1, S::AHEAD / S::RUN) : 1};
   while (walk.next(plan, clusters)) {
     walk.split<S::SPLIT>(rank);
     if (group > 0) lead.follow();
@@ -107,22 +110,28 @@ __device__ void consume(const Ring& ring, Walk walk, const Plan& plan, const Res
     Factors<typename S::Own> factors;
     factors.load(result, token0, row0);
     const int stages = walk.last - walk.first;
-    if constexpr (S::GROUP > 0) {
-      float totals[S::MB][S::T / 2];
-      multiply_groups<S>(totals, feed, lead, result, block, stages);
-      write<S>(totals, factors, result, y_map, token0, row0, turn);
-    } else {
-      Sums<S> sums;
-      multiply<S>(sums, feed, lead, stages);
+    const auto finish = [&](const auto& sums) {
       if constexpr (S::SPLIT > 1) {
-        Sums<typename S::Own> own;
+        std::remove_const_t<std::remove_reference_t<decltype(sums[0][0])>> own[S::MB][S::Own::T / 2];
         meet_sums<S>(own, sums, ring.meeting, ring.arrived, rank);
         write<typename S::Own>(own, factors, result, y_map, token0, row0, turn);
       } else {
-        const bool cut = walk.first > 0 || walk.last < plan.depth;
-        if (!cut || take_over<S>(sums, plan, parts, walk.tile, cluster, rank, group, ticket))
-          write<S>(sums, factors, result, y_map, token0, row0, turn);
+        write<S>(sums, factors, result, y_map, token0, row0, turn);
       }
+    };
+    if constexpr (S::GROUP > 0) {
+      float totals[S::MB][S::T / 2];
+      if constexpr (S::X == INT8)
+        multiply_groups<S>(totals[0], feed, lead, result, block, stages);
+      else
+        multiply_wide_groups<S>(totals[0], feed, lead, result, block, stages);
+      finish(totals);
+    } else {
+      Sums<S> sums;
+      multiply<S>(sums, feed, lead, stages);
+      const bool cut = S::SPLIT == 1 && (walk.first > 0 || walk.last < plan.depth);
+      if (!cut || take_over<S>(sums, plan, parts, walk.tile, cluster, rank, group, ticket))
+        finish(sums);
     }
   }
   // a block that ends takes its shared memory along

@@ -75,8 +75,7 @@ int launch(const Call& call, Plan plan, const Result& result, const Parts& parts
 }
 
 // MB, T, CLUSTER, SPLIT, TEAMS; cuda_wgmma_plan.py knows them by their index. Where scales are of
-// groups, every register that sums take is taken twice, and the order of sums matters: only some
-// exist.
+// groups, every register that sums take is taken twice: only those of 64 rows a group of warps exist.
 template <int X, int CODE, int GROUP>
 int launch_shape(int shape, const Call& call, const Plan& plan, const Result& result,
                  const Parts& parts, void* stream) {
@@ -84,17 +83,19 @@ int launch_shape(int shape, const Call& call, const Plan& plan, const Result& re
   return launch<Shape<X, CODE, GROUP, __VA_ARGS__>>(call, plan, result, parts, stream)
   if (shape == 4) SHAPE(1, 128, 1);
   if (shape == 6) SHAPE(1, 64, 2);
+  if constexpr (GROUP == 0 || X == INT8) switch (shape) {
+      case 8: SHAPE(1, 64, 1, 2);
+      case 9: SHAPE(1, 64, 1, 4);
+      case 12: SHAPE(1, 128, 1, 2);
+      case 13: SHAPE(1, 128, 1, 4);
+    }
   if constexpr (GROUP == 0) switch (shape) {
       case 0: SHAPE(2, 128, 1);
       case 1: SHAPE(2, 128, 2);
       case 5: SHAPE(2, 64, 1);
       case 7: SHAPE(2, 32, 1);
-      case 8: SHAPE(1, 64, 1, 2);
-      case 9: SHAPE(1, 64, 1, 4);
       case 10: SHAPE(2, 64, 1, 2);
       case 11: SHAPE(2, 64, 1, 4);
-      case 12: SHAPE(1, 128, 1, 2);
-      case 13: SHAPE(1, 128, 1, 4);
       case 17: SHAPE(1, 32, 1, 2);
       case 18: SHAPE(2, 32, 1, 2);
     }

@@ -1,6 +1,7 @@
 // A tile whose columns are split among the blocks of a cluster: sums meet in shared memory.
 //
-// Each block sends every other one the sums of the tokens that this one finishes, T / SPLIT. They are added in an order that depends on nothing but the plan.
+// Each block sends every other one the sums of the tokens that this one finishes, T / SPLIT. They are
+// added in an order that depends on nothing but the plan.
 #pragma once
 #include "mbarrier.cuh"
 #include "prefill_shape.cuh"
@@ -16,9 +17,9 @@ __device__ inline void send(uint32_t shared, int block, int a, int b, int c, int
 
 // own: the whole sums of this block's tokens. `memory` has MEETING_BYTES of the block; `arrived`
 // counts the warps of the other blocks, once.
-template <class S>
-__device__ void meet_sums(Sums<typename S::Own>& own, const Sums<S>& sums, uint32_t memory,
-                          uint32_t arrived, int rank) {
+template <class S, typename Sum>
+__device__ void meet_sums(Sum (&own)[S::MB][S::Own::T / 2], const Sum (&sums)[S::MB][S::T / 2],
+                          uint32_t memory, uint32_t arrived, int rank) {
   constexpr int OWN = S::T / S::SPLIT / 2, VECTORS = S::MB * OWN / 4;
   const int thread = threadIdx.x - GROUP_THREADS;  // of all groups of consumers
   const auto place = [&](int slot, int v) {
@@ -35,7 +36,7 @@ __device__ void meet_sums(Sums<typename S::Own>& own, const Sums<S>& sums, uint3
     const int slot = rank < to ? rank : rank - 1;
 #pragma unroll
     for (int v = 0; v < VECTORS; v++) {
-      const typename S::Sum(&part)[S::T / 2] = sums[v / (OWN / 4)];
+      const Sum(&part)[S::T / 2] = sums[v / (OWN / 4)];
       const int at = to * OWN + v % (OWN / 4) * 4;
       send(place(slot, v), to, bits_of(part[at]), bits_of(part[at + 1]), bits_of(part[at + 2]),
            bits_of(part[at + 3]));
@@ -51,7 +52,7 @@ __device__ void meet_sums(Sums<typename S::Own>& own, const Sums<S>& sums, uint3
 #pragma unroll
     for (int v = 0; v < VECTORS; v++) {
       const uint4 more = load_shared(place(slot, v));
-      typename S::Sum* part = own[v / (OWN / 4)] + v % (OWN / 4) * 4;
+      Sum* part = own[v / (OWN / 4)] + v % (OWN / 4) * 4;
       add_bits(part[0], more.x);
       add_bits(part[1], more.y);
       add_bits(part[2], more.z);

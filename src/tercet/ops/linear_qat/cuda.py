@@ -5,6 +5,7 @@ What the copy engine or 16-byte accesses do not take is computed by triton.py.
 
 import ctypes
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,18 @@ from tercet.kernel.device.codes_matrix import transpose
 from tercet.kernel.device.codes_product import can_be_copied
 from tercet.kernel.launch import multiprocessors
 from tercet.kernel.native import NUMBERS, number, pointer
-from tercet.kernel.tuned import Direction, configuration
+from tercet.kernel.tuned import Configuration, Direction, configuration
 from tercet.ops.linear_qat import triton
+from tercet.ops.linear_qat.torch_path import float_product
 from tercet.ops.linear_qat.triton import Coded
 
 SOURCES = ("product.cu", "gradient_codes.cu")
-# CLUSTER: 0 blocks alone, 1 two above each other, 2 two by two, 3 two beside each other
+# CLUSTER: 0 blocks alone, 1 two above each other, 2 two by two, 3 two beside each other, 4 two and
+# 5 four that share a tile
 CONFIGURATION = {"CLUSTER": 1, "BAND": 8}
+_TILE, _STAGE = (128, 256), 128
+# of a sum, to each block that shares it: less, and adding up takes longer than it saves
+_LEAST_STAGES = 8
 
 _FOLDER = Path(__file__).parent
 _HOPPER = (9, 0)
@@ -79,9 +85,88 @@ def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     return triton.forward_by(product, *arguments)
 
 
-def gradient(*arguments: Any) -> tuple[Tensor, Tensor]:
+def gradient(
+    grad: Tensor,
+    codes: Tensor,
+    scale: Tensor,
+    codes_t: Tensor | None,
+    x_codes: Tensor,
+    x_scale: Tensor,
+    seen: Tensor | None,
+    seed: Tensor | None,
+    weight_gradient: str,
+    x_dtype: torch.dtype | None,
+    weight_dtype: torch.dtype | None,
+) -> tuple[Tensor, Tensor]:
     """As op's linear_qat_gradient."""
-    return triton.gradient_by(product, coded, turned, *arguments)
+    by_column = weight_dtype is not None and weight_gradient == "int8"
+    if x_dtype is None or codes_t is not None or not _common(grad, codes, scale, x_scale, seen):
+        return triton.gradient_by(
+            product, coded, turned, grad, codes, scale, codes_t, x_codes, x_scale, seen, seed,
+            weight_gradient, x_dtype, weight_dtype,
+        )  # fmt: skip
+    (m, n), k, to = grad.shape, codes.shape[1], stream()
+    most_blocks = _BLOCKS * multiprocessors(grad.device)
+    # in one allocation, each at a multiple of 256 bytes: the host's time for ten is a product's
+    sizes = [m * n, 4 * m, n * k]
+    if by_column:
+        sizes += [n * m, 4 * n, 4 * most_blocks * n]
+    places = list(accumulate((-(-size // 256) * 256 for size in sizes), initial=0))
+    room = codes.new_empty(places[-1])
+    row, size, turned_codes, column, column_size, tops = (
+        room.data_ptr() + place for place in [*places[:-1], 0, 0, 0][:6]
+    )
+    _raise(
+        codings().tercet_gradient_codes(
+            grad.data_ptr(), grad.stride(0) * grad.element_size(), NUMBERS[grad.dtype], m, n,
+            scale.data_ptr(), scale.numel() == 1, x_scale.data_ptr() if by_column else None, row,
+            size, tops if by_column else None, most_blocks,
+            pointer(seed), column if by_column else None, column_size if by_column else None, to,
+        )
+    )  # fmt: skip
+    _raise(codings().tercet_turned_codes(codes.data_ptr(), k, turned_codes, n, k, to))
+    grad_x = grad.new_empty((m, k), dtype=x_dtype)
+    _multiply(row, turned_codes, size, grad_x, n, to)
+    if weight_dtype is None:
+        return grad_x, grad.new_empty(0)
+    assert seen is not None
+    if not by_column:
+        return grad_x, float_product(grad, seen, weight_dtype)
+    grad_weight = grad.new_empty((n, k), dtype=weight_dtype)
+    _multiply(column, seen.data_ptr(), column_size, grad_weight, m, to)
+    return grad_x, grad_weight
+
+
+def _common(
+    grad: Tensor, codes: Tensor, scale: Tensor, x_scale: Tensor, seen: Tensor | None
+) -> bool:
+    """Whether all kernels of a gradient take their operands as they are."""
+    (m, n), k = grad.shape, codes.shape[1]
+    return (
+        m * n * k > 0
+        and not (m % 16 or n % 16 or k % 16)
+        and n <= _WIDEST
+        and grad.stride(1) == 1
+        and grad.stride(0) * grad.element_size() % 16 == 0
+        and grad.data_ptr() % 16 == 0
+        and codes.data_ptr() % 16 == 0
+        and codes.is_contiguous()
+        and scale.is_contiguous()
+        and x_scale.is_contiguous()
+        and (seen is None or (seen.is_contiguous() and seen.data_ptr() % 16 == 0))
+    )
+
+
+def _multiply(a: int, b: int, row: int, out: Tensor, k: int, to: int) -> None:
+    """out [M, N] = (a [M, K] b [N, K]^T) * row [M], of contiguous codes at addresses."""
+    m, n = out.shape
+    chosen = _plan(m, n, k, out.device, "backward")
+    _raise(
+        products().tercet_codes_product(
+            a, k, b, k, row, None, False, None, 0, out.data_ptr(), NUMBERS[out.dtype], m, n, k,
+            chosen["CLUSTER"], chosen["BAND"], to,
+        )
+    )  # fmt: skip
 
 
 def product(
@@ -97,10 +182,9 @@ def product(
     if not (can_be_copied(a) and can_be_copied(b)):
         return triton.product(a, b, row, column, bias, dtype, direction)
     (m, k), n = a.shape, b.shape[0]
-    out = torch.empty((m, n), dtype=dtype, device=a.device)
-    sizes = {"M": m, "N": n, "K": k}
-    chosen = configuration("linear_qat", "cuda", sizes, CONFIGURATION, direction)
-    row = row.reshape(-1).contiguous()
+    out = a.new_empty((m, n), dtype=dtype)
+    chosen = _plan(m, n, k, a.device, direction)
+    row = row.contiguous()
     column = None if column is None else column.contiguous()
     bias = None if bias is None else bias.contiguous()
     _raise(
@@ -112,6 +196,26 @@ def product(
         )
     )  # fmt: skip
     return out
+
+
+def _plan(m: int, n: int, k: int, device: torch.device, direction: Direction) -> Configuration:
+    default = _default(m, n, k, multiprocessors(device))
+    return configuration("linear_qat", "cuda", {"M": m, "N": n, "K": k}, default, direction)
+
+
+@cache
+def _default(m: int, n: int, k: int, processors: int) -> Configuration:
+    return {**CONFIGURATION, "CLUSTER": _cluster(m, n, k, processors)}
+
+
+def _cluster(m: int, n: int, k: int, processors: int) -> int:
+    """Blocks share tiles where there are so few that most processors would be idle."""
+    tiles = -(-m // _TILE[0]) * -(-n // _TILE[1])
+    # clusters of four do not reach all processors
+    for shape, parts, reached in ((5, 4, 0.75), (4, 2, 1.0)):
+        if tiles * parts <= processors * reached and k >= parts * _LEAST_STAGES * _STAGE:
+            return shape
+    return CONFIGURATION["CLUSTER"]
 
 
 def coded(

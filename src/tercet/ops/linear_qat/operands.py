@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from tercet.kernel.register import define
+from tercet.kernel.select import choose_gradient
 from tercet.ops.linear_qat.arguments import check_codes
 
 
@@ -24,8 +25,11 @@ def _run_transposed(codes: Tensor) -> Tensor:
     if codes.device.type != "cuda":
         return codes.t().contiguous()
     from tercet.kernel.device.codes_matrix import transpose
+    from tercet.ops.linear_qat import cuda, op
 
-    return transpose(codes)
+    # what turns the weight's codes in the gradient
+    mine = choose_gradient(op.OP, "cuda", torch.float32) is cuda.gradient
+    return cuda.turned(codes) if mine else transpose(codes)
 
 
 def _fake_transposed(codes: Tensor) -> Tensor:

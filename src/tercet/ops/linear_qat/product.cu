@@ -7,8 +7,9 @@ struct Operands {
   int k, band;
 };
 
-template <int CM, int CN>
+template <int CM, int CN, int PARTS>
 int launch(const Operands& operands, const Result& result, void* to) {
+  constexpr int BLOCKS = CM * CN * PARTS;
   const cuuint64_t m = result.m, n = result.n, k = operands.k;
   CUtensorMap a_map, b_map, out_map = {};
   int error = tma::encode<2>(&a_map, CU_TENSOR_MAP_DATA_TYPE_UINT8, operands.a, {k, m},
@@ -28,7 +29,7 @@ int launch(const Operands& operands, const Result& result, void* to) {
                            CU_TENSOR_MAP_SWIZZLE_128B);
     if (error) return error;
   }
-  const auto kernel = product<CM, CN>;
+  const auto kernel = product<CM, CN, PARTS>;
   error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
   if (error) return error;
   Tiles tiles;
@@ -36,14 +37,15 @@ int launch(const Operands& operands, const Result& result, void* to) {
   tiles.across = (result.n + TILE_N * CN - 1) / (TILE_N * CN);
   tiles.depth = (operands.k + DEPTH - 1) / DEPTH;
   tiles.band = operands.band;
+  if (tiles.depth < PARTS) return cudaErrorInvalidValue;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(CM * CN);
+  config.gridDim = dim3(BLOCKS);
   config.blockDim = dim3(THREADS);
   config.dynamicSmemBytes = SHARED_BYTES;
   config.stream = static_cast<cudaStream_t>(to);
   cudaLaunchAttribute attributes[2];
   attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = CM * CN;
+  attributes[0].val.clusterDim.x = BLOCKS;
   attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
   attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
@@ -57,13 +59,14 @@ int launch(const Operands& operands, const Result& result, void* to) {
   }();
   if (fit <= 0) return fit ? -fit : cudaErrorInvalidConfiguration;
   const int count = tiles.above * tiles.across;
-  config.gridDim = dim3(CM * CN * (count < fit ? count : fit));
+  config.gridDim = dim3(BLOCKS * (PARTS > 1 || count < fit ? count : fit));
   return cudaLaunchKernelEx(&config, kernel, a_map, b_map, out_map, tiles, result);
 }
 
 // Types: 0 float32, 1 float16, 2 bfloat16. column (one number where one_column) and bias may be
 // null. Nothing is empty. `cluster`: 0 alone, 1 two above each other, 2 two by two, 3 two beside
-// each other. Returns a cudaError_t.
+// each other, 4 two and 5 four that share a tile, whose sum is then as many stages or more. Returns a
+// cudaError_t.
 extern "C" int tercet_codes_product(const void* a, int64_t a_pitch, const void* b, int64_t b_pitch,
                                     const float* row, const float* column, int one_column,
                                     const void* bias, int bias_type, void* out, int type, int m,
@@ -72,10 +75,12 @@ extern "C" int tercet_codes_product(const void* a, int64_t a_pitch, const void* 
   const bool mapped = n * (type == FLOAT32 ? 4 : 2) % 16 == 0;
   const Result result = {row, column, bias, out, bias_type, type, one_column != 0, mapped, m, n};
   switch (cluster) {
-    case 0: return launch<1, 1>(operands, result, stream);
-    case 1: return launch<2, 1>(operands, result, stream);
-    case 2: return launch<2, 2>(operands, result, stream);
-    case 3: return launch<1, 2>(operands, result, stream);
+    case 0: return launch<1, 1, 1>(operands, result, stream);
+    case 1: return launch<2, 1, 1>(operands, result, stream);
+    case 2: return launch<2, 2, 1>(operands, result, stream);
+    case 3: return launch<1, 2, 1>(operands, result, stream);
+    case 4: return launch<1, 1, 2>(operands, result, stream);
+    case 5: return launch<1, 1, 4>(operands, result, stream);
   }
   return cudaErrorInvalidValue;
 }

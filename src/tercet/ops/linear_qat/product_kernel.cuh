@@ -10,6 +10,9 @@
 // consumers keeps AHEAD stages before the second, so that one feeds the tensor cores while the
 // other writes.
 //
+// Few tiles with a long sum leave processors idle: then PARTS blocks of a cluster sum a part of one
+// tile each, and each adds up and writes 256 / PARTS columns of it (product_parts.cuh).
+//
 //   out = fma(float(sum) * column[n], row[m], bias[n]), each rounded to float32, then once to out
 #pragma once
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
@@ -17,6 +20,7 @@
 #endif
 
 #include "mbarrier.cuh"
+#include "product_parts.cuh"
 #include "product_result.cuh"
 #include "tma.cuh"
 #include "wgmma_shared.cuh"
@@ -59,11 +63,21 @@ struct Ring {
   }
 };
 
-template <int CM, int CN>
+// The stages of a tile that a block sums.
+template <int PARTS>
+struct Depth {
+  int first, last;
+  __device__ Depth(const Tiles& tiles, int rank)
+      : first(PARTS > 1 ? tiles.depth * rank / PARTS : 0),
+        last(PARTS > 1 ? tiles.depth * (rank + 1) / PARTS : tiles.depth) {}
+};
+
+template <int CM, int CN, int PARTS>
 __device__ void produce(Ring ring, const Tiles& tiles, const CUtensorMap* a_map,
                         const CUtensorMap* b_map, int cluster, int clusters, int rank) {
   constexpr int A_ROWS = TILE_M / CN, B_ROWS = TILE_N / CM;
-  const int across = rank % CN, above = rank / CN;
+  const int across = PARTS > 1 ? 0 : rank % CN, above = PARTS > 1 ? 0 : rank / CN;
+  const Depth<PARTS> depth(tiles, rank);
   const uint16_t beside = ((1 << CN) - 1) << above * CN;  // the blocks of this one's rows
   uint16_t over = 0;                                      // and of its columns
   for (int i = 0; i < CM; i++) over |= 1 << (i * CN + across);
@@ -71,7 +85,7 @@ __device__ void produce(Ring ring, const Tiles& tiles, const CUtensorMap* a_map,
     const Place place(tiles, tile);
     const int m = (place.m * CM + above) * TILE_M + across * A_ROWS;
     const int n = (place.n * CN + across) * TILE_N + above * B_ROWS;
-    for (int k = 0; k < tiles.depth; k++) {
+    for (int k = depth.first; k < depth.last; k++) {
       mbarrier::wait(ring.free(), ring.parity ^ 1);
       mbarrier::expect(ring.ready(), STAGE_BYTES);
       const uint32_t a = ring.a() + across * A_ROWS * DEPTH, b = ring.b() + above * B_ROWS * DEPTH;
@@ -88,12 +102,14 @@ __device__ void produce(Ring ring, const Tiles& tiles, const CUtensorMap* a_map,
   }
 }
 
-template <int CM, int CN>
+template <int CM, int CN, int PARTS>
 __device__ void consume(Ring ring, const Tiles& tiles, const Result& result,
                         const CUtensorMap* out_map, int cluster, int clusters, int rank, int warp,
                         uint32_t turn, uint32_t shared) {
   const int lane = threadIdx.x % 32, group = warp / 4;
-  const int across = rank % CN, above = rank / CN;
+  const int across = PARTS > 1 ? 0 : rank % CN, above = PARTS > 1 ? 0 : rank / CN;
+  const Depth<PARTS> depth(tiles, rank);
+  const int stages = depth.last - depth.first;
   // lane i tells the i-th of the blocks that send here: those of these rows, then of these columns
   const int other = lane - CN;
   const int told = lane < CN ? above * CN + lane : (other + (other >= above)) * CN + across;
@@ -105,7 +121,7 @@ __device__ void consume(Ring ring, const Tiles& tiles, const Result& result,
     }
   };
   const int count = tiles.above * tiles.across;
-  int ahead = min(AHEAD, tiles.depth);
+  int ahead = min(AHEAD, stages);
   for (int tile = cluster; tile < count; tile += clusters) {
     if (group == 1 && ahead) {
       asm volatile("bar.sync 1, %0;" ::"n"(2 * GROUP_THREADS) : "memory");
@@ -121,7 +137,7 @@ __device__ void consume(Ring ring, const Tiles& tiles, const Result& result,
 #pragma unroll
     for (int i = 0; i < 128; i++) sums[i] = 0;
     int before = -1;  // the stage whose products may still run
-    for (int k = 0; k < tiles.depth; k++) {
+    for (int k = 0; k < stages; k++) {
       mbarrier::wait(ring.ready(), ring.parity);
       const uint64_t a = wgmma::descriptor(ring.a() + group * (A_BYTES / 2));
       const uint64_t b = wgmma::descriptor(ring.b());
@@ -142,17 +158,24 @@ __device__ void consume(Ring ring, const Tiles& tiles, const Result& result,
     release(before);
     // the last stage came after all warps had freed one of this tile, unless the ring holds a tile
     factors.share(group, tiles.depth > STAGES);
-    write(sums, factors, result, out_map, m, n, turn);
+    if constexpr (PARTS > 1) {
+      add_parts<PARTS>(sums, ring.data, rank);
+      write(sums, factors, result, out_map, m, n, turn, TILE_N / PARTS * rank,
+            TILE_N / PARTS * (rank + 1));
+    } else {
+      write(sums, factors, result, out_map, m, n, turn, 0, TILE_N);
+    }
   }
   // a block that ends takes its shared memory along
   if (lane == 0) tma::wait_for_stores<0>();
 }
 
-template <int CM, int CN>
+template <int CM, int CN, int PARTS>
 __global__ void __launch_bounds__(THREADS, 1)
     product(const __grid_constant__ CUtensorMap a_map, const __grid_constant__ CUtensorMap b_map,
             const __grid_constant__ CUtensorMap out_map, const Tiles tiles, const Result result) {
-  constexpr int BLOCKS = CM * CN;
+  constexpr int BLOCKS = CM * CN * PARTS;
+  static_assert(PARTS == 1 || CM * CN == 1, "blocks that share a tile load alone");
   extern __shared__ __align__(ALIGNED) uint8_t memory[];
   uint8_t* const aligned = memory + (1024 - mbarrier::address_of(memory) % 1024) % 1024;
   uint8_t* const turns = aligned + STAGES * STAGE_BYTES;
@@ -184,13 +207,14 @@ __global__ void __launch_bounds__(THREADS, 1)
   if (warp < 4) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (threadIdx.x == 0)
-      produce<CM, CN>(ring, tiles, &a_map, &b_map, cluster, clusters, rank);
+      produce<CM, CN, PARTS>(ring, tiles, &a_map, &b_map, cluster, clusters, rank);
+    if constexpr (PARTS > 1) meet_twice();
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const int own = warp - 4;
-    consume<CM, CN>(ring, tiles, result, &out_map, cluster, clusters, rank, own,
-                    mbarrier::address_of(turns + own * WARP_BYTES),
-                    factors + own / 4 * FACTOR_BYTES);
+    consume<CM, CN, PARTS>(ring, tiles, result, &out_map, cluster, clusters, rank, own,
+                           mbarrier::address_of(turns + own * WARP_BYTES),
+                           factors + own / 4 * FACTOR_BYTES);
   }
   // others may still send to this block's shared memory
   if constexpr (BLOCKS > 1)

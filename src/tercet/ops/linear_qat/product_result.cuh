@@ -103,10 +103,12 @@ struct Eight {
 // 16-bit numbers: 64 columns a turn
 template <int TYPE>
 __device__ void write_turns(const int (&sums)[128], const Factors& factors,
-                            const Result& result, const CUtensorMap* map, int m, int n, uint32_t turn) {
+                            const Result& result, const CUtensorMap* map, int m, int n,
+                            uint32_t turn, int first, int last) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int from = 0; from < TILE_N; from += 64) {
+    if (from < first || from >= last) continue;
     const uint32_t memory = turn + from / 64 % 2 * TURN_BYTES;
     if (lane == 0) tma::wait_for_stores<1>();
     __syncwarp();
@@ -131,10 +133,12 @@ __device__ void write_turns(const int (&sums)[128], const Factors& factors,
 
 // floats: 32 columns a turn
 __device__ inline void write_floats(const int (&sums)[128], const Factors& factors,
-                                    const Result& result, const CUtensorMap* map, int m, int n, uint32_t turn) {
+                                    const Result& result, const CUtensorMap* map, int m, int n,
+                                    uint32_t turn, int first, int last) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int from = 0; from < TILE_N; from += 32) {
+    if (from < first || from >= last) continue;
     const uint32_t memory = turn + from / 32 % 2 * TURN_BYTES;
     if (lane == 0) tma::wait_for_stores<1>();
     __syncwarp();
@@ -158,10 +162,11 @@ __device__ inline void write_floats(const int (&sums)[128], const Factors& facto
 
 // rows that do not begin at multiples of 16 bytes: number by number
 __device__ inline void write_singly(const int (&sums)[128], const Factors& factors,
-                                    const Result& result, int m, int n) {
+                                    const Result& result, int m, int n, int first, int last) {
   const int lane = threadIdx.x % 32;
 #pragma unroll
   for (int c = 0; c < TILE_N; c += 8) {
+    if (c < first || c >= last) continue;
     const Eight eight(sums, factors, result, n, c);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -178,16 +183,17 @@ __device__ inline void write_singly(const int (&sums)[128], const Factors& facto
   }
 }
 
-// One warp's rows m .. m + 15 of the columns from n on. `turn` is memory of the warp's own, in which
-// pieces of 16 bytes lie as the copy engine's swizzle wants them.
+// One warp's rows m .. m + 15 of columns n + first .. n + last, which are whole turns. `turn` is memory
+// of the warp's own, in which pieces of 16 bytes lie as the copy engine's swizzle wants them.
 __device__ inline void write(const int (&sums)[128], const Factors& factors, const Result& result,
-                             const CUtensorMap* map, int m, int n, uint32_t turn) {
+                             const CUtensorMap* map, int m, int n, uint32_t turn, int first,
+                             int last) {
   if (!result.mapped)
-    write_singly(sums, factors, result, m, n);
+    write_singly(sums, factors, result, m, n, first, last);
   else if (result.type == FLOAT32)
-    write_floats(sums, factors, result, map, m, n, turn);
+    write_floats(sums, factors, result, map, m, n, turn, first, last);
   else if (result.type == FLOAT16)
-    write_turns<FLOAT16>(sums, factors, result, map, m, n, turn);
+    write_turns<FLOAT16>(sums, factors, result, map, m, n, turn, first, last);
   else
-    write_turns<BFLOAT16>(sums, factors, result, map, m, n, turn);
+    write_turns<BFLOAT16>(sums, factors, result, map, m, n, turn, first, last);
 }

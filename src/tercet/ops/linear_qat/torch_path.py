@@ -62,7 +62,7 @@ def gradient(
         back, size, _ = quantize(grad.float() * scale.reshape(-1), "int8")
         grad_x = (exact_product(back, codes) * size[:, None]).to(x_dtype)
     if weight_dtype is not None and weight_gradient == "int8":
-        rounded, size = _column_codes(grad.float() * x_scale[:, None], seed)
+        rounded, size = column_codes(grad.float() * x_scale[:, None], seed)
         grad_weight = (exact_product(rounded, x_codes) * size[:, None]).to(weight_dtype)
     elif weight_dtype is not None:
         assert seen is not None
@@ -88,7 +88,7 @@ def float_product(grad: Tensor, seen: Tensor, dtype: torch.dtype) -> Tensor:
     return total.to(dtype)
 
 
-def _column_codes(grad: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
+def column_codes(grad: Tensor, seed: Tensor | None) -> tuple[Tensor, Tensor]:
     """Codes [N, M] of the columns of [M, N] and their scales [N], rounded at random with a seed."""
     rows = grad.T.contiguous()
     codes, scale, _ = quantize(rows, "int8")

@@ -104,8 +104,7 @@ def forward_by(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As op.linear_qat, with products by `run`, which takes what `product` takes."""
     del weight, codes_t, seed, weight_gradient
-    kept = torch.empty(0, dtype=torch.int8, device=x.device)
-    kept_scale = torch.empty(0, dtype=torch.float32, device=x.device)
+    kept, kept_scale = codes.new_empty(0), scale.new_empty(0)
     if x_codes is None or x_scale is None:
         kept, kept_scale, _ = quantize_rows(as_rows(x), "int8")
         x_codes, x_scale = kept, kept_scale
@@ -132,7 +131,8 @@ def gradient_by(
 ) -> tuple[Tensor, Tensor]:
     """As op's linear_qat_gradient, with products by `run`, codes by `code`, transposed by `turn`.
 
-    They take what `product`, `coded` and `transpose` take.
+    They take what `product`, `coded` and `transpose` take. `seen`: what a product with the gradient
+    reads of x, [M, K] values for "float", [K, M] codes for "int8".
     """
     grad_x = torch.empty(0, dtype=x_dtype or grad.dtype, device=grad.device)
     grad_weight = torch.empty(0, dtype=weight_dtype or grad.dtype, device=grad.device)
@@ -145,8 +145,9 @@ def gradient_by(
         codes_t = turn(codes) if codes_t is None else codes_t
         grad_x = run(of_rows[0], codes_t, of_rows[1], None, None, x_dtype, "backward")
     if of_columns is not None:
+        assert seen is not None
         rounded, size = of_columns
-        grad_weight = run(rounded, turn(x_codes), size, None, None, weight_dtype, "backward")
+        grad_weight = run(rounded, seen, size, None, None, weight_dtype, "backward")
     elif weight_dtype is not None:
         assert seen is not None
         grad_weight = float_product(grads, seen, weight_dtype)
