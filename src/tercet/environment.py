@@ -6,6 +6,7 @@ from pathlib import Path
 from tercet.errors import UnsupportedError
 
 CPU_ISAS = ("portable", "avx2", "avx512")
+FP8_SUMS = ("float32", "short")
 
 
 def cache_dir() -> Path:
@@ -33,4 +34,15 @@ def cpu_isa() -> str | None:
     given = os.environ.get("TERCET_CPU_ISA") or None
     if given is not None and given not in CPU_ISAS:
         raise UnsupportedError(f"TERCET_CPU_ISA={given!r}: allowed are {', '.join(CPU_ISAS)}")
+    return given
+
+
+def fp8_sums() -> str:
+    """TERCET_FP8_SUMS: `short` lets products of fp8 x keep 14 bits of sums of 64 columns: faster.
+
+    Default: `float32`. UnsupportedError on any other word.
+    """
+    given = os.environ.get("TERCET_FP8_SUMS") or FP8_SUMS[0]
+    if given not in FP8_SUMS:
+        raise UnsupportedError(f"TERCET_FP8_SUMS={given!r}: allowed are {', '.join(FP8_SUMS)}")
     return given

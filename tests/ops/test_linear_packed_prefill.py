@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from tercet.ops.linear_packed import cuda_wgmma, cuda_wgmma_float
-from tercet.ops.linear_packed.cuda_wgmma_plan import TILES, Plan, best_plan, plans
+from tercet.ops.linear_packed import cuda_wgmma, cuda_wgmma_float, cuda_wgmma_fp8
+from tercet.ops.linear_packed.cuda_wgmma_plan import FP8, TILES, Plan, best_plan, plans
 from tercet.ops.linear_packed.op import OP
 
 SIZES = ((1, 16, 4), (16, 4096, 4096), (257, 808, 2056), (256, 28672, 8192), (4096, 4096, 14336))
@@ -33,7 +33,7 @@ def dealt(plan: Plan, depth: int) -> Counter[tuple[int, int]]:
     return seen
 
 
-@pytest.mark.parametrize("x", ["int8", "bfloat16"])
+@pytest.mark.parametrize("x", ["int8", "bfloat16", FP8])
 @pytest.mark.parametrize("size", SIZES)
 def test_every_stage_of_every_tile_is_computed_once(size: tuple[int, int, int], x: str) -> None:
     m, n, k = size
@@ -49,7 +49,8 @@ def test_every_stage_of_every_tile_is_computed_once(size: tuple[int, int, int], 
 
 def test_a_tile_with_scales_of_groups_is_never_cut() -> None:
     for m, n, k in SIZES:
-        assert all(plan.whole == plan.tiles for plan in plans(m, n, k, 2, 128, PROCESSORS))
+        for x in ("int8", FP8):
+            assert all(plan.whole == plan.tiles for plan in plans(m, n, k, 2, 128, PROCESSORS, x))
 
 
 def test_many_tokens_take_the_largest_tiles_and_few_tokens_narrow_ones() -> None:
@@ -159,8 +160,36 @@ def test_what_16_bit_activations_are_taken_with(
     assert reason is None if words is None else reason is not None and words in reason
 
 
+@pytest.mark.parametrize(
+    ("scheme", "options", "words"),
+    [
+        ("fp8_e4m3", {}, None),
+        ("ternary", {}, None),
+        ("fp8_e4m3-b128x128", {}, None),
+        ("fp8_e5m2", {}, "takes element ternary or fp8_e4m3"),
+        ("nonary", {}, "takes element ternary or fp8_e4m3"),
+        ("fp8_e4m3", {"activation": "none"}, "takes activation fp8_e4m3"),
+        ("fp8_e4m3", {"out": "float16"}, "takes out bfloat16"),
+        ("fp8_e4m3", {"out": "float32"}, "takes out bfloat16"),
+        ("fp8_e4m3", {"K": 1024}, "takes K from 2048"),
+        ("fp8_e4m3", {"sums": "float32"}, "takes TERCET_FP8_SUMS short, it is float32"),
+        ("fp8_e4m3", {"sums": ""}, "takes TERCET_FP8_SUMS short, it is float32"),
+    ],
+)
+def test_fp8_products_are_for_who_asks_and_bfloat16_results_of_many_columns(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, options: dict[str, Any], words: str | None
+) -> None:
+    """Others keep more bits than sums of 64 columns have; few columns may hold one large number."""
+    known = {"activation": "fp8_e4m3", "layout": "fragments", "out": "bfloat16"} | options
+    monkeypatch.setenv("TERCET_FP8_SUMS", known.pop("sums", "short"))
+    sizes = {"M": 64, "N": 64, "K": known.pop("K", 2048)}
+    requirement = OP.implementation("cuda_wgmma_fp8").requirement
+    reason = requirement.unfit(sizes, OP.traits({"scheme": scheme} | known))
+    assert reason is None if words is None else reason is not None and words in reason
+
+
 def test_between_them_they_name_every_source_once() -> None:
     folder = Path(cuda_wgmma.__file__).parent
-    named = (*cuda_wgmma.SOURCES, *cuda_wgmma_float.SOURCES)
+    named = (*cuda_wgmma.SOURCES, *cuda_wgmma_float.SOURCES, *cuda_wgmma_fp8.SOURCES)
     found = [path.name for path in folder.glob("*.cu") if not path.name.startswith("decode_")]
     assert sorted(found) == sorted(named)

@@ -41,6 +41,7 @@ __device__ void product(typename S::Sum (&sums)[S::T / 2], const uint32_t (&a)[4
   if constexpr (S::X == INT8) wgmma::product_s8<S::T>(sums, a, x, add);
   if constexpr (S::X == FLOAT16) wgmma::product_f16<S::T>(sums, a, x, add);
   if constexpr (S::X == BFLOAT16) wgmma::product_bf16<S::T>(sums, a, x, add);
+  if constexpr (S::X == E4M3) wgmma::product_e4m3<S::T>(sums, a, x, add);
 }
 
 // What a warp takes out of the ring.
@@ -61,10 +62,14 @@ struct Feed {
   }
 
   __device__ void load_unit(int unit) { words.load(ring.stage * S::W_BYTES + unit * 512); }
-  __device__ void open() {
-    if (left-- <= 0) return;
+  // Waits for the run's next stage, if there is one.
+  __device__ bool wait_for_stage() {
+    if (left-- <= 0) return false;
     mbarrier::wait(ring.full + ring.stage * 8, ring.parity);
-    load_unit(0);
+    return true;
+  }
+  __device__ void open() {
+    if (wait_for_stage()) load_unit(0);
   }
   // The run begins; its stages follow each other.
   __device__ void open(int stages) {

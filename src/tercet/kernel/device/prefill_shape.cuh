@@ -8,7 +8,7 @@ constexpr int GROUP_THREADS = 128;
 constexpr int DEPTH = 128;                    // columns a stage
 constexpr int MOST_SHARED = 227 * 1024 - 64;  // dynamic; a few bytes are static
 
-// numbers as C++ and Python name them to each other; x is of any but float32
+// numbers as C++ and Python name them to each other; x is of any but float32, or E4M3
 constexpr int FLOAT32 = 0, FLOAT16 = 1, BFLOAT16 = 2, INT8 = 3;
 
 // What codes are: integers of so many bits, or 8-bit floats: their bits, and which.
@@ -41,7 +41,7 @@ struct Shape {
   using Sum = typename SumOf<X>::Type;
   // what a block writes in the end
   using Own = Shape<X, CODE, GROUP, MB, T / SPLIT, CLUSTER, 1, TEAMS, TABLE>;
-  static constexpr int X_SIZE = X == INT8 ? 1 : 2;  // bytes, and products, 32 columns
+  static constexpr int X_SIZE = X == INT8 || X == E4M3 ? 1 : 2;  // bytes, and products, 32 columns
   // of a code as it is multiplied: at the top of its byte, or 2.0 for 1 in 2 bits
   static constexpr float UNIT = X == INT8 ? 1.f / (1 << (8 - BITS)) : BITS == 2 ? 0.5f : 1.f;
   static constexpr int ROWS = TEAMS * MB * 64, UNITS = BITS / 2, STEPS_A_UNIT = 8 / BITS;

@@ -50,6 +50,8 @@ template <int N>
 __device__ void product_f16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool add);
 template <int N>
 __device__ void product_bf16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool add);
+template <int N>
+__device__ void product_e4m3(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, bool add);
 
 #define EIGHT(kind, i)                                                                       \
   kind(d[i]), kind(d[i + 1]), kind(d[i + 2]), kind(d[i + 3]), kind(d[i + 4]), kind(d[i + 5]), \
@@ -106,6 +108,7 @@ __device__ void product_bf16(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t
 PRODUCTS(product_s8, int, INTEGER, "k32.s32.s8.s8", "")
 PRODUCTS(product_f16, float, FLOAT, "k16.f32.f16.f16", ", 1, 1, 0")
 PRODUCTS(product_bf16, float, FLOAT, "k16.f32.bf16.bf16", ", 1, 1, 0")
+PRODUCTS(product_e4m3, float, FLOAT, "k32.f32.e4m3.e4m3", ", 1, 1")
 
 #undef EIGHT
 #undef D32

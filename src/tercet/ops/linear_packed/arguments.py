@@ -1,4 +1,4 @@
-"""What linear_packed takes: its arguments checked, prepared and described."""
+"""What linear_packed takes: its arguments checked, prepared, described and counted."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,8 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tercet import environment
 from tercet.errors import UnsupportedError
-from tercet.kernel.contract import Workload
+from tercet.kernel import packed_call
+from tercet.kernel.contract import Cost, Workload
 from tercet.kernel.one_device import on_one_device
 from tercet.kernel.packed_call import FLOATS, check_activation, check_given, chosen
 from tercet.kernel.prepared import layout_name, prepare
@@ -64,6 +66,11 @@ def prepared(arguments: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def traits(options: Mapping[str, Any]) -> dict[str, Any]:
+    """As of every packed call, and TERCET_FP8_SUMS, as the environment has it."""
+    return {**packed_call.traits(options), "TERCET_FP8_SUMS": environment.fp8_sums()}
+
+
 def describe(arguments: Mapping[str, Any]) -> Workload:
     """The workload that prepared arguments are; its layout is no part of it."""
     x, rows, columns = arguments["x"], arguments["rows"], arguments["columns"]
@@ -77,4 +84,16 @@ def describe(arguments: Mapping[str, Any]) -> Workload:
             "layout": layout_name(arguments["codes"]),
             "out": str(arguments["out_dtype"])[6:],
         },
+    )
+
+
+def cost(arguments: Mapping[str, Any]) -> Cost:
+    """2 M N K operations; every tensor read once, y written once."""
+    x, rows, columns = arguments["x"], arguments["rows"], arguments["columns"]
+    m = x.shape[:-1].numel()
+    read = [value for value in arguments.values() if isinstance(value, Tensor)]
+    return Cost(
+        flops=2 * m * rows * columns,
+        bytes_read=sum(part.numel() * part.element_size() for part in read),
+        bytes_written=m * rows * arguments["out_dtype"].itemsize,
     )

@@ -43,11 +43,12 @@ _SHAPES = ((1, 1, 4), (1, 33, 100), (1, 80, 256), (3, 17, 68), (14, 70, 260), (2
 
 
 def random_weight(
-    scheme: str, n: int, k: int, seed: int, zero_groups: bool = False
+    scheme: str, n: int, k: int, seed: int, zero_groups: bool = False, positive: bool = False
 ) -> PackedTensor:
     """A random W [N, K] in the scheme; with zero_groups, rows of zeros and zero columns."""
     parsed = parse_scheme(scheme)
     weight = torch.randn(n, k, generator=torch.Generator().manual_seed(seed))
+    weight = weight.abs() if positive else weight
     if parsed.storage.name.startswith("sparse"):
         keep = int(parsed.storage.name[7])
         order = weight.abs().reshape(n, k // 4, 4).argsort(dim=-1, descending=True)
@@ -70,6 +71,8 @@ def _x(shape: tuple[int, ...], dtype: torch.dtype, kind: str, seed: int) -> Tens
         case "mixed":
             x[..., ::7] *= 1e4
             return x
+        case "positive":
+            return x.abs()
         case "strided":
             return torch.stack((x, x + 1), dim=-1)[..., 0]
         case "transposed":
@@ -91,7 +94,7 @@ def _make(
     residual: bool = False,
     out: torch.dtype | None = None,
 ) -> dict[str, Any]:
-    packed = random_weight(scheme, n, shape[-1], seed=seed + n, zero_groups=kind == "zeros")
+    packed = random_weight(scheme, n, shape[-1], seed + n, kind == "zeros", kind == "positive")
     generator = torch.Generator().manual_seed(seed + 3)
     x, x_scale, x_sum = _x(shape, dtype, kind, seed), None, None
     added = torch.randn((*shape[:-1], n), generator=generator)
@@ -216,8 +219,17 @@ def _fp8_prefill_cases() -> list[Case]:
     for scheme, out in (("fp8_e4m3", torch.bfloat16), ("ternary", torch.float32)):
         options = {"activation": "fp8_e4m3", "coded": True, "out": out, "residual": True}
         cases.append(_case(f"{scheme}-prefill-fp8-codes", scheme, (33, 132), 72, **options))
-    name = "fp8_e4m3-prefill-fp8_e4m3"
-    cases.append(_case(name, "fp8_e4m3", (17, 68), 40, dtype=FLOATS[2], activation="fp8_e4m3"))
+    options = {"activation": "fp8_e4m3", "coded": True}
+    for at, scheme in enumerate(("fp8_e4m3", "ternary", "fp8_e4m3-b128x128")):
+        m, n = ((130, 140), (33, 72))[at > 0]
+        cases.append(_case(f"{scheme}-prefill-fp8-wide", scheme, (m, 2068), n, **options))
+    # sums that only grow, and few large numbers among small ones: what sums of few bits lose first
+    for kind in ("positive", "mixed", "zeros"):
+        name = f"fp8_e4m3-prefill-fp8-{kind}"
+        cases.append(_case(name, "fp8_e4m3", (20, 2068), 48, kind=kind, **options))
+    options = {"dtype": torch.bfloat16, "activation": "fp8_e4m3"}
+    for k in (68, 2052):
+        cases.append(_case(f"fp8_e4m3-prefill-fp8_e4m3-{k}", "fp8_e4m3", (17, k), 40, **options))
     return cases
 
 

@@ -25,7 +25,7 @@ SOURCES = (
     ),
     _WIDENING,
 )
-_WIDTH = 16  # columns a thread converts
+_WIDTH = 8  # columns a thread converts
 
 
 def build() -> None:

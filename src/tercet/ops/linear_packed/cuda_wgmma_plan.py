@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
+FP8 = "float8_e4m3fn"
 _DEPTH = 128  # columns a stage
 _BAND_TOKENS = 1024  # tokens of the tiles that are walked together
 # fitted to times on an H200: they name the fastest plan but for a percent or two
@@ -75,11 +76,22 @@ TILES = (
     Tile(rows=256, tokens=128, teams=4, stage_us=0.64, result_us=0.8),
     Tile(rows=128, tokens=32, split=2, stage_us=0.252, result_us=1.6),
     Tile(rows=256, tokens=32, split=2, stage_us=0.28, result_us=3.0),
+    # of fp8 x: sums are begun anew every 64 columns
+    Tile(rows=128, tokens=128, stage_us=0.515, result_us=1.2),
+    Tile(rows=128, tokens=176, stage_us=0.654, result_us=1.4),
+    Tile(rows=128, tokens=64, cluster=2, stage_us=0.42, result_us=1.0),
+    Tile(rows=256, tokens=64, stage_us=0.66, result_us=0.2),
+    Tile(rows=256, tokens=32, stage_us=0.53, result_us=0.0),
+    Tile(rows=128, tokens=64, split=2, stage_us=0.48, result_us=1.6),
+    Tile(rows=128, tokens=128, split=2, stage_us=0.64, result_us=2.3),
+    Tile(rows=128, tokens=32, split=2, stage_us=0.45, result_us=1.5),
 )
 
 
 def _shapes(x: str, group: int) -> tuple[int, ...]:
     """The tiles that exist, by their index."""
+    if x == FP8:
+        return (19, 20, 21) if group else tuple(range(19, 27))
     if group:
         return (4, 6, 8, 9, 12, 13) if x == "int8" else (4, 6)
     return (*range(16), 17, 18) if x == "int8" else (0, 1, *range(4, 14), 16, 17, 18)
@@ -134,8 +146,10 @@ def plans(
             if tiles > clusters or depth < 2 * tile.split:
                 continue
             clusters = tiles
-        more = 0.0 if x == "int8" or bits < 8 else _WIDENING_US[tile.rows, tile.tokens]
-        work = Work(group=group, x_bytes=1 if x == "int8" else 2, more_us=more)
+        narrow = x in ("int8", FP8)
+        more = 0.0 if narrow or bits < 8 else _WIDENING_US[tile.rows, tile.tokens]
+        scaled = group if x != FP8 else 0  # its sums are added up as often as they may be scaled
+        work = Work(group=group, scaled=scaled, x_bytes=1 if narrow else 2, more_us=more)
         for whole, part, us in _dealt(tile, tiles, clusters, depth, work):
             yield Plan(
                 shape=shape,
@@ -156,11 +170,13 @@ class Work:
 
     Attributes:
         group: 0, or columns a scale.
+        scaled: 0, or columns after which sums are scaled, where that is more work than without.
         x_bytes: of an element of x.
         more_us: of a stage, for wide codes.
     """
 
     group: int
+    scaled: int
     x_bytes: int
     more_us: float
 
@@ -182,7 +198,7 @@ def _dealt(
 
 def _tile_us(tile: Tile, stages: int, work: Work) -> float:
     """Of so many stages and the result; scales of groups stop the tensor cores for a while."""
-    scaling = tile.rows * tile.tokens * _SCALING_US / work.group if work.group else 0.0
+    scaling = tile.rows * tile.tokens * _SCALING_US / work.scaled if work.scaled else 0.0
     stage = tile.stage_us * work.x_bytes + work.more_us + scaling
     return stages * stage + tile.result_us
 

@@ -1,11 +1,11 @@
-// y [M, K] float16 = x [M, K] fp8_e4m3, exactly: 16 columns a thread, of several rows. It reads and writes
-// 3 M K bytes. torch's conversion takes four times as long.
+// y [M, K] float16 = x [M, K] fp8_e4m3, exactly: 8 columns a thread, of several rows, so that a warp
+// stores 512 bytes in a row. It reads and writes 3 M K bytes.
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-constexpr int THREADS = 128, ROWS = 4, WIDTH = 16;
+constexpr int THREADS = 128, ROWS = 4, WIDTH = 8;
 
 __device__ static uint4 eight_halves(uint32_t low, uint32_t high) {
   const uint32_t codes[2] = {low, high};
@@ -19,37 +19,36 @@ __device__ static uint4 eight_halves(uint32_t low, uint32_t high) {
   return make_uint4(two[0], two[1], two[2], two[3]);
 }
 
-// pitches in elements; y's is a multiple of 16 and so many columns are written
+// pitches in elements; y's is a multiple of 8 and so many columns are written
 __global__ static void __launch_bounds__(THREADS)
     widen(const uint8_t* x, int64_t x_pitch, uint16_t* y, int64_t y_pitch, int rows, int columns) {
   // the product that follows may be set up meanwhile; x is of the kernel before
   asm volatile("griddepcontrol.launch_dependents;\ngriddepcontrol.wait;" ::: "memory");
   const int column = (blockIdx.x * THREADS + threadIdx.x) * WIDTH;
-  const bool whole = ((reinterpret_cast<uint64_t>(x) | x_pitch) & 15) == 0 && column + WIDTH <= columns;
+  const bool whole = ((reinterpret_cast<uint64_t>(x) | x_pitch) & 7) == 0 && column + WIDTH <= columns;
   if (column >= columns) return;
   for (int first = blockIdx.y * ROWS; first < rows; first += gridDim.y * ROWS) {
-    uint4 codes[ROWS];
+    uint2 codes[ROWS];
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
-      codes[i] = make_uint4(0, 0, 0, 0);
+      codes[i] = make_uint2(0, 0);
       if (first + i >= rows) continue;
       const uint8_t* from = x + (first + i) * x_pitch + column;
       if (whole) {
-        codes[i] = *reinterpret_cast<const uint4*>(from);
+        codes[i] = *reinterpret_cast<const uint2*>(from);
       } else {
-        uint32_t words[4] = {0, 0, 0, 0};
+        uint32_t words[2] = {0, 0};
 #pragma unroll
         for (int j = 0; j < WIDTH; j++)
           if (column + j < columns) words[j / 4] |= from[j] << (j % 4 * 8);
-        codes[i] = make_uint4(words[0], words[1], words[2], words[3]);
+        codes[i] = make_uint2(words[0], words[1]);
       }
     }
 #pragma unroll
     for (int i = 0; i < ROWS; i++) {
       if (first + i >= rows) continue;
-      uint4* to = reinterpret_cast<uint4*>(y + (first + i) * y_pitch + column);
-      to[0] = eight_halves(codes[i].x, codes[i].y);
-      to[1] = eight_halves(codes[i].z, codes[i].w);
+      *reinterpret_cast<uint4*>(y + (first + i) * y_pitch + column) =
+          eight_halves(codes[i].x, codes[i].y);
     }
   }
 }

@@ -1,6 +1,5 @@
 """linear_packed: y = x W^T + bias + residual, W packed and staying packed."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,18 +8,24 @@ from torch import Tensor
 from tercet.kernel.contract import (
     Axis,
     Baseline,
-    Cost,
     Implementation,
     Op,
     Requirement,
     TensorSpec,
 )
-from tercet.kernel.packed_call import FLOATS, INPUTS, TOLERANCES, chosen, traits
+from tercet.kernel.packed_call import FLOATS, INPUTS, TOLERANCES, chosen
 from tercet.kernel.prepared import PreparedWeight, layout_name
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose
 from tercet.ops.linear_packed import torch_path
-from tercet.ops.linear_packed.arguments import FLOAT_ELEMENTS, check, describe, prepared
+from tercet.ops.linear_packed.arguments import (
+    FLOAT_ELEMENTS,
+    check,
+    cost,
+    describe,
+    prepared,
+    traits,
+)
 from tercet.ops.linear_packed.cases import CASES, inputs, shapes
 from tercet.ops.linear_packed.decode_plan import GROUPS, MOST_COLUMNS, MOST_TOKENS
 from tercet.ops.linear_packed.reference import magnitude, reference
@@ -57,7 +62,8 @@ def linear_packed(
         x_sum: [...], int32 or float32, the sum of a row's codes; saves a kernel the summing where
             the weight has zero points.
         activation: "none"; or "int8" or "fp8_e4m3": a float x is first quantized per token as
-            `quantize_activation` does, to the bit. Codes have their own.
+            `quantize_activation` does, to the bit. Codes have their own. TERCET_FP8_SUMS=short
+            makes products of fp8 faster, whose sums keep fewer bits (README).
         out_dtype: of the result; None is x's dtype, bfloat16 for codes.
 
     Returns:
@@ -173,18 +179,6 @@ _input_gradient = define(
 differentiate("linear_packed", save=_save_for_backward, backward=_backward)
 
 
-def cost(arguments: Mapping[str, Any]) -> Cost:
-    """2 M N K operations; every tensor read once, y written once."""
-    x, rows, columns = arguments["x"], arguments["rows"], arguments["columns"]
-    m = x.shape[:-1].numel()
-    read = [value for value in arguments.values() if isinstance(value, Tensor)]
-    return Cost(
-        flops=2 * m * rows * columns,
-        bytes_read=sum(part.numel() * part.element_size() for part in read),
-        bytes_written=m * rows * arguments["out_dtype"].itemsize,
-    )
-
-
 _PEERS = "tercet.ops.linear_packed.baselines"
 _BASELINES = (
     Baseline(
@@ -217,6 +211,8 @@ def _wgmma(
     dtypes: tuple[torch.dtype, ...],
     activations: tuple[str, ...],
     elements: tuple[str, ...],
+    columns: int = 1,
+    **more: tuple[str, ...],
 ) -> Implementation:
     """One of those for many tokens on Hopper, which differ in what x is multiplied as."""
     return Implementation(
@@ -227,13 +223,14 @@ def _wgmma(
             nvcc=True,
             capability=(9, 0),
             # sums of int8 by bytes of up to 128 * 128 are held in int32
-            ranges={"M": (17, 2**24), "N": (1, 2**24), "K": (1, 2**17 - 1)},
+            ranges={"M": (17, 2**24), "N": (1, 2**24), "K": (columns, 2**17 - 1)},
             options={
                 "layout": ("fragments",),
                 "activation": activations,
                 "element": elements,
                 "group": (0, 64, 128),
                 "zero": (False,),
+                **more,
             },
         ),
         module=f"tercet.ops.linear_packed.{name}",
@@ -287,6 +284,17 @@ OP = Op(
             arrange=_FRAGMENTS,
         ),
         _wgmma("cuda_wgmma", (*FLOATS, torch.int8), ("int8",), (*_SMALL, "int2", "int8")),
+        # The tensor cores keep 14 bits of such sums: where all numbers are positive, less than this
+        # op's tolerance asks for; among few columns one large number takes the others' bits.
+        _wgmma(
+            "cuda_wgmma_fp8",
+            (*FLOATS, torch.float8_e4m3fn),
+            ("fp8_e4m3",),
+            ("ternary", "fp8_e4m3"),
+            columns=2048,
+            out=("bfloat16",),
+            TERCET_FP8_SUMS=("short",),
+        ),
         _wgmma(
             "cuda_wgmma_float",
             (torch.bfloat16, torch.float16, torch.float8_e4m3fn),

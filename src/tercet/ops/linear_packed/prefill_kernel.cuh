@@ -26,6 +26,7 @@
 #include "prefill_groups.cuh"
 #include "prefill_parts.cuh"
 #include "prefill_plan.cuh"
+#include "prefill_promoted.cuh"
 #include "prefill_result.cuh"
 #include "prefill_shape.cuh"
 #include "prefill_split.cuh"
@@ -121,14 +122,19 @@ __device__ void consume(const Ring& ring, Walk walk, const Plan& plan, const Res
     };
     if constexpr (S::GROUP > 0) {
       float totals[S::MB][S::T / 2];
-      if constexpr (S::X == INT8)
+      if constexpr (S::X == E4M3)
+        multiply_promoted<S>(totals, feed, lead, result, block, stages);
+      else if constexpr (S::X == INT8)
         multiply_groups<S>(totals[0], feed, lead, result, block, stages);
       else
         multiply_wide_groups<S>(totals[0], feed, lead, result, block, stages);
       finish(totals);
     } else {
       Sums<S> sums;
-      multiply<S>(sums, feed, lead, stages);
+      if constexpr (S::X == E4M3)
+        multiply_promoted<S>(sums, feed, lead, result, block, stages);
+      else
+        multiply<S>(sums, feed, lead, stages);
       const bool cut = S::SPLIT == 1 && (walk.first > 0 || walk.last < plan.depth);
       if (!cut || take_over<S>(sums, plan, parts, walk.tile, cluster, rank, group, ticket))
         finish(sums);

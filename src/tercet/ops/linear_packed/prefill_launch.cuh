@@ -81,15 +81,28 @@ int launch_shape(int shape, const Call& call, const Plan& plan, const Result& re
                  const Parts& parts, void* stream) {
 #define SHAPE(...) \
   return launch<Shape<X, CODE, GROUP, __VA_ARGS__>>(call, plan, result, parts, stream)
-  if (shape == 4) SHAPE(1, 128, 1);
-  if (shape == 6) SHAPE(1, 64, 2);
-  if constexpr (GROUP == 0 || X == INT8) switch (shape) {
+  if constexpr (X == E4M3) {
+    if (shape == 19) SHAPE(1, 128, 1);
+    if (shape == 20) SHAPE(1, 176, 1);
+    if (shape == 21) SHAPE(1, 64, 2);
+    if constexpr (GROUP == 0) switch (shape) {
+        case 22: SHAPE(2, 64, 1);
+        case 23: SHAPE(2, 32, 1);
+        case 24: SHAPE(1, 64, 1, 2);
+        case 25: SHAPE(1, 128, 1, 2);
+        case 26: SHAPE(1, 32, 1, 2);
+      }
+  } else {
+    if (shape == 4) SHAPE(1, 128, 1);
+    if (shape == 6) SHAPE(1, 64, 2);
+  }
+  if constexpr (X == INT8 || (GROUP == 0 && X != E4M3)) switch (shape) {
       case 8: SHAPE(1, 64, 1, 2);
       case 9: SHAPE(1, 64, 1, 4);
       case 12: SHAPE(1, 128, 1, 2);
       case 13: SHAPE(1, 128, 1, 4);
     }
-  if constexpr (GROUP == 0) switch (shape) {
+  if constexpr (GROUP == 0 && X != E4M3) switch (shape) {
       case 0: SHAPE(2, 128, 1);
       case 1: SHAPE(2, 128, 2);
       case 5: SHAPE(2, 64, 1);
@@ -105,7 +118,7 @@ int launch_shape(int shape, const Call& call, const Plan& plan, const Result& re
       case 14: SHAPE(2, 176, 1);
       case 15: SHAPE(1, 128, 1, 1, 3);
     }
-  if constexpr (GROUP == 0 && X != INT8) switch (shape) {
+  if constexpr (GROUP == 0 && X != INT8 && X != E4M3) switch (shape) {
       case 16: SHAPE(1, 128, 1, 1, 4);
     }
 #undef SHAPE

@@ -1,0 +1,37 @@
+"""linear_packed for many tokens on Hopper, codes of x in fp8_e4m3: prefill_promoted.cuh.
+
+Weights in fp8_e4m3, and ternary ones, are multiplied as fp8_e4m3. The tensor cores keep 14 bits of
+such sums: they are begun anew every 64 columns and added in float32, which bfloat16 results allow,
+and others do not.
+"""
+
+import torch
+from torch import Tensor
+
+from tercet.kernel.device.quantize_rows import quantize_rows
+from tercet.ops.linear_packed import cuda_wgmma
+
+SOURCES = ("prefill_2_float8_e4m3fn.cu", "prefill_fp8_e4m3_float8_e4m3fn.cu")
+
+
+def build() -> None:
+    """Builds the library of ternary codes; that of fp8_e4m3 follows when a weight needs it.
+
+    Raises:
+        BuildError: where it cannot be built, and on a GPU other than Hopper's.
+    """
+    cuda_wgmma.build(torch.float8_e4m3fn)
+
+
+def forward(
+    x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None,
+    residual: Tensor | None, x_scale: Tensor | None, x_sum: Tensor | None,
+    scheme: str, rows: int, columns: int, activation: str, out_dtype: torch.dtype,
+) -> Tensor:  # fmt: skip
+    """As op.linear_packed, on a weight in fragments."""
+    if x_scale is None:
+        x, x_scale, _ = quantize_rows(x, activation)
+    return cuda_wgmma.forward(
+        x, codes, scale, zero, bias, residual,
+        x_scale, x_sum, scheme, rows, columns, activation, out_dtype,
+    )  # fmt: skip
