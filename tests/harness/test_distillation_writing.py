@@ -8,7 +8,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
-from transformers.cache_utils import Cache
 
 from tercet.compress.qat.student import Student
 
@@ -18,6 +17,16 @@ VOCABULARY = 64
 @pytest.fixture
 def writing(script: Callable[[str], ModuleType]) -> ModuleType:
     return script("benchmarks/training/smollm2/writing.py")
+
+
+@pytest.fixture
+def decoder(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("benchmarks/training/smollm2/decoder.py")
+
+
+@pytest.fixture
+def kernels(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("benchmarks/training/smollm2/decoder_kernels.py")
 
 
 @pytest.fixture
@@ -39,30 +48,37 @@ def teacher() -> Student:
     return Student(model.eval(), {}, torch.float32)
 
 
-def test_kept_keys_give_the_scores_of_whole_texts(writing, teacher: Student) -> None:
+def test_one_token_at_a_time_gives_the_scores_of_whole_texts(decoder, teacher: Student) -> None:
     ids = torch.randint(VOCABULARY, (3, 7))
-    cache = Cache(layers=[writing.Room(7) for _ in teacher.layers()])
+    writer = decoder.Decoder(teacher, 3, 7)
     with torch.no_grad():
         whole = teacher.logits(ids)
         for place in range(7):
-            one = ids[:, place : place + 1]
-            out = teacher.model(input_ids=one, past_key_values=cache, use_cache=True)
-            torch.testing.assert_close(out.logits[:, 0], whole[:, place], atol=1e-4, rtol=1e-4)
+            found = writer.scores(ids[:, place], place)
+            torch.testing.assert_close(found, whole[:, place], atol=1e-4, rtol=1e-4)
 
 
-def test_texts_keep_their_openings_and_follow_the_teacher(writing, teacher: Student) -> None:
-    openings = torch.full((2000, 3), writing.FREE)
-    openings[:, 0], openings[:1000, 1] = 5, 9
+def test_texts_keep_their_openings(writing, teacher: Student) -> None:
+    openings = torch.full((4, 3), writing.FREE)
+    openings[:, 0], openings[:2, 1] = 5, 9
     texts = writing.write(teacher, openings, 4, torch.Generator().manual_seed(0))
-    assert texts.shape == (2000, 4)
+    assert texts.shape == (4, 4)
     assert (texts[:, 0] == 5).all()
-    assert (texts[:1000, 1] == 9).all()
-    # what is drawn has the teacher's probabilities, at temperatures from 0.7 to 1
-    with torch.no_grad():
-        logits = teacher.logits(torch.tensor([[5, 9]]))[0, 1]
-    warm = (logits[:, None] / torch.linspace(0.7, 1, 31)).softmax(0).mean(1)
-    found = texts[:1000, 2].bincount(minlength=VOCABULARY) / 1000
-    assert 0.5 * (found - warm).abs().sum() < 0.1
+    assert (texts[:2, 1] == 9).all()
+    again = writing.write(teacher, texts[:, :2], 4, torch.Generator().manual_seed(1))
+    assert (again[:, :2] == texts[:, :2]).all()
+
+
+def test_what_is_drawn_has_the_teachers_probabilities(kernels) -> None:
+    heat, count = 0.7, 400
+    scores = torch.full((count, 70), -30.0)
+    # in each quarter of the vocabulary
+    likely = torch.tensor([3, 17, 18, 40, 69])
+    scores[:, likely] = torch.tensor([1.0, 0.0, -1.0, 0.5, 1.5])
+    drawn = kernels.draw(scores, torch.full((count,), heat), 7)
+    found = drawn.bincount(minlength=70) / count
+    assert 0.5 * (found - (scores[0] / heat).softmax(-1)).abs().sum() < 0.07
+    assert not torch.equal(drawn, kernels.draw(scores, torch.full((count,), heat), 8))
 
 
 def test_openings_are_of_three_kinds(writing) -> None:

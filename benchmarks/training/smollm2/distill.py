@@ -13,8 +13,6 @@ Records go to OUT/records.jsonl, curves to OUT/curve.jsonl, packed checkpoints t
 """
 
 import argparse
-import json
-import time
 import traceback
 import zlib
 from collections.abc import Callable
@@ -22,12 +20,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from graph_step import Batches, Step
+from journal import Journal
 from quality import WINDOW, divergence, perplexity
+from reading import Batches, pools_of
 from recipe import RECIPES, Recipe
 from safetensors.torch import load_file
 from tasks import TASKS, scores
 from torch import Tensor
+from training import Training
 from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from writing import END, shared, written
@@ -40,22 +40,11 @@ from tercet.compress.qat.student import Student
 from tercet.compress.qat.swap import refresh, swap
 from tercet.compress.qat.write import units_of, write_student
 from tercet.compress.skeleton import Skeleton
+from tercet.compress.training.group import Group, open_group
 from tercet.evaluate.size import measure_size
 from tercet.records import Environment, Record, append
 
 WINDOWS, DIVERGENCE_WINDOWS = 40, 10
-GLANCES = (0.02, 0.05, *(tenth / 10 for tenth in range(1, 10)))
-"""Shares of a student's time after which its perplexity is looked at."""
-
-
-class Clock:
-    """Seconds since the script began."""
-
-    def __init__(self) -> None:
-        self._start = time.perf_counter()
-
-    def __call__(self) -> float:
-        return time.perf_counter() - self._start
 
 
 def model_of(skeleton: Skeleton, device: torch.device, dtype: torch.dtype, random: bool) -> Any:
@@ -73,11 +62,13 @@ def model_of(skeleton: Skeleton, device: torch.device, dtype: torch.dtype, rando
 class Bench:
     """Teacher, data and clock, shared by all students."""
 
-    def __init__(self, arguments: argparse.Namespace) -> None:
-        self.arguments, self.clock = arguments, Clock()
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    def __init__(self, arguments: argparse.Namespace, group: Group) -> None:
+        self.arguments, self.group, self.device = arguments, group, group.device
         self.out = Path(arguments.out)
         self.out.mkdir(parents=True, exist_ok=True)
+        file = self.out / "curve.jsonl" if group.first else None
+        self.journal = Journal(file, arguments.began)
+        self.say, self.clock = self.journal.say, self.journal.seconds
         self.own_tokens = 0
         self.source: ModelSource = open_source(arguments.model)
         self.tensors = load_file(arguments.tokens)
@@ -104,39 +95,32 @@ class Bench:
             self.teacher.compile()
         self.say("compile", compile=self.arguments.compile)
 
-    def say(self, what: str, **values: Any) -> None:
-        """A line of the log, and of the curve."""
-        line = {"seconds": round(self.clock(), 1), "what": what, **values}
-        print(json.dumps(line), flush=True)
-        with (self.out / "curve.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
-
-    def pools(self) -> list[tuple[Tensor, float]]:
-        """WikiText-2 train, other text, tales, and what teachers wrote, with their shares."""
+    def texts(self) -> list[Tensor]:
+        """WikiText-2 train, other text, tales, and what teachers wrote; int32 [n] each."""
         train = self.tensors["train"].int().to(self.device)
         wikitext = int((train == END).nonzero()[0])
-        pools = [(train[:wikitext], 0.15), (train[wikitext:], 0.25)]
-        if "tales" in self.tensors:
-            pools.append((self.tensors["tales"].int().to(self.device), 0.15))
+        texts = [train[:wikitext], train[wikitext:]]
+        texts.append(self.tensors["tales"].int().to(self.device))
         if self.arguments.generate:
             torch.compiler.set_stance("force_eager")
-            texts = attempt(lambda: self._written([pool for pool, _ in pools]))
+            own = attempt(lambda: self._written(texts))
             torch.compiler.set_stance("default")
-            self.own_tokens = 0 if texts is None else len(texts)
-            pools += [] if texts is None else [(texts, 0.45)]
+            self.own_tokens = 0 if own is None else len(own)
+            texts += [] if own is None else [own]
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        self.say("pools", tokens=[len(pool) for pool, _ in pools])
-        return pools
+        self.say("texts", tokens=[len(text) for text in texts])
+        return texts
 
-    def _written(self, pools: list[Tensor]) -> Tensor:
-        """What this process's teacher and others' wrote; students' names give the seed."""
-        arguments, name = self.arguments, self.arguments.students
+    def _written(self, texts: list[Tensor]) -> Tensor:
+        """What this process's teacher and others' wrote; names of students give the seed."""
+        arguments, name = self.arguments, f"{self.arguments.students}.{self.group.rank}"
         own = written(
             self.teacher,
-            pools,
+            texts,
             self.tensors,
             tokens=arguments.generate,
+            seconds=arguments.write_seconds,
             batch=arguments.generate_batch,
             seed=zlib.crc32(name.encode()),
         )
@@ -159,6 +143,7 @@ class Bench:
                     questions=self.arguments.questions,
                 )
             metrics |= {f"{task}_{name}": value for name, value in found.items()}
+        self.say("tasks", **metrics)
         if student.quantized:
             self._precision(student, torch.float32)
         metrics["perplexity"] = perplexity(student, self.windows[:WINDOWS])
@@ -188,10 +173,9 @@ class Bench:
         )
         append(self.out / "records.jsonl", [record])
 
-    def train(self, recipe: Recipe, batches: Batches, seconds: float) -> tuple[Student, Skeleton]:
-        """A student after so many seconds, its making included."""
-        entered = time.perf_counter()
-        arguments, skeleton = self.arguments, Skeleton(self.source)
+    def train(self, recipe: Recipe, texts: list[Tensor], until: float) -> tuple[Student, Skeleton]:
+        """A student that has trained until so many seconds of the clock."""
+        arguments, group, skeleton = self.arguments, self.group, Skeleton(self.source)
         torch.manual_seed(0)
         model = model_of(skeleton, self.device, torch.float32, arguments.random)
         for parameter in model.parameters():
@@ -199,62 +183,32 @@ class Bench:
         student = Student(model.train(), swap(model, recipe.plan(), torch.bfloat16), torch.bfloat16)
         if arguments.compile:
             student.compile()
-        ids = torch.zeros(arguments.batch, arguments.length, dtype=torch.int64, device=self.device)
-        step = Step(student, self.teacher, ids, recipe)
-        batches.fill(ids)
-        how = step.capture()
-        if not arguments.trial:
-            seconds = max(5.0, seconds - (time.perf_counter() - entered))
-        self.say(
-            "begins", student=recipe.name, rate=recipe.rate, step=how, budget_s=round(seconds, 1)
+        length, share = (
+            each[group.rank % len(each)] for each in (arguments.length, arguments.own_share)
         )
-        marks = [] if arguments.trial else list(GLANCES)
-        start, steps = time.perf_counter(), 0
-        losses: list[float] = []
-        while (done := (time.perf_counter() - start) / seconds) < 1:
-            if arguments.steps and steps >= arguments.steps:
-                break
-            if marks and done >= marks[0]:
-                marks.pop(0)
-                self._glance(recipe, student, steps * ids.numel())
-            batches.fill(ids)
-            step.set_rate(recipe.rate_at(done))
-            step()
-            steps += 1
-            if steps % 8 == 0:
-                losses.append(float(step.loss))
-                if steps % 128 == 0:
-                    recent = sum(losses[-16:]) / 16
-                    self._curve(recipe, step, steps, recent, time.perf_counter() - start, done)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-        refresh(student.quantized)
-        spent = time.perf_counter() - start
-        self.say(
-            "trained", student=recipe.name, steps=steps, tokens=steps * ids.numel(),
-            tokens_per_s=round(steps * ids.numel() / spent), loss=losses[-5:],
-        )  # fmt: skip
-        self.tokens = steps * ids.numel()
-        del step
+        count = arguments.batch_tokens // length
+        ids = torch.zeros(count, length, dtype=torch.int64, device=self.device)
+        training = Training(
+            student,
+            self.teacher,
+            recipe,
+            Batches(pools_of(texts, share), group.rank),
+            ids,
+            group=group,
+            journal=self.journal,
+            glance=self._glance,
+        )
+        training.run(until, arguments.steps)
+        self.tokens = training.tokens
         return student, skeleton
 
-    def _curve(
-        self, recipe: Recipe, step: Step, steps: int, loss: float, spent: float, done: float
-    ) -> None:
-        tokens = steps * step.ids.numel()
-        self.say(
-            "step", student=recipe.name, step=steps, tokens=tokens, loss=round(loss, 4),
-            norm=round(float(step.norm), 3), rate=round(recipe.rate_at(done), 7),
-            tokens_per_s=round(tokens / spent),
-        )  # fmt: skip
-
-    def _glance(self, recipe: Recipe, student: Student, tokens: int) -> None:
+    def _glance(self, student: Student) -> float:
         torch.compiler.set_stance("force_eager")
         refresh(student.quantized)
         with torch.autocast(self.device.type, torch.bfloat16):
             found = perplexity(student, self.windows[:WINDOWS])
         torch.compiler.set_stance("default")
-        self.say("glance", student=recipe.name, tokens=tokens, perplexity=round(found, 3))
+        return found
 
     def write(self, recipe: Recipe, student: Student, skeleton: Skeleton) -> dict[str, float]:
         """The packed checkpoint; its size."""
@@ -275,19 +229,24 @@ class Bench:
         write_student(skeleton, student, recipe.plan(), writer)
         return measure_size(open_packed(directory)).metrics()
 
-    def student(self, recipe: Recipe, pools: list[tuple[Tensor, float]], seconds: float) -> None:
-        """Trains, writes, evaluates, records."""
-        student, skeleton = self.train(recipe, Batches(pools), seconds)
+    def student(self, recipe: Recipe, texts: list[Tensor], until: float) -> None:
+        """Trains; the first process writes, evaluates, records."""
+        begin = self.clock()
+        student, skeleton = self.train(recipe, texts, until)
+        if not self.group.first:
+            return
+        seconds = self.clock() - begin
+        metrics = self.evaluate(student)
         student.model.eval()
         size = attempt(lambda: self.write(recipe, student, skeleton)) or {}
-        student.model.train()
-        metrics = self.evaluate(student)
+        arguments, ranks = self.arguments, self.group.ranks
         about = {
             "body": recipe.body, "embedding": recipe.embedding, "method": recipe.method,
             "rate": recipe.rate, "tokens": self.tokens, "train_seconds": round(seconds, 1),
-            "batch_tokens": self.arguments.batch * self.arguments.length,
-            "text_tokens": sum(len(pool) for pool, _ in pools),
-            "own_tokens": self.own_tokens, "fall": recipe.fall,
+            "batch_tokens": arguments.batch_tokens * ranks, "gpus": ranks,
+            "text_tokens": sum(map(len, texts)), "own_tokens": self.own_tokens,
+            "lengths": "+".join(map(str, arguments.length)),
+            "own_shares": "+".join(map(str, arguments.own_share)), "fall": recipe.fall,
         }  # fmt: skip
         self.record(recipe.name, metrics | size, **about)
 
@@ -301,15 +260,25 @@ def attempt(action: Callable[[], Any]) -> Any:
         return None
 
 
-def main() -> None:
+def parsed() -> argparse.Namespace:
+    """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model")
     parser.add_argument("tokens", type=Path)
     parser.add_argument("out", type=Path)
     parser.add_argument("--seconds", type=float, default=500, help="until everything is over")
-    parser.add_argument("--batch", type=int, default=16, help="sequences in a step")
-    parser.add_argument("--length", type=int, default=1024)
+    parser.add_argument(
+        "--began", type=float, help="when they began, by the Unix clock: before Python was there"
+    )
+    parser.add_argument("--batch-tokens", type=int, default=16384, help="of a step and process")
+    parser.add_argument(
+        "--length", type=int, nargs="+", default=[1024], help="of windows, of each process"
+    )
+    parser.add_argument(
+        "--own-share", type=float, nargs="+", default=[0.45], help="of windows, teachers' text"
+    )
     parser.add_argument("--generate", type=int, default=4_000_000, help="tokens by the teacher")
+    parser.add_argument("--write-seconds", type=float, default=60, help="for them, at most")
     parser.add_argument(
         "--writers", type=int, default=1, help="processes beside OUT that share them"
     )
@@ -318,31 +287,34 @@ def main() -> None:
     parser.add_argument("--students", default=",".join(recipe.name for recipe in RECIPES))
     parser.add_argument("--steps", type=int, default=0, help="at most so many, for a trial")
     parser.add_argument("--questions", type=int, default=3000, help="of a task, at most")
-    parser.add_argument("--trial", action="store_true", help="only how fast a step is")
     parser.add_argument("--no-teacher", dest="measure_teacher", action="store_false")
     parser.add_argument("--limit", type=int, help="windows of evaluation, for a trial")
     parser.add_argument("--random", action="store_true", help="random weights, for a trial")
     parser.add_argument("--no-compile", dest="compile", action="store_false")
     parser.add_argument("--no-tasks", dest="tasks", action="store_false")
-    bench = Bench(arguments := parser.parse_args())
-    wanted = arguments.students.split(",")
-    recipes = [recipe for recipe in RECIPES if recipe.name in wanted]
-    if arguments.trial:
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parsed()
+    with open_group(None) as group:
+        bench = Bench(arguments, group)
+        wanted = arguments.students.split(",")
+        recipes = [recipe for recipe in RECIPES if recipe.name in wanted]
+        texts = bench.texts()
+        if arguments.measure_teacher and group.first:
+            attempt(lambda: bench.record("teacher", bench.evaluate(bench.exact)))
         bench.compile()
-        pools = [(bench.tensors["train"].int().to(bench.device), 1.0)]
-        bench.train(recipes[0], Batches(pools), arguments.seconds)
-        return
-    pools = bench.pools()
-    if arguments.measure_teacher:
-        attempt(lambda: bench.record("teacher", bench.evaluate(bench.exact)))
-    bench.compile()
-    for index, recipe in enumerate(recipes):
-        left = recipes[index:]
-        spare = arguments.seconds - bench.clock() - arguments.reserve * len(left)
-        seconds = spare * recipe.share / sum(one.share for one in left)
-        if seconds > 0:
-            attempt(lambda recipe=recipe, s=seconds: bench.student(recipe, pools, s))
-    bench.say("over")
+        for index, recipe in enumerate(recipes):
+            left = recipes[index:]
+            spare = arguments.seconds - bench.clock() - arguments.reserve * len(left)
+            until = bench.clock() + spare * recipe.share / sum(one.share for one in left)
+            if group.ranks > 1:
+                # the others would wait for one that gave up: torchrun ends them all
+                bench.student(recipe, texts, until)
+            else:
+                attempt(lambda recipe=recipe, until=until: bench.student(recipe, texts, until))
+        bench.say("over")
 
 
 if __name__ == "__main__":

@@ -160,6 +160,7 @@ def runs() -> list[Row]:
             "embedding",
             "method",
             "rate",
+            "GPUs",
             "million tokens",
             "of text, million",
             "by teachers",
@@ -174,6 +175,7 @@ def runs() -> list[Row]:
                 [
                     record.subject,
                     *about,
+                    str(s.get("gpus", 1)),
                     f"{int(s['tokens']) / 1e6:.1f}",
                     f"{int(s['text_tokens']) / 1e6:.1f}",
                     f"{int(s['own_tokens']) / 1e6:.1f}" if "own_tokens" in s else "-",
@@ -203,16 +205,42 @@ def curve() -> list[Row]:
     return rows
 
 
-def longer() -> list[Row]:
-    """The curve of a longer run that was stopped before its evaluation."""
-    rows = [["million tokens", "rate", "KL of the training text", "perplexity"]]
+def unevaluated() -> list[Row]:
+    """Curves of runs that ended before their evaluation."""
+    rows = [["student", "GPUs", "million tokens", "rate", "KL of the training text", "perplexity"]]
     step: dict[str, float] = {}
-    for line in _lines("longer.jsonl"):
-        if line["what"] == "step":
+    gpus = "1"
+    for line in _lines("unevaluated.jsonl"):
+        if line["what"] == "begins":
+            step, gpus = {}, str(line.get("processes", 1))
+        elif line["what"] == "step":
             step = line
         elif line["what"] == "glance" and step:
-            point = _point("", line["tokens"], step["loss"], line["perplexity"])
-            rows.append([point[1], f"{step['rate']:.1e}", *point[2:-1]])
+            point = _point(line["student"], line["tokens"], step["loss"], line["perplexity"])
+            rows.append([point[0], gpus, point[1], f"{step['rate']:.1e}", *point[2:-1]])
+    return rows
+
+
+TRIALS = {
+    "adam1024": "AdamW, windows of 1024",
+    "adam256": "AdamW, windows of 256",
+    "muon1024": "Muon, windows of 1024",
+}
+
+
+def trial() -> list[Row]:
+    """Short runs side by side: perplexity, and the KL on the text of tasks with right answers."""
+    rows = [
+        ["student", "million tokens", "perplexity", *(f"KL, {name}" for name in TASKS.values())]
+    ]
+    found: dict[str, dict[str, Any]] = {name: {} for name in TRIALS}
+    for line in _lines("trial.jsonl"):
+        found[line.get("student") or line["subject"]] |= line
+    for name, about in TRIALS.items():
+        one = found[name]
+        kls = [one[task.split("_accuracy")[0]][0] for task in TASKS]
+        numbers = [f"{one['tokens'] / 1e6:.1f}", f"{one['perplexity']:.1f}"]
+        rows.append([about, *numbers, *(f"{kl:.2f}" for kl in kls)])
     return rows
 
 
@@ -233,7 +261,8 @@ TABLES: dict[str, Callable[[], list[Row]]] = {
     "peers": peers,
     "runs": runs,
     "curve": curve,
-    "longer": longer,
+    "unevaluated": unevaluated,
+    "trial": trial,
 }
 
 

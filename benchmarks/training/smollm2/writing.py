@@ -2,12 +2,12 @@
 
 import time
 from pathlib import Path
-from typing import Any, cast
 
 import torch
+from decoder import Decoder
+from decoder_kernels import draw
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicLayer
 
 from tercet.compress.qat.student import Student
 
@@ -19,32 +19,6 @@ COOLEST = 0.7
 probabilities, but a small model soon loses the thread."""
 LENGTH = 256
 """Tokens of a text."""
-
-
-class Room(DynamicLayer):
-    """Keys and values of a layer, with room for all tokens to come: nothing is copied."""
-
-    def __init__(self, length: int) -> None:
-        super().__init__()
-        self.length, self.filled = length, 0
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Keeps [B, H, t, D] each; all until now."""
-        if not self.is_initialized:
-            batch, heads, _, width = key_states.shape
-            self.keys = key_states.new_empty(batch, heads, self.length, width)
-            self.values = torch.empty_like(self.keys)
-            self.is_initialized = True
-        first, self.filled = self.filled, self.filled + key_states.shape[2]
-        self.keys[:, :, first : self.filled] = key_states
-        self.values[:, :, first : self.filled] = value_states
-        return self.keys[:, :, : self.filled], self.values[:, :, : self.filled]
-
-    def get_seq_length(self) -> int:
-        """Tokens until now."""
-        return self.filled
 
 
 @torch.no_grad()
@@ -60,20 +34,21 @@ def write(teacher: Student, openings: Tensor, length: int, generator: torch.Gene
     Returns:
         int64 [B, length], each text drawn at a temperature of its own.
     """
-    model, count = cast(Any, teacher.model), len(openings)
-    cache = Cache(layers=[Room(length) for _ in teacher.layers()])
-    heat = torch.rand(count, 1, generator=generator, device=openings.device)
+    count = len(openings)
+    decoder = Decoder(teacher, count, length)
+    heat = torch.rand(count, generator=generator, device=openings.device)
     heat = COOLEST + (1 - COOLEST) * heat
-    ids = openings[:, :1]
+    device = openings.device
+    seed = int(torch.randint(2**30, (), generator=generator, device=device))
+    ids = openings[:, 0]
     texts = [ids]
-    for position in range(1, length):
-        logits = model(input_ids=ids, past_key_values=cache, use_cache=True).logits[:, -1].float()
-        ids = torch.multinomial((logits / heat).softmax(-1), 1, generator=generator)
-        if position < openings.shape[1]:
-            given = openings[:, position : position + 1]
+    for place in range(1, length):
+        ids = draw(decoder.scores(ids, place - 1), heat, seed + place)
+        if place < openings.shape[1]:
+            given = openings[:, place]
             ids = torch.where(given == FREE, ids, given)
         texts.append(ids)
-    return torch.cat(texts, 1)
+    return torch.stack(texts, 1)
 
 
 class Openings:
@@ -124,16 +99,18 @@ def written(
     tensors: dict[str, Tensor],
     *,
     tokens: int,
+    seconds: float,
     batch: int,
     seed: int,
 ) -> Tensor:
-    """Texts end to end, int32 [n], until there are as many tokens.
+    """Texts end to end, int32 [n], until there are as many tokens, or the time is over.
 
     Args:
         teacher: in eval mode.
         pools: int32 [n] each; the second has documents, the others paragraphs of a line each.
         tensors: of `data.py`.
         tokens: at least so many.
+        seconds: in which another batch of texts would no longer be written.
         batch: texts at a time.
         seed: of openings and of what is drawn.
     """
@@ -147,9 +124,13 @@ def written(
     openings = Openings(tensors["openings"].to(device), pools, starts, vocabulary)
     generator = torch.Generator(device).manual_seed(seed)
     texts: list[Tensor] = []
-    while len(texts) * batch * LENGTH < tokens:
+    start, spent = time.monotonic(), 0.0
+    while len(texts) * batch * LENGTH < tokens and spent * (1 + 1 / max(1, len(texts))) <= seconds:
         drawn = openings.draw(batch, generator)
         texts.append(write(teacher, drawn, LENGTH, generator).flatten().int())
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        spent = time.monotonic() - start
     return torch.cat(texts)
 
 
