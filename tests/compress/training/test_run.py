@@ -129,6 +129,16 @@ def test_resume_refuses_another_run(model: Path, ids: Path, tmp_path: Path) -> N
         distill(model, "ternary", out, data=[ids], settings=settings(), device="cpu")
 
 
+def test_a_state_of_another_version_is_refused(model: Path, ids: Path, tmp_path: Path) -> None:
+    out, same = tmp_path / "out", {"data": [ids], **SAME}
+    with pytest.raises(Killed):
+        distill(model, "ternary-a8", out, progress=kill_at(7), **same)
+    (state,) = tmp_path.rglob("state*.pt")
+    torch.save({**torch.load(state), "version": 1}, state)
+    with pytest.raises(CheckpointError, match=r"state.*of version 1, where .*reads version 2"):
+        distill(model, "ternary-a8", out, resume=True, **same)
+
+
 def test_microbatches_give_the_gradient_of_one_batch(
     model: Path, ids: Path, tmp_path: Path
 ) -> None:

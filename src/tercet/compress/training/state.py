@@ -46,7 +46,7 @@ def load_state(
     """Reads weights and optimizer back; how many steps were done, 0 where nothing was saved.
 
     Raises:
-        CheckpointError: the state is damaged, or of another model, or of another number of devices.
+        CheckpointError: the state is damaged, or of another model, number of devices or version.
     """
     path = _newest(directory, group)
     if path is None:
@@ -57,9 +57,14 @@ def load_state(
         raise CheckpointError(
             f"{path}: cannot be read ({error}): start anew with --overwrite"
         ) from error
+    if content["version"] != _VERSION:
+        raise CheckpointError(
+            f"{path}: a state of version {content['version']}, where this Tercet reads version "
+            f"{_VERSION}: finish it with the Tercet that began it, or start anew with --overwrite"
+        )
     saved: dict[str, Tensor] = content["parameters"]
     here = trained(student)
-    if content["version"] != _VERSION or saved.keys() != here.keys():
+    if saved.keys() != here.keys():
         raise CheckpointError(f"{path}: the state of another model: start anew with --overwrite")
     with torch.no_grad():
         for name, parameter in here.items():
