@@ -60,3 +60,9 @@ def stream() -> int:
     # torch.cuda.current_stream() builds an object, a fifth of the host's time for a launch
     device = torch.cuda.current_device()
     return torch._C._cuda_getCurrentRawStream(device)  # pyright: ignore[reportPrivateUsage]
+
+
+def launched(status: int, name: str) -> None:
+    """Raises RuntimeError where a library's launcher, of that name in the message, failed."""
+    if status:
+        raise RuntimeError(f"{name}: CUDA error {status} at launch")

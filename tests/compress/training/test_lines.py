@@ -10,9 +10,9 @@ from tercet.compress.training import lines as module
 from tercet.compress.training.journal import Line, read_journal
 from tercet.compress.training.lines import Lines
 from tercet.compress.training.loop import Loop
-from tercet.compress.training.onto import onto
 from tercet.compress.training.phases import Phases, seconds
 from tercet.compress.training.settings import TrainingSettings
+from tercet.kernel.onto import onto
 from tercet.recipes.training import distill
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

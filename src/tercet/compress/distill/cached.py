@@ -8,9 +8,9 @@ from tercet.compress.distill.top_k import top_k_divergence
 from tercet.compress.qat.student import Student
 from tercet.compress.training.cross_entropy import next_token_loss
 from tercet.compress.training.loop import Losses
-from tercet.compress.training.onto import onto
 from tercet.compress.training.phases import Phases
 from tercet.errors import PlanError
+from tercet.kernel.onto import onto
 
 
 class CachedDistillation:

@@ -24,13 +24,12 @@ def batched(
     batches: list[list[QuantizedWeight]] = []
     alone: list[QuantizedWeight] = []
     for module in modules:
-        weight, shard = local(module.weight), shard_of(module.weight)
+        weight = local(module.weight)
         how = module.scheme.name, module.options.method
         if not module.products_of_codes or not fits_together(weight, *how):
             alone.append(module)
             continue
-        bits = 0 if shard is None else shard.wire.bits
-        key = (*how, weight.shape[1], weight.dtype, bits, module.has_codes)
+        key = (*how, weight.shape[1], weight.dtype, _bits(module), module.has_codes)
         batch, size = open_.get(key, (list[QuantizedWeight](), 0))
         size += weight.numel()
         if not batch or len(batch) == MOST_TOGETHER or size > _MOST_CODES:
@@ -44,16 +43,21 @@ def batched(
 def make(batch: list[QuantizedWeight], counting: bool) -> Tensor | None:
     """Makes the codes of all; how many changed, int64 [], where that is counted."""
     first = batch[0]
-    shard = shard_of(first.weight)
     counting &= first.has_codes
     made = quantize_together(
         [local(each.weight) for each in batch],
         None if first.step is None else [local(cast(Tensor, each.step)) for each in batch],
         scheme=first.scheme.name,
         method=first.options.method,
-        bits=0 if shard is None else shard.wire.bits,
+        bits=_bits(first),
         before=[each.codes for each in batch] if counting else None,
     )
     for at, each in enumerate(batch):
         each.keep(made.codes[at], made.scales[at], made.packed[at] if made.packed else None, None)
     return made.changed if counting else None
+
+
+def _bits(module: QuantizedWeight) -> int:
+    """Of a code as it is gathered; 0 where it is not."""
+    shard = shard_of(module.weight)
+    return 0 if shard is None else shard.wire.bits

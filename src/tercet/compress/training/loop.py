@@ -16,12 +16,12 @@ from tercet.compress.qat.swap import refresh
 from tercet.compress.training.group import Group
 from tercet.compress.training.journal import Journal, Line
 from tercet.compress.training.lines import Lines
-from tercet.compress.training.onto import onto
 from tercet.compress.training.optimizer import make_optimizer, set_rate
 from tercet.compress.training.phases import Phases, seconds
 from tercet.compress.training.sequences import Sequences
 from tercet.compress.training.settings import TrainingSettings
 from tercet.compress.training.state import load_state, save_state
+from tercet.kernel.onto import onto
 from tercet.records import peak_resident_bytes
 
 Losses = dict[str, Tensor]

@@ -13,6 +13,12 @@ _BLOCK = 512
 
 
 @triton.jit
+def together(codes, field, BITS: tl.constexpr, AXIS: tl.constexpr):
+    """int32 codes, those of a byte along AXIS, in its fields: they do not overlap: a sum."""
+    return tl.sum((codes & ((1 << BITS) - 1)) << (BITS * field), AXIS)
+
+
+@triton.jit
 def _pack(in_ptr, out_ptr, K, WIDTH, BITS: tl.constexpr, BLOCK: tl.constexpr):
     """out [N, WIDTH] bytes of in [N, K]; a program has BLOCK bytes of a row."""
     row = tl.program_id(0).to(tl.int64)
@@ -20,8 +26,7 @@ def _pack(in_ptr, out_ptr, K, WIDTH, BITS: tl.constexpr, BLOCK: tl.constexpr):
     field = tl.arange(0, 8 // BITS)[None, :]
     column = at[:, None] * (8 // BITS) + field
     code = tl.load(in_ptr + row * K + column, column < K, 0).to(tl.int32)
-    # fields do not overlap: their sum is their union
-    packed = tl.sum((code & ((1 << BITS) - 1)) << (BITS * field), 1)
+    packed = together(code, field, BITS, 1)
     tl.store(out_ptr + row * WIDTH + at, packed.to(tl.uint8), at < WIDTH)
 
 

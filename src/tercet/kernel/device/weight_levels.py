@@ -24,10 +24,15 @@ def mean_scale(total, count, DIVISOR: tl.constexpr):
 
 
 @triton.jit
+def divided(number, DIVISOR: tl.constexpr):
+    """float32 numbers / divisor, rounded once."""
+    return tl.div_rn(number, tl.full(number.shape, DIVISOR, tl.float32))
+
+
+@triton.jit
 def largest_scale(bits, DIVISOR: tl.constexpr):
-    """absmax / divisor from the largest bit pattern, rounded once."""
-    absmax = bits.to(tl.float32, bitcast=True)
-    return tl.div_rn(absmax, tl.full(absmax.shape, DIVISOR, tl.float32))
+    """absmax / divisor from the largest bit pattern."""
+    return divided(bits.to(tl.float32, bitcast=True), DIVISOR)
 
 
 @triton.jit

@@ -12,14 +12,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tercet.kernel.device.packed_codes import together
 from tercet.kernel.device.row_quantizer import absolute_bits
 from tercet.kernel.device.weight_levels import (
     bounded_ratio,
+    divided,
     largest_scale,
     level_of,
     mean_scale,
     rounded,
 )
+from tercet.kernel.onto import onto
 
 _TRITON = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 # columns of the table: first program, rows, and where the weight's tensors begin
@@ -73,7 +76,7 @@ def _quantize(
     if LEARNED:
         step_ptr = tl.load(entry + 7).to(tl.pointer_type(tl.float32))
         step = tl.load(step_ptr + row, there, DIVISOR)
-        scale = rounded(tl.div_rn(step, tl.full(step.shape, DIVISOR, tl.float32)), SCALE)
+        scale = rounded(divided(step, DIVISOR), SCALE)
     elif MEAN:
         count = tl.full((ROWS,), 0, tl.int32) + K
         scale = rounded(mean_scale(tl.sum(tl.abs(w).to(tl.float64), 1), count, DIVISOR), SCALE)
@@ -92,9 +95,8 @@ def _quantize(
     if BITS:
         fields: tl.constexpr = 8 // BITS
         packed_ptr = tl.multiple_of(tl.load(entry + 5).to(tl.pointer_type(tl.uint8)), 4)
-        parts = tl.reshape(units & ((1 << BITS) - 1), (ROWS, BLOCK // fields, fields))
-        # fields do not overlap: their sum is their union
-        packed = tl.sum(parts << (BITS * tl.arange(0, fields))[None, None, :], 2)
+        parts = tl.reshape(units, (ROWS, BLOCK // fields, fields))
+        packed = together(parts, tl.arange(0, fields)[None, None, :], BITS, 2)
         byte = tl.arange(0, BLOCK // fields)[None, :]
         tl.store(
             packed_ptr + row.to(tl.int64)[:, None] * WIDTH + byte, packed.to(tl.uint8),
@@ -159,10 +161,7 @@ def quantize(
             [programs, len(weight), *(each[at].data_ptr() if each else 0 for each in lists)]
         )
         programs += triton.cdiv(len(weight), rows)
-    where = torch.tensor(table, dtype=torch.int64)
-    if device.type == "cuda":
-        # the host does not wait for a copy from pinned memory
-        where = where.pin_memory().to(device, non_blocking=True)
+    where = onto(torch.tensor(table, dtype=torch.int64), device)
     _quantize[(programs,)](
         where, made.changed, len(weights), columns, width,
         W=_TRITON[weights[0].dtype], MEAN=numbers.mean, LEARNED=numbers.learned,

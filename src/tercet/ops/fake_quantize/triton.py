@@ -16,6 +16,7 @@ from tercet.kernel.device.random_uniform import uniform
 from tercet.kernel.device.row_quantizer import absolute_bits
 from tercet.kernel.device.weight_levels import (
     bounded_ratio,
+    divided,
     largest_scale,
     level_of,
     mean_scale,
@@ -144,7 +145,7 @@ def _step_of(
 ):
     """Scales [ROWS] from steps (or from scales, where the divisor is 1); 1 where there is none."""
     step = tl.load(step_ptr + (segment * 0 if ONE else segment), there, DIVISOR)
-    return rounded(tl.div_rn(step, tl.full(step.shape, DIVISOR, tl.float32)), SCALE)
+    return rounded(divided(step, DIVISOR), SCALE)
 
 
 @triton.jit

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tercet.kernel.cuda import build_cuda, stream
+from tercet.kernel.cuda import build_cuda, launched, stream
 from tercet.kernel.device.codes_product import can_be_copied
 from tercet.kernel.device.quantize_rows import quantize_rows
 from tercet.kernel.launch import as_rows, multiprocessors
@@ -104,8 +104,7 @@ def forward(
     else:
         cut = cut_for(sizes, flat.element_size(), layout.bits, processors)
         status = library(flat.dtype).tercet_experts(ctypes.byref(task), ctypes.byref(cut), stream())
-    if status:
-        raise RuntimeError(f"grouped_linear_packed: CUDA error {status} at launch")
+    launched(status, "grouped_linear_packed")
     return y
 
 

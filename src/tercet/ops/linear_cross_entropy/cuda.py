@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from tercet.kernel.cuda import build_cuda, stream
+from tercet.kernel.cuda import build_cuda, launched, stream
 from tercet.kernel.native import NUMBERS
 from tercet.kernel.tuned import configuration
 from tercet.ops.linear_cross_entropy import triton as short
@@ -54,8 +54,7 @@ def forward(
             rows.piece, rows.target.data_ptr(), rows.ignore_index,
             rows.unit.data_ptr(), rows.losses.data_ptr(), rows.lse.data_ptr(), cluster, stream(),
         )  # fmt: skip
-        if status:
-            raise RuntimeError(f"linear_cross_entropy: CUDA error {status} at launch")
+        launched(status, "linear_cross_entropy")
 
     return run((*prepared(x, weight, target), *inputs), options, softmax)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tercet.errors import UnsupportedError
-from tercet.kernel.cuda import build_cuda, stream
+from tercet.kernel.cuda import build_cuda, launched, stream
 from tercet.kernel.device.quantize_rows import quantize_rows
 from tercet.kernel.launch import as_rows, multiprocessors
 from tercet.kernel.native import NUMBERS, number, pointer
@@ -183,16 +183,7 @@ def product(
     """
     m, n = y.shape
     groups = scale.shape[1]
-    if m > MOST_TOKENS or (groups > 1 and group not in GROUPS):
-        raise UnsupportedError(
-            f"decode: {m} tokens, groups of {group}: allowed are up to {MOST_TOKENS} tokens, "
-            f"and groups of {', '.join(map(str, GROUPS))}"
-        )
-    if quantize and (x.dtype not in _HALVES or m > MOST_QUANTIZED):
-        raise UnsupportedError(
-            f"decode: {m} tokens of {x.dtype} to be quantized: allowed are up to {MOST_QUANTIZED} "
-            "of bfloat16 or float16; quantize them ahead and give codes"
-        )
+    _check(m, groups, group, x.dtype if quantize else None)
     # one group that has a zero point is a group longer than any row
     steps = group // _STEP if groups > 1 else 2**_ONE_GROUP
     floats = element if element in FLOAT_ELEMENTS else ""
@@ -252,8 +243,21 @@ def product(
         digits=digits,
     )
     status = library(kind, floats).tercet_decode(ctypes.byref(task), ctypes.byref(launch), stream())
-    if status:
-        raise RuntimeError(f"decode: CUDA error {status} at launch")
+    launched(status, "decode")
+
+
+def _check(m: int, groups: int, group: int, quantized: torch.dtype | None) -> None:
+    """UnsupportedError as `product` says; `quantized` is the dtype of an x to be."""
+    if m > MOST_TOKENS or (groups > 1 and group not in GROUPS):
+        raise UnsupportedError(
+            f"decode: {m} tokens, groups of {group}: allowed are up to {MOST_TOKENS} tokens, "
+            f"and groups of {', '.join(map(str, GROUPS))}"
+        )
+    if quantized is not None and (quantized not in _HALVES or m > MOST_QUANTIZED):
+        raise UnsupportedError(
+            f"decode: {m} tokens of {quantized} to be quantized: allowed are up to "
+            f"{MOST_QUANTIZED} of bfloat16 or float16; quantize them ahead and give codes"
+        )
 
 
 def _kind(x: torch.dtype, floats: str) -> torch.dtype:

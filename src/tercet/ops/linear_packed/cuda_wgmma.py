@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from tercet.errors import BuildError
-from tercet.kernel.cuda import build_cuda, stream
+from tercet.kernel.cuda import build_cuda, launched, stream
 from tercet.kernel.device.quantize_rows import quantize_rows
 from tercet.kernel.launch import as_rows, multiprocessors
 from tercet.kernel.native import NUMBERS, number, pointer
@@ -150,6 +150,5 @@ def product(
         y.data_ptr(), NUMBERS[dtype], m, rows, k, plan.clusters, plan.whole, plan.part, plan.band,
         early and 2 * plan.blocks <= processors, sums, arrivals, stream(),
     )  # fmt: skip
-    if status:
-        raise RuntimeError(f"linear_packed: CUDA error {status} at launch")
+    launched(status, "linear_packed")
     return y

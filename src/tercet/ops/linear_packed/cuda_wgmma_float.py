@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tercet.kernel.cuda import build_cuda, stream
+from tercet.kernel.cuda import build_cuda, launched, stream
 from tercet.kernel.device.quantize_rows import quantize_rows
 from tercet.kernel.launch import as_rows
 from tercet.ops.linear_packed import cuda_wgmma
@@ -59,8 +59,7 @@ def as_float16(x: Tensor) -> Tensor:
     status = _library().tercet_fp8_as_float16(
         rows.data_ptr(), rows.stride(0), y.data_ptr(), y.stride(0), m, k, stream()
     )
-    if status:
-        raise RuntimeError(f"linear_packed: CUDA error {status} at launch")
+    launched(status, "linear_packed")
     return y.view(*x.shape[:-1], -1)[..., :k]
 
 

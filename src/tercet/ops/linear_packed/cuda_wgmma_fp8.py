@@ -6,10 +6,11 @@ and others do not.
 """
 
 import torch
-from torch import Tensor
 
-from tercet.kernel.device.quantize_rows import quantize_rows
 from tercet.ops.linear_packed import cuda_wgmma
+from tercet.ops.linear_packed.cuda_wgmma import forward
+
+__all__ = ["SOURCES", "build", "forward"]
 
 SOURCES = ("prefill_2_float8_e4m3fn.cu", "prefill_fp8_e4m3_float8_e4m3fn.cu")
 
@@ -21,17 +22,3 @@ def build() -> None:
         BuildError: where it cannot be built, and on a GPU other than Hopper's.
     """
     cuda_wgmma.build(torch.float8_e4m3fn)
-
-
-def forward(
-    x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None,
-    residual: Tensor | None, x_scale: Tensor | None, x_sum: Tensor | None,
-    scheme: str, rows: int, columns: int, activation: str, out_dtype: torch.dtype,
-) -> Tensor:  # fmt: skip
-    """As op.linear_packed, on a weight in fragments."""
-    if x_scale is None:
-        x, x_scale, _ = quantize_rows(x, activation)
-    return cuda_wgmma.forward(
-        x, codes, scale, zero, bias, residual,
-        x_scale, x_sum, scheme, rows, columns, activation, out_dtype,
-    )  # fmt: skip

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tercet.errors import BuildError
-from tercet.kernel.cuda import build_cuda, stream
+from tercet.kernel.cuda import build_cuda, launched, stream
 from tercet.kernel.device.codes_matrix import transpose
 from tercet.kernel.device.codes_product import can_be_copied
 from tercet.kernel.launch import multiprocessors
@@ -272,5 +272,4 @@ def turned(codes: Tensor) -> Tensor:
 
 
 def _raise(status: int) -> None:
-    if status:
-        raise RuntimeError(f"linear_qat: CUDA error {status} at launch")
+    launched(status, "linear_qat")

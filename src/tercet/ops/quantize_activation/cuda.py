@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tercet.kernel.cuda import build_cuda, stream
+from tercet.kernel.cuda import build_cuda, launched, stream
 from tercet.kernel.device.row_codes import Quantized, empty
 from tercet.kernel.launch import as_rows
 from tercet.kernel.tuned import configuration
@@ -52,8 +52,7 @@ def forward(x: Tensor, element: str) -> Quantized:
         rows.data_ptr(), codes.data_ptr(), scale.data_ptr(), row_sum.data_ptr(),
         m, k, rows.stride(0) * rows.element_size(), vectors, warps, stages, stream(),
     )  # fmt: skip
-    if status:
-        raise RuntimeError(f"quantize_activation: CUDA error {status} at launch")
+    launched(status, "quantize_activation")
     return codes, scale, row_sum
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tercet.kernel.cuda import build_cuda, stream
+from tercet.kernel.cuda import build_cuda, launched, stream
 from tercet.kernel.launch import as_rows
 from tercet.kernel.native import NUMBERS
 from tercet.kernel.tuned import configuration
@@ -101,5 +101,4 @@ def _cluster(row_bytes: int) -> int | None:
 
 
 def _raise(status: int) -> None:
-    if status:
-        raise RuntimeError(f"softmax: CUDA error {status} at launch")
+    launched(status, "softmax")
