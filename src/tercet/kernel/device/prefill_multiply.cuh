@@ -78,8 +78,8 @@ struct Feed {
   }
   __device__ void release(int stage) const {
     const int lane = threadIdx.x % 32;
-    if constexpr (S::CLUSTER > 1) {
-      if (lane < S::CLUSTER) mbarrier::arrive_at(ring.empty + stage * 8, lane);
+    if constexpr (S::SHARING > 1) {
+      if (lane < S::SHARING) mbarrier::arrive_at(ring.empty + stage * 8, lane);
     } else if (lane == 0) {
       mbarrier::arrive(ring.empty + stage * 8);
     }
