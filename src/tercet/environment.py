@@ -38,10 +38,10 @@ def cpu_isa() -> str | None:
 
 
 def fp8_sums() -> str:
-    """TERCET_FP8_SUMS: `float32` has products of fp8 x summed in float32, at half the speed and less.
+    """TERCET_FP8_SUMS: `float32` has products of fp8 x summed in float32, and slower.
 
-    Default: `short`, as the GPU's fp8 products sum: sums of 64 columns may lose 0.8 % of what is summed
-    where results are bfloat16 (linear_packed's README). UnsupportedError on any other word.
+    Default: `short`: where results are bfloat16, sums of 64 columns are fp8 tensor cores' own, and
+    may lose 0.8 % of what is summed (linear_packed's README). UnsupportedError on any other word.
     """
     given = os.environ.get("TERCET_FP8_SUMS") or FP8_SUMS[0]
     if given not in FP8_SUMS:

@@ -141,8 +141,8 @@ class Implementation:
         arrange: "module:function" from prepared arguments to those in the layout that it takes;
             None where it takes them as they are. For whoever prepares on one device what runs on
             another, as a check does.
-        tolerances: of its results, in place of the op's of the same dtype, where the numbers that its
-            products are made of bound what any sum of them can keep: derived, each with its reason.
+        tolerances: of its results, in place of the op's of the same dtype, where the hardware's
+            arithmetic bounds what its sums can keep: derived, each with its reason.
         space, gradient_space: the configurations of forward and gradient that the tuner may choose
             from: option -> values.
     """

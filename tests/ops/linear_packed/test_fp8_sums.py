@@ -1,5 +1,5 @@
-"""What Hopper's tensor cores keep of sums of fp8 products, as measured on an H200, what sums that are
-begun anew every 64 columns lose, and the bound of it that is derived in fp8_sums."""
+"""What Hopper's tensor cores keep of sums of fp8 products, as measured on an H200, what sums that
+are begun anew every 64 columns lose, and the bound of it that is derived in fp8_sums."""
 
 from dataclasses import replace
 
@@ -144,7 +144,7 @@ def test_no_sum_loses_more_than_is_derived_and_the_worst_nearly_as_much(columns:
 
 
 def test_a_factor_below_the_smallest_normal_number_counts_as_that() -> None:
-    """256 * 2^-9 makes the others lose as much as 256 * 2^-6 would: more than the bound of itself."""
+    """256 * 2^-9 makes others lose as much as 256 * 2^-6 would: more than the bound of itself."""
     x = torch.full((1, COLUMNS), 2.0**-9 * 7, dtype=torch.float64)
     w = torch.full((1, COLUMNS), 2.0**-5, dtype=torch.float64)
     x[0, 0], w[0, 0] = 256.0, 2.0**-9
@@ -154,13 +154,13 @@ def test_a_factor_below_the_smallest_normal_number_counts_as_that() -> None:
 
 
 def allowed(x: Tensor, w: Tensor) -> Tensor:
-    """Of the magnitude, where all numbers are positive: what a check lets the product in fp8 be off."""
+    """What a check lets the product in fp8 be off by, as a part of the magnitude."""
     assert TOLERANCE.inner is not None
     return TOLERANCE.relative * (x * w).sum(-1).abs() / (x * w).abs().sum(-1) + TOLERANCE.inner
 
 
 def test_the_check_finds_sums_of_all_columns_of_positive_numbers() -> None:
-    """What torch's fast sums are: off by 4 %. The op's cases have such numbers, 2068 columns of them."""
+    """What torch's fast sums are: off by 4 %. The op's cases have such numbers, 2068 columns."""
     for k in (2048, 4096):
         x, w = numbers("positive", k)
         wrong = (summed(x, w, every=k).double() - (x * w).sum(-1)).abs() / (x * w).sum(-1)

@@ -88,8 +88,12 @@ struct Feed {
 #pragma unroll
     for (int j = 0; j < S::JOIN; j++) {
       const int field = (step + j) % S::STEPS_A_UNIT;
-      if (j > 0 && field == 0) load_unit((step + j) / S::STEPS_A_UNIT);
-      words.operands(a[j], field);
+      if constexpr (S::UNITS_AHEAD > 1) {
+        words.operands(a[j], field, j);
+      } else {
+        if (j > 0 && field == 0) load_unit((step + j) / S::STEPS_A_UNIT);
+        words.operands(a[j], field);
+      }
     }
 #pragma unroll
     for (int i = 0; i < S::JOIN * S::X_SIZE * S::MB; i++)

@@ -70,7 +70,14 @@ struct Shape {
   static constexpr int RUN = GROUP && X == INT8 ? 4 : 1;
   // Steps of 32 columns that are started together: two where tokens are few, for they are short; a
   // group of scales where there is one, or as much of it as there are registers for.
-  static constexpr int JOIN = GROUP ? (X_SIZE == 1 ? GROUP / 32 : 2) : T >= 128 ? 1 : 2;
+#ifndef J8
+#define J8 1
+#endif
+  static constexpr int JOIN = GROUP ? (X_SIZE == 1 ? GROUP / 32 : 2)
+                              : X == INT8 && BITS == 8 && T >= 128 ? J8
+                              : T >= 128 ? 1 : 2;
+  // Units of words that a lane holds: all of the steps that are started together.
+  static constexpr int UNITS_AHEAD = GROUP == 0 && X == INT8 && BITS == 8 ? JOIN : 1;
   // Whether a stage's place goes through a shuffle to a register that all lanes share. With 128 tokens and
   // more the next product would wait for it, but where a lane has two products to run meanwhile.
   static constexpr bool SHARES_PLACE =

@@ -52,9 +52,9 @@ def linear_packed(
 ) -> Tensor:
     """x W^T + bias + residual, summed in float32 (codes with integer elements: exactly).
 
-    Where fp8 x meets ternary or fp8_e4m3 weights on Hopper, 17 tokens and more, results in bfloat16, sums
-    of 64 columns are those of fp8 tensor cores, each off by less than 0.8 % of what is summed (fp8_sums
-    has the bound's derivation); with TERCET_FP8_SUMS=float32 they are float32 there too, and slower.
+    Where fp8 x meets ternary or fp8_e4m3 weights on Hopper, 17 tokens and more, to bfloat16, sums
+    of 64 columns are those of fp8 tensor cores, each off by less than 0.8 % of what is summed
+    (derived in fp8_sums); with TERCET_FP8_SUMS=float32 they are float32 there too, and slower.
 
     Args:
         x: [..., K], float32, float16 or bfloat16, or codes, int8 or float8_e4m3fn, as
