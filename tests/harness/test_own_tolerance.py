@@ -44,7 +44,7 @@ def op_of(*implementations: Implementation) -> Op:
 
 
 def green(op: Op, candidate: Implementation | None = None) -> bool:
-    plain = {"device": "cpu", "isolated": False, "integration": False, "seed": 1}
+    plain: dict[str, Any] = {"device": "cpu", "isolated": False, "integration": False, "seed": 1}
     report = check(op, candidate=candidate, cases=CASES, **plain)
     return all(finding.passed for finding in report.findings if finding.check == "forward")
 

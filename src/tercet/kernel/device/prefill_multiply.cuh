@@ -78,8 +78,8 @@ struct Feed {
   }
   __device__ void release(int stage) const {
     const int lane = threadIdx.x % 32;
-    if constexpr (S::SHARING > 1) {
-      if (lane < S::SHARING) mbarrier::arrive_at(ring.empty + stage * 8, lane);
+    if constexpr (S::CLUSTER > 1) {
+      if (lane < S::CLUSTER) mbarrier::arrive_at(ring.empty + stage * 8, lane);
     } else if (lane == 0) {
       mbarrier::arrive(ring.empty + stage * 8);
     }
@@ -88,12 +88,8 @@ struct Feed {
 #pragma unroll
     for (int j = 0; j < S::JOIN; j++) {
       const int field = (step + j) % S::STEPS_A_UNIT;
-      if constexpr (S::UNITS_AHEAD > 1) {
-        words.operands(a[j], field, j);
-      } else {
-        if (j > 0 && field == 0) load_unit((step + j) / S::STEPS_A_UNIT);
-        words.operands(a[j], field);
-      }
+      if (j > 0 && field == 0) load_unit((step + j) / S::STEPS_A_UNIT);
+      words.operands(a[j], field);
     }
 #pragma unroll
     for (int i = 0; i < S::JOIN * S::X_SIZE * S::MB; i++)

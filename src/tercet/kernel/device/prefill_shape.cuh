@@ -25,24 +25,22 @@ struct SumOf<INT8> {
 
 // x of type X times W of such codes. TEAMS groups of four warps multiply, MB * 64 rows each, by T
 // tokens. The blocks of a cluster have rows of their own, CLUSTER of them, and share the tokens; or
-// tokens of their own, OVER of them, and share W; or they have the same tile and split its columns, SPLIT
-// of them. TABLE bytes of shared memory are the kernel's own.
+// they have the same tile and split its columns, SPLIT of them. TABLE bytes of shared memory are the
+// kernel's own.
 template <int X_, int CODE_, int GROUP_, int MB_, int T_, int CLUSTER_, int SPLIT_ = 1,
-          int TEAMS_ = 2, int TABLE = 0, int OVER_ = 1>
+          int TEAMS_ = 2, int TABLE = 0>
 struct Shape {
   static constexpr int X = X_, CODE = CODE_, BITS = CODE & 0xff, GROUP = GROUP_, MB = MB_, T = T_;
-  static constexpr int CLUSTER = CLUSTER_, SPLIT = SPLIT_, OVER = OVER_;
-  // blocks that send each other parts of a stage, and of a cluster
-  static constexpr int SHARING = CLUSTER * OVER, BLOCKS = SHARING * SPLIT;
+  static constexpr int CLUSTER = CLUSTER_, SPLIT = SPLIT_, BLOCKS = CLUSTER * SPLIT;
   static constexpr int TEAMS = TEAMS_;
   static constexpr int WARPS = 4 * TEAMS, THREADS = GROUP_THREADS * (TEAMS + 1);
   // registers of a thread that multiplies
   static constexpr int REGISTERS = (65536 / THREADS / 8 * 8 * (TEAMS + 1) - 24) / TEAMS / 8 * 8;
-  static_assert((CLUSTER == 1) + (OVER == 1) + (SPLIT == 1) >= 2);
+  static_assert(CLUSTER == 1 || SPLIT == 1);
   static_assert(T % (16 * SPLIT) == 0);
   using Sum = typename SumOf<X>::Type;
   // what a block writes in the end
-  using Own = Shape<X, CODE, GROUP, MB, T / SPLIT, CLUSTER, 1, TEAMS, TABLE, OVER>;
+  using Own = Shape<X, CODE, GROUP, MB, T / SPLIT, CLUSTER, 1, TEAMS, TABLE>;
   static constexpr int X_SIZE = X == INT8 || X == E4M3 ? 1 : 2;  // bytes, and products, 32 columns
   // of a code as it is multiplied: at the top of its byte, or 2.0 for 1 in 2 bits
   static constexpr float UNIT = X == INT8 ? 1.f / (1 << (8 - BITS)) : BITS == 2 ? 0.5f : 1.f;
@@ -70,14 +68,7 @@ struct Shape {
   static constexpr int RUN = GROUP && X == INT8 ? 4 : 1;
   // Steps of 32 columns that are started together: two where tokens are few, for they are short; a
   // group of scales where there is one, or as much of it as there are registers for.
-#ifndef J8
-#define J8 1
-#endif
-  static constexpr int JOIN = GROUP ? (X_SIZE == 1 ? GROUP / 32 : 2)
-                              : X == INT8 && BITS == 8 && T >= 128 ? J8
-                              : T >= 128 ? 1 : 2;
-  // Units of words that a lane holds: all of the steps that are started together.
-  static constexpr int UNITS_AHEAD = GROUP == 0 && X == INT8 && BITS == 8 ? JOIN : 1;
+  static constexpr int JOIN = GROUP ? (X_SIZE == 1 ? GROUP / 32 : 2) : T >= 128 ? 1 : 2;
   // Whether a stage's place goes through a shuffle to a register that all lanes share. With 128 tokens and
   // more the next product would wait for it, but where a lane has two products to run meanwhile.
   static constexpr bool SHARES_PLACE =

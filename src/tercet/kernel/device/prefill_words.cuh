@@ -72,25 +72,22 @@ template <class S, bool WIDE = S::X_SIZE == 2>
 struct Words {
   uint32_t mine;  // shared address of this lane's words of the warp's first rows, in stage 0
   const uint32_t zero = unknown_zero();
-  uint4 words[S::UNITS_AHEAD][S::MB];
+  uint4 words[S::MB];
 
   __device__ Words(uint32_t base) : mine(base + threadIdx.x % 32 * 16) {}
   __device__ void load(int offset) {
 #pragma unroll
-    for (int unit = 0; unit < S::UNITS_AHEAD; unit++)
-#pragma unroll
-      for (int mb = 0; mb < S::MB; mb++)
-        words[unit][mb] = load_shared(mine + offset + mb * (S::UNITS * 512) + unit * 512);
+    for (int mb = 0; mb < S::MB; mb++)
+      words[mb] = load_shared(mine + offset + mb * (S::UNITS * 512));
   }
   // of one step of 32 columns
-  __device__ void operands(uint32_t (&a)[1][S::MB][4], int field, int unit = 0) {
+  __device__ void operands(uint32_t (&a)[1][S::MB][4], int field) {
 #pragma unroll
     for (int mb = 0; mb < S::MB; mb++) {
-      const uint4 four = words[unit][mb];
-      a[0][mb][0] = signed_bytes<S::BITS>(four.x, field, zero);
-      a[0][mb][1] = signed_bytes<S::BITS>(four.y, field, zero);
-      a[0][mb][2] = signed_bytes<S::BITS>(four.z, field, zero);
-      a[0][mb][3] = signed_bytes<S::BITS>(four.w, field, zero);
+      a[0][mb][0] = signed_bytes<S::BITS>(words[mb].x, field, zero);
+      a[0][mb][1] = signed_bytes<S::BITS>(words[mb].y, field, zero);
+      a[0][mb][2] = signed_bytes<S::BITS>(words[mb].z, field, zero);
+      a[0][mb][3] = signed_bytes<S::BITS>(words[mb].w, field, zero);
     }
   }
 };

@@ -39,15 +39,6 @@ __device__ inline void load_to_all(uint32_t shared, const CUtensorMap* map, uint
       : "memory");
 }
 
-__device__ inline void load_to_all(uint32_t shared, const CUtensorMap* map, uint32_t barrier,
-                                   int c0, int c1, int c2, uint16_t blocks) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%3, %4, %5}], [%2], %6;" ::"r"(shared),
-      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "h"(blocks)
-      : "memory");
-}
-
 // from shared memory to a box of the tensor; what lies outside is left out. Writes of other threads
 // to that memory come before, by share() in each and a barrier.
 __device__ inline void store(const CUtensorMap* map, uint32_t shared, int c0, int c1) {

@@ -58,12 +58,7 @@ __device__ void bring_w(Ring ring, Walk walk, const CUtensorMap* w_map, const CU
       const uint32_t ready = ring.full + ring.stage * 8;
       mbarrier::wait(ring.empty + ring.stage * 8, ring.parity ^ 1);
       mbarrier::expect(ready, S::W_BYTES + scale_bytes);
-      const uint32_t w = ring.w + ring.stage * S::W_BYTES;
-      if constexpr (S::OVER > 1)
-        tma::load_to_all(w + rank * (S::W_BYTES / S::OVER), w_map, ready, 0, k * S::UNITS,
-                         block0 + rank * (S::ROWS / 16 / S::OVER), (1 << S::OVER) - 1);
-      else
-        tma::load(w, w_map, ready, 0, k * S::UNITS, block0);
+      tma::load(ring.w + ring.stage * S::W_BYTES, w_map, ready, 0, k * S::UNITS, block0);
       if constexpr (S::GROUP > 0)
         tma::load(ring.scale + ring.stage * S::SCALE_BYTES, scale_map, ready, 0, k * S::GROUPS,
                   block0);
@@ -78,7 +73,7 @@ __device__ void bring_x(Ring ring, Walk walk, const CUtensorMap* x_map, const Pl
   keep_places<S>(ring);
   while (walk.next(plan, clusters)) {
     walk.split<S::SPLIT>(rank);
-    const int token0 = (Place(plan, walk.tile).m * S::OVER + rank % S::OVER) * S::T;
+    const int token0 = Place(plan, walk.tile).m * S::T;
     for (int k = walk.first; k < walk.last; k++) {
       const uint32_t ready = ring.full + ring.stage * 8;
       const uint32_t x = ring.x + ring.stage * S::X_BYTES;
@@ -111,8 +106,7 @@ __device__ void consume(const Ring& ring, Walk walk, const Plan& plan, const Res
     walk.split<S::SPLIT>(rank);
     if (group > 0) lead.follow();
     const Place place(plan, walk.tile);
-    const int token0 =  // of y
-        (place.m * S::OVER + rank % S::OVER) * S::T + (S::SPLIT > 1 ? rank * S::Own::T : 0);
+    const int token0 = place.m * S::T + (S::SPLIT > 1 ? rank * S::Own::T : 0);  // of y
     const int row0 = (place.n * S::CLUSTER + rank % S::CLUSTER) * S::ROWS + block * 16;
     Factors<typename S::Own> factors;
     factors.load(result, token0, row0);
@@ -176,7 +170,7 @@ __global__ void __launch_bounds__(S::THREADS, 1)
   if (threadIdx.x == 0) {
     for (int s = 0; s < S::STAGES; s++) {
       mbarrier::init(ring.full + s * 8, 2);
-      mbarrier::init(ring.empty + s * 8, S::WARPS * S::SHARING);
+      mbarrier::init(ring.empty + s * 8, S::WARPS * S::CLUSTER);
     }
     mbarrier::init(ring.arrived, S::WARPS * max(1, S::SPLIT - 1));
     mbarrier::publish();

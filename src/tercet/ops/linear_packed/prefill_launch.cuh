@@ -13,7 +13,7 @@ int launch(const Call& call, Plan plan, const Result& result, const Parts& parts
   const auto stream = static_cast<cudaStream_t>(to);
   const cuuint64_t tokens = result.tokens, blocks = (result.rows + 15) / 16;
   plan.depth = (call.columns + DEPTH - 1) / DEPTH;
-  plan.tiles_m = (result.tokens + S::T * S::OVER - 1) / (S::T * S::OVER);
+  plan.tiles_m = (result.tokens + S::T - 1) / S::T;
   plan.tiles_n = (result.rows + S::ROWS * S::CLUSTER - 1) / (S::ROWS * S::CLUSTER);
   const int cut = plan.tiles_m * plan.tiles_n - plan.whole;
   if (cut && (S::GROUP || S::SPLIT > 1)) return cudaErrorInvalidValue;
@@ -29,7 +29,7 @@ int launch(const Call& call, Plan plan, const Result& result, const Parts& parts
                              {DEPTH / S::X_SIZE, S::T / S::CLUSTER}, CU_TENSOR_MAP_SWIZZLE_128B);
   if (error) return error;
   error = tma::encode<3>(&w_map, CU_TENSOR_MAP_DATA_TYPE_INT32, call.codes, {128, units, blocks},
-                         {512, units * 512}, {128, S::UNITS, S::ROWS / 16 / S::OVER},
+                         {512, units * 512}, {128, S::UNITS, S::ROWS / 16},
                          CU_TENSOR_MAP_SWIZZLE_NONE);
   if (error) return error;
   if (S::GROUP) {
@@ -51,7 +51,7 @@ int launch(const Call& call, Plan plan, const Result& result, const Parts& parts
     if (error) return error;
   }
   if (cut) {
-    const size_t bytes = sizeof(int) * cut * S::SHARING * S::TEAMS;
+    const size_t bytes = sizeof(int) * cut * S::CLUSTER * S::TEAMS;
     error = cudaMemsetAsync(parts.arrivals, 0, bytes, stream);
     if (error) return error;
   }

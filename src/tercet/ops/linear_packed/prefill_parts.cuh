@@ -22,7 +22,7 @@ __device__ bool take_over(Sums<S>& sums, const Plan& plan, const Parts& parts,
   const auto parts_of = [&](int owner) {
     const int slot = owner * plan.part / plan.depth == cut ? 0 : 1;
     return parts.sums +
-           (((owner * 2ll + slot) * S::SHARING + rank) * S::TEAMS + group) * VECTORS * GROUP_THREADS +
+           (((owner * 2ll + slot) * S::CLUSTER + rank) * S::TEAMS + group) * VECTORS * GROUP_THREADS +
            thread;
   };
   int4* mine = parts_of(cluster);
@@ -34,7 +34,7 @@ __device__ bool take_over(Sums<S>& sums, const Plan& plan, const Parts& parts,
   }
   __threadfence();
   meet(1 + group, GROUP_THREADS);
-  int* arrivals = parts.arrivals + (cut * S::SHARING + rank) * S::TEAMS + group;
+  int* arrivals = parts.arrivals + (cut * S::CLUSTER + rank) * S::TEAMS + group;
   if (thread == 0) *ticket = atomicAdd(arrivals, 1);
   meet(1 + group, GROUP_THREADS);
   if (*ticket != last - first) return false;

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 struct Plan {
-  int tiles_m, tiles_n;  // a tile of a cluster: OVER * T tokens, CLUSTER * ROWS rows
+  int tiles_m, tiles_n;  // a tile of a cluster: T tokens, CLUSTER * ROWS rows
   int depth;             // stages a tile
   int whole;             // so many tiles are not cut
   int part;              // stages a cluster of the others
