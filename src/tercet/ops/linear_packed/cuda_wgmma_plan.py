@@ -24,6 +24,18 @@ _WIDENING_US = {
     (256, 32): 0.12,
     (128, 32): 0.06,
 }
+# Likewise where int8 x meets them: four times the bytes of 2-bit codes go through shared memory, which is
+# as busy as the tensor cores. A cut tile's blocks read columns that no other block reads: 80 KiB a
+# stage and cluster come out of memory.
+_BYTES_US = {
+    (256, 128): 0.17,
+    (128, 256): 0.155,
+    (256, 176): 0.22,
+    (192, 128): 0.12,
+    (128, 128): 0.08,
+    (256, 64): 0.13,
+    (128, 64): 0.04,
+}
 # 32 clusters of four blocks ran in two rounds on 132 multiprocessors, 24 in one
 _FOURS = 0.73
 
@@ -147,7 +159,7 @@ def plans(
                 continue
             clusters = tiles
         narrow = x in ("int8", FP8)
-        more = 0.0 if narrow or bits < 8 else _WIDENING_US[tile.rows, tile.tokens]
+        more = _wide_codes_us(tile, x) if bits == 8 else 0.0
         scaled = group if x != FP8 else 0  # its sums are added up as often as they may be scaled
         work = Work(group=group, scaled=scaled, x_bytes=1 if narrow else 2, more_us=more)
         for whole, part, us in _dealt(tile, tiles, clusters, depth, work):
@@ -162,6 +174,14 @@ def plans(
                 - (_EARLY_US if 2 * clusters * tile.blocks <= processors else 0.0)
                 + (us**4 + (n * k * bits / 8 / _BYTES_A_US) ** 4) ** 0.25,
             )
+
+
+def _wide_codes_us(tile: Tile, x: str) -> float:
+    """More of a stage of 8-bit codes than of narrower ones."""
+    if x == FP8:
+        return 0.0  # its tiles are timed with them
+    extra = _BYTES_US if x == "int8" else _WIDENING_US
+    return extra.get((tile.rows, tile.tokens), 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)
