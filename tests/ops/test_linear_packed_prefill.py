@@ -182,7 +182,7 @@ def test_fp8_products_are_for_bfloat16_results_unless_float32_sums_are_asked_for
     """Results of other dtypes keep more bits than sums of 64 columns have."""
     known = {"activation": "fp8_e4m3", "layout": "fragments", "out": "bfloat16"} | options
     monkeypatch.setenv("TERCET_FP8_SUMS", known.pop("sums", ""))
-    sizes = {"M": 64, "N": 64, "K": known.pop("K", 2048)}
+    sizes: dict[str, Any] = {"M": 64, "N": 64, "K": known.pop("K", 2048)}
     requirement = OP.implementation("cuda_wgmma_fp8").requirement
     reason = requirement.unfit(sizes, OP.traits({"scheme": scheme} | known))
     assert reason is None if words is None else reason is not None and words in reason
