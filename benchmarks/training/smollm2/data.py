@@ -27,6 +27,8 @@ from writing import FREE
 
 SEPARATOR = "\n%%%%\n"
 END = 0  # <|endoftext|>, which lay between documents when the model was pretrained
+LONGEST = 64
+"""Tokens of a question that the teacher is to answer: most of a text is its own."""
 
 
 def read_text(path: Path) -> str:
@@ -164,7 +166,7 @@ def main() -> None:
     contexts: list[str] = []
     if arguments.asked:
         questions = questions_of(arguments.asked, sum(requests.values(), []))
-        contexts = [context for context, _ in questions[:EACH]]
+        contexts = [c for c, _ in questions if len(tokens_of(tokenizer, c)) <= LONGEST][:EACH]
         tensors["asked"] = answered(tokenizer, questions, evaluated).to(torch.uint16)
     tensors |= beginnings(tokenizer, openings() + contexts)
     save_file(tensors, arguments.out)

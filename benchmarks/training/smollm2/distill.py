@@ -143,7 +143,8 @@ class Bench:
         )
         self.say("wrote", tokens=own.numel())
         writers = arguments.writers or self.group.ranks
-        return shared(own, self.out.parent / "texts", name, writers, patience_s=25)
+        folder = arguments.texts or self.out.parent / "texts"
+        return shared(own, folder, name, writers, patience_s=25)
 
     def evaluate(self, student: Student) -> dict[str, float]:
         """Everything that a record holds, each process its part of it."""
@@ -331,8 +332,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--generate", type=int, default=4_000_000, help="tokens by the teacher")
     parser.add_argument("--write-seconds", type=float, default=60, help="for them, at most")
     parser.add_argument(
-        "--writers", type=int, help="processes beside OUT that share them; those of torchrun"
+        "--writers", type=int, help="processes that share them; those of torchrun, if not said"
     )
+    parser.add_argument("--texts", type=Path, help="where they are shared; beside OUT, if not said")
     parser.add_argument("--generate-batch", type=int, default=8192)
     parser.add_argument("--reserve", type=float, default=20, help="seconds of evaluation a student")
     parser.add_argument("--students", default=",".join(recipe.name for recipe in RECIPES))
