@@ -5,9 +5,9 @@ python data.py TOKENIZER.json DATA_DIR OUT.safetensors [EXTRA ...] [--tales FILE
 Train: WikiText-2's train split as far as it is in DATA_DIR (its first 2.9 MB, letters outside
 ASCII gone), State of the Union addresses, Moby Dick, GSM8K's train split, and the .txt files given
 as EXTRA (documents apart by a line of `%%%%`); apart from it, novels and stories, and questions
-with their answers, right and wrong (none that is evaluated). For the teacher: openings. Evaluation: WikiText-2 test, one tokenization, and the requests of four tasks as
-lm-evaluation-harness forms them, without examples (see `tasks.py`). No 20 tokens in a row may be in
-both.
+with their answers, right and wrong (none that is evaluated). For the teacher: openings. Evaluation:
+WikiText-2 test, one tokenization, and the requests of four tasks as lm-evaluation-harness forms
+them, without examples (see `tasks.py`). No 20 tokens in a row may be in both.
 """
 
 import argparse
@@ -65,9 +65,9 @@ Question = tuple[str, list[str]]
 """A context, and the ways it may go on."""
 
 
-def questions_of(path: Path, evaluated: Requests) -> list[Question]:
+def questions_of(path: Path, evaluated: dict[str, Requests]) -> list[Question]:
     """Those of a file of {"context", "choices"} a line that are not evaluated, at random."""
-    taken = {context for context, *_ in evaluated}
+    taken = {context for requests in evaluated.values() for context, *_ in requests}
     rows = map(json.loads, read_text(path).splitlines())
     found = [(row["context"], row["choices"]) for row in rows if row["context"] not in taken]
     random.Random(0).shuffle(found)
@@ -165,7 +165,7 @@ def main() -> None:
             tensors[name] = without(tensors[name], evaluated)
     contexts: list[str] = []
     if arguments.asked:
-        questions = questions_of(arguments.asked, sum(requests.values(), []))
+        questions = questions_of(arguments.asked, requests)
         contexts = [c for c, _ in questions if len(tokens_of(tokenizer, c)) <= LONGEST][:EACH]
         tensors["asked"] = answered(tokenizer, questions, evaluated).to(torch.uint16)
     tensors |= beginnings(tokenizer, openings() + contexts)

@@ -27,7 +27,7 @@ from quality import WINDOW, divergence, perplexity
 from reading import Batches, Shares, Texts, pools_of
 from recipe import RECIPES, Recipe
 from safetensors.torch import load_file
-from tasks import TASKS, scores
+from tasks import scores
 from torch import Tensor
 from training import Training
 from transformers import AttentionInterface

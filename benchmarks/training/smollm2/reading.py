@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from writing import LENGTH, Text
 
-PARTS = (0.15, 0.4, 0.45)
+PARTS = (0.2, 0.3, 0.5)
 """Of windows that are neither the teacher's nor questions: WikiText-2 train, other text, tales."""
 
 
@@ -56,14 +56,15 @@ def pools_of(texts: Texts, shares: Shares, length: int) -> list[Pool]:
     """What windows of that length are read from."""
     # a window begins where a text does, as a question does, and is one text if it can be
     whole = [text for text in texts.written if text.shape[1] >= min(length, LENGTH)]
-    written = [_text_of(text) for text in whole or texts.written]
+    written = whole or texts.written
+    count = sum(map(len, written))
     own = shares.own if written else 0.0
     asked = shares.asked if texts.asked else 0.0
     parts = [(1 - own - asked) * part for part in PARTS]
     pools = [Pool(text=text, share=part) for text, part in zip(texts.given, parts, strict=True)]
     if texts.asked:
         pools.append(Pool(text=texts.asked, share=asked))
-    return pools + [Pool(text=text, share=own / len(written)) for text in written]
+    return pools + [Pool(text=_text_of(rows), share=own * len(rows) / count) for rows in written]
 
 
 def _text_of(rows: Tensor) -> Text:
