@@ -80,6 +80,18 @@ extern "C" int tercet_gradient_codes(const void* data, int64_t pitch, int type, 
   return launch<BFLOAT16>(grad, rows, seed, turned, sizes, to);
 }
 
+// codes [N, M] of the columns of grad * row by their scales [N], where those are known already
+extern "C" int tercet_column_codes(const void* data, int64_t pitch, int type, int m, int n,
+                                   const float* row, const float* sizes, const int64_t* seed,
+                                   int8_t* turned, void* stream) {
+  const Grad grad = {data, pitch, m, n};
+  const auto to = static_cast<cudaStream_t>(stream);
+  if (type == FLOAT32) launch_columns<FLOAT32>(grad, row, sizes, seed, turned, to);
+  else if (type == FLOAT16) launch_columns<FLOAT16>(grad, row, sizes, seed, turned, to);
+  else launch_columns<BFLOAT16>(grad, row, sizes, seed, turned, to);
+  return cudaGetLastError();
+}
+
 extern "C" int tercet_turned_codes(const int8_t* in, int64_t pitch, int8_t* out, int rows, int columns,
                                    void* stream) {
   const dim3 grid((columns + SIDE - 1) / SIDE * ((rows + SIDE - 1) / SIDE));
