@@ -44,14 +44,24 @@ int launch_rows_of(const Grad& grad, const Rows& rows, int* blocks, cudaStream_t
   return cudaErrorInvalidValue;
 }
 
+template <int TYPE, bool RANDOM>
+int launch_columns(const Grad& grad, const float* row, const float* scales, const int64_t* seed,
+                   int8_t* codes, cudaStream_t stream) {
+  const auto kernel = column_codes<TYPE, RANDOM>;
+  const int tiles = (grad.n + SIDE - 1) / SIDE * ((grad.m + SIDE - 1) / SIDE);
+  constexpr int bytes = Arriving<TYPE>::BYTES;
+  int blocks = 0;
+  const auto error = row_stream::grid_of(kernel, tiles, TURN_THREADS, bytes, &blocks);
+  if (error) return error;
+  kernel<<<blocks, TURN_THREADS, bytes, stream>>>(grad, row, scales, seed, codes, tiles, 0);
+  return cudaGetLastError();
+}
+
 template <int TYPE>
-void launch_columns(const Grad& grad, const float* row, const float* scales, const int64_t* seed,
-                    int8_t* codes, cudaStream_t stream) {
-  const dim3 grid((grad.n + SIDE - 1) / SIDE * ((grad.m + SIDE - 1) / SIDE));
-  if (seed)
-    column_codes<TYPE, true><<<grid, TURN_THREADS, 0, stream>>>(grad, row, scales, seed, codes);
-  else
-    column_codes<TYPE, false><<<grid, TURN_THREADS, 0, stream>>>(grad, row, scales, seed, codes);
+int launch_columns_of(const Grad& grad, const float* row, const float* scales, const int64_t* seed,
+                      int8_t* codes, cudaStream_t stream) {
+  return seed ? launch_columns<TYPE, true>(grad, row, scales, seed, codes, stream)
+              : launch_columns<TYPE, false>(grad, row, scales, seed, codes, stream);
 }
 
 template <int TYPE>
@@ -61,8 +71,7 @@ int launch(const Grad& grad, const Rows& rows, const int64_t* seed, int8_t* turn
   const int error = launch_rows_of<TYPE>(grad, rows, &blocks, stream);
   if (error || !turned) return error;
   column_scales<<<(grad.n + 31) / 32, 32 * SCALE_WARPS, 0, stream>>>(rows.tops, blocks, grad.n, sizes);
-  launch_columns<TYPE>(grad, rows.row, sizes, seed, turned, stream);
-  return cudaGetLastError();
+  return launch_columns_of<TYPE>(grad, rows.row, sizes, seed, turned, stream);
 }
 
 // codes [M, N] and scales [M] of the rows of grad * column (N, or one for all); where `turned` is not
@@ -86,10 +95,9 @@ extern "C" int tercet_column_codes(const void* data, int64_t pitch, int type, in
                                    int8_t* turned, void* stream) {
   const Grad grad = {data, pitch, m, n};
   const auto to = static_cast<cudaStream_t>(stream);
-  if (type == FLOAT32) launch_columns<FLOAT32>(grad, row, sizes, seed, turned, to);
-  else if (type == FLOAT16) launch_columns<FLOAT16>(grad, row, sizes, seed, turned, to);
-  else launch_columns<BFLOAT16>(grad, row, sizes, seed, turned, to);
-  return cudaGetLastError();
+  if (type == FLOAT32) return launch_columns_of<FLOAT32>(grad, row, sizes, seed, turned, to);
+  if (type == FLOAT16) return launch_columns_of<FLOAT16>(grad, row, sizes, seed, turned, to);
+  return launch_columns_of<BFLOAT16>(grad, row, sizes, seed, turned, to);
 }
 
 extern "C" int tercet_turned_codes(const int8_t* in, int64_t pitch, int8_t* out, int rows, int columns,
