@@ -136,13 +136,14 @@ __global__ void __launch_bounds__(TURN_THREADS, TYPE == FLOAT32 ? 2 : 3)
       plain = divisor.plain();
     }
     arriving.wait();
-    // also: what the block coded before is written
+    // what the block coded before is written, too
     plain = __syncthreads_and(plain);
     const int next = at + gridDim.x;
+    uint32_t held_back = 0;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       Vector<TYPE> g[8];
-      const uint32_t held_back = arriving.take(g, half) & none;
+      held_back |= arriving.take(g, half) & none;
       if (half && next < tiles) arriving.ask(grad, ColumnTile(grad.m, grad.n, next), held_back);
       if (!tile.mine) continue;
 #pragma unroll
