@@ -139,11 +139,11 @@ __global__ void __launch_bounds__(TURN_THREADS, TYPE == FLOAT32 ? 2 : 3)
     // what the block coded before is written, too
     plain = __syncthreads_and(plain);
     const int next = at + gridDim.x;
-    uint32_t held_back = 0;
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       Vector<TYPE> g[8];
-      held_back |= arriving.take(g, half) & none;
+      // the first half has arrived: its codes are in shared memory
+      const uint32_t held_back = arriving.take(g, half) & none;
       if (half && next < tiles) arriving.ask(grad, ColumnTile(grad.m, grad.n, next), held_back);
       if (!tile.mine) continue;
 #pragma unroll
