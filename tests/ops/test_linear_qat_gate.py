@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from tercet.kernel.device import gate_gradient as in_triton
 from tercet.kernel.device.row_codes import quantize
 from tercet.kernel.select import load, using
 from tercet.ops.fake_quantize import fake_quantize
-from tercet.ops.linear_qat import gate, gate_triton, transposed
+from tercet.ops.linear_qat import gate, transposed
 from tercet.ops.linear_qat.gate import Made, gate_gradient
 from tercet.ops.linear_qat.op import GRADIENT, GRADIENT_CODED, OP
 
@@ -26,7 +27,7 @@ def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor
 @pytest.fixture
 def by(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     """Both paths on any device."""
-    run = {"triton": gate_triton.gate_gradient, "torch": gate.plain}[path]
+    run = {"triton": in_triton.gate_gradient, "torch": gate.plain}[path]
     monkeypatch.setattr(gate, "_path", lambda _: run)
 
 

@@ -4,7 +4,7 @@ h = silu(gate) * up, of two layers with one input. Both gradients are read again
 the codes of their rows; made together, codes cost what they take to write.
 """
 
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,7 +39,11 @@ class GateGradient(NamedTuple):
 
 def fits_gate(gate: Tensor) -> bool:
     """Whether one pass takes rows of gate [..., N]; plain torch, on CPUs, takes all."""
-    return gate.device.type == "cpu" or 0 < gate.shape[-1] <= _widest()
+    if gate.device.type == "cpu":
+        return True
+    from tercet.kernel.device.gate_gradient import WIDEST
+
+    return 0 < gate.shape[-1] <= WIDEST
 
 
 def gate_gradient(
@@ -90,7 +94,7 @@ def _path(grad: Tensor) -> Run:
     if grad.device.type == "cpu" or not grad.numel():
         return plain
     # Triton is not imported where no GPU asks
-    from tercet.ops.linear_qat.gate_triton import gate_gradient
+    from tercet.kernel.device.gate_gradient import gate_gradient
 
     return gate_gradient
 
@@ -142,12 +146,6 @@ def _fake(
         *(torch.empty_like(made) for made in each),
         *(grad.new_empty(width, dtype=torch.float32) for _ in range(2)),
     )
-
-
-def _widest() -> int:
-    from tercet.ops.linear_qat.gate_triton import WIDEST
-
-    return cast(int, WIDEST)
 
 
 run = define(

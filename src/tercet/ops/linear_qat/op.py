@@ -134,8 +134,7 @@ def _run_gradient(grad: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
 
 
 def _run_gradient_coded(grad: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    *others, codes, size, columns = others
-    return _run_gradient(grad, *others, Made(codes, size, columns))
+    return _run_gradient(grad, *others[:-3], Made(*others[-3:]))
 
 
 def _fake_gradient(

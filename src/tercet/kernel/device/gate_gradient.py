@@ -106,7 +106,7 @@ def gate_gradient(
     up_scale: Tensor,
     x_scale: Tensor | None,
 ) -> tuple[Tensor, ...]:
-    """As gate.gate_gradient, of matrices whose rows are contiguous, up to WIDEST columns."""
+    """As linear_qat's gate_gradient, of matrices of up to WIDEST columns, rows contiguous."""
     (m, n), device = grad.shape, grad.device
     to_gate, to_up = (torch.empty((m, n), dtype=grad.dtype, device=device) for _ in range(2))
     gate_codes, up_codes = (torch.empty((m, n), dtype=torch.int8, device=device) for _ in range(2))
