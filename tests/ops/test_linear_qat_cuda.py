@@ -28,7 +28,7 @@ def signatures() -> dict[str, list[type]]:
 
 
 def test_every_function_is_declared_as_it_is_written() -> None:
-    names = ("codes_product", "gradient_codes", "column_codes", "turned_codes")
+    names = ("codes_product", "gradient_codes", "column_codes", "gate_codes", "turned_codes")
     library = SimpleNamespace(**{f"tercet_{name}": SimpleNamespace() for name in names})
     cuda.declare_products(library)  # pyright: ignore[reportArgumentType]
     cuda.declare_codings(library)  # pyright: ignore[reportArgumentType]

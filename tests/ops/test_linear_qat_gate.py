@@ -4,11 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from tercet.kernel.device import gate_gradient as in_triton
 from tercet.kernel.device.row_codes import quantize
 from tercet.kernel.select import load, using
 from tercet.ops.fake_quantize import fake_quantize
-from tercet.ops.linear_qat import gate, transposed
+from tercet.ops.linear_qat import gate, gate_cuda, transposed
 from tercet.ops.linear_qat.gate import Made, gate_gradient
 from tercet.ops.linear_qat.op import GRADIENT, GRADIENT_CODED, OP
 
@@ -16,7 +15,11 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # one rounding; a float32 result of some operations is rounded for the first time
 _RELATIVE = {torch.float32: 2.0**-20, torch.float16: 2.0**-10, torch.bfloat16: 2.0**-7}
 every_dtype = pytest.mark.parametrize("dtype", _RELATIVE)
-every_path = pytest.mark.parametrize("path", ["triton", "torch"])
+HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+every_path = pytest.mark.parametrize(
+    "path",
+    ["torch", pytest.param("cuda", marks=pytest.mark.skipif(not HOPPER, reason="Hopper's"))],
+)
 
 
 def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -26,9 +29,11 @@ def normal(*shape: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor
 
 @pytest.fixture
 def by(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    """Both paths on any device."""
-    run = {"triton": in_triton.gate_gradient, "torch": gate.plain}[path]
-    monkeypatch.setattr(gate, "_path", lambda _: run)
+    """Plain torch on any device, or the kernel, which has to be the one that is called."""
+    if path == "torch":
+        monkeypatch.setattr(gate, "_path", lambda _: gate.plain)
+    else:
+        monkeypatch.setattr(gate, "plain", None)
 
 
 def made(
@@ -49,9 +54,11 @@ def made(
 @every_path
 @every_dtype
 @pytest.mark.usefixtures("by")
-@pytest.mark.parametrize(("m", "n"), [(16, 96), (5, 17), (1, 1), (7, 260)])
+@pytest.mark.parametrize(("m", "n"), [(16, 96), (5, 17), (1, 8), (7, 1544), (299, 8192)])
 @pytest.mark.parametrize("one", [False, True])
-def test_against_float64(m: int, n: int, dtype: torch.dtype, one: bool) -> None:
+def test_against_float64(path: str, m: int, n: int, dtype: torch.dtype, one: bool) -> None:
+    if path == "cuda" and (n % 8 or dtype not in gate_cuda.DTYPES):
+        pytest.skip("left to torch")
     grad, gates, ups, *scales, x_scale = made(m, n, dtype, one)
     found = gate_gradient(grad, gates, ups, *scales, x_scale)
     wide = [each.double().requires_grad_() for each in (gates, ups)]
@@ -85,7 +92,7 @@ def test_rows_far_apart_and_of_more_axes() -> None:
 @every_path
 @pytest.mark.usefixtures("by")
 def test_a_row_that_is_not_finite_has_codes_0() -> None:
-    grad, gates, ups, *scales, x_scale = made(4, 24, torch.float32)
+    grad, gates, ups, *scales, x_scale = made(4, 24, torch.bfloat16)
     grad[1, 3], grad[2, 5] = float("inf"), float("nan")
     grad[3] = 0
     for of in gate_gradient(grad, gates, ups, *scales, x_scale)[2:]:

@@ -66,6 +66,9 @@ def declare_codings(library: ctypes.CDLL) -> ctypes.CDLL:
         *(_P, _I64, _I32, _I32, _I32, _P, _I32, _P, _P, _P, _P, _I32, _P, _P, _P, _P),
     )
     library.tercet_column_codes.argtypes = (_P, _I64, _I32, _I32, _I32, *(_P,) * 5)
+    library.tercet_gate_codes.argtypes = (
+        *(_P, _I64) * 3, *(_I32,) * 3, *(_P, _I32) * 2, *(_P,) * 8, _I32, *(_P,) * 3,
+    )  # fmt: skip
     library.tercet_turned_codes.argtypes = (_P, _I64, _P, _I32, _I32, _P)
     return library
 

@@ -13,6 +13,7 @@ from tercet.kernel.contract import Run
 from tercet.kernel.device.row_codes import quantize
 from tercet.kernel.launch import as_rows
 from tercet.kernel.register import define
+from tercet.kernel.select import choose_gradient
 
 
 class Made(NamedTuple):
@@ -38,12 +39,14 @@ class GateGradient(NamedTuple):
 
 
 def fits_gate(gate: Tensor) -> bool:
-    """Whether one pass takes rows of gate [..., N]; plain torch, on CPUs, takes all."""
+    """Whether one pass takes rows of gate [..., N]; on CPUs plain torch takes all."""
     if gate.device.type == "cpu":
         return True
-    from tercet.kernel.device.gate_gradient import WIDEST
+    from tercet.ops.linear_qat import cuda, gate_cuda, op
 
-    return 0 < gate.shape[-1] <= WIDEST
+    mine = choose_gradient(op.OP, gate.device.type, gate.dtype) is cuda.gradient
+    n = gate.shape[-1]
+    return mine and gate.dtype in gate_cuda.DTYPES and n % 8 == 0 and n <= gate_cuda.WIDEST
 
 
 def gate_gradient(
@@ -87,16 +90,15 @@ def _run(
     rows = (as_rows(grad), as_rows(gate), as_rows(up))
     scales = (gate_scale.contiguous(), up_scale.contiguous())
     by = None if x_scale is None else x_scale.reshape(-1).contiguous()
-    return _path(grad)(*rows, *scales, by)
+    return _path(rows)(*rows, *scales, by)
 
 
-def _path(grad: Tensor) -> Run:
-    if grad.device.type == "cpu" or not grad.numel():
+def _path(rows: tuple[Tensor, ...]) -> Run:
+    if not rows[0].numel() or not fits_gate(rows[0]) or rows[0].device.type == "cpu":
         return plain
-    # Triton is not imported where no GPU asks
-    from tercet.kernel.device.gate_gradient import gate_gradient
+    from tercet.ops.linear_qat import gate_cuda
 
-    return gate_gradient
+    return gate_cuda.gate_gradient if all(map(gate_cuda.takes, rows)) else plain
 
 
 def plain(
