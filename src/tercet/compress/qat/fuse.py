@@ -8,17 +8,18 @@ input in its place (43 us become 23). `rms_norm_quantized` saves nothing here: t
 wants the root that it would then have to compute again.
 """
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch.fx import Graph, Node
 
-from tercet.compress.qat.find import SAME, only, silu_of, unaliased, uncast
 from tercet.ops.linear_qat.op import OP as PRODUCT
 from tercet.ops.quantize_activation.op import OP as QUANTIZE
 from tercet.ops.swiglu_quantized.op import OP as GATE
 
 _aten = torch.ops.aten
+_CASTS = (torch.ops.prims.convert_element_type.default, _aten._to_copy.default)
+_SAME = (_aten.detach.default, _aten.alias.default)
 # operations whose first result is codes
 MAKE_CODES = (QUANTIZE.run, GATE.run)
 
@@ -27,16 +28,16 @@ def fuse(graph: Graph) -> None:
     """Changes a graph of both passes."""
     for node in graph.find_nodes(op="call_function", target=QUANTIZE.run):
         made, element = cast("tuple[Node, str]", node.args)
-        gate = _gate(uncast(made))
+        gate = _gate(_uncast(made))
         if gate is not None:
             with graph.inserting_before(node):
                 new = graph.call_function(GATE.run, (*gate, element))
             new.meta["val"] = node.meta["val"]
             node.replace_all_uses_with(new)
             graph.erase_node(node)
-        other = gate[0] if gate is not None else _normed(uncast(made))
+        other = gate[0] if gate is not None else _normed(_uncast(made))
         if other is not None:
-            _stand_in(unaliased(made), other)
+            _stand_in(_unaliased(made), other)
     graph.eliminate_dead_code()
 
 
@@ -45,7 +46,7 @@ def _stand_in(made: Node, other: Node) -> None:
     if made.meta["val"].shape != other.meta["val"].shape:
         return
     for user in list(made.users):
-        if user.target in SAME:
+        if user.target in _SAME:
             _stand_in(user, other)
         elif user.target is PRODUCT.run and user.args[0] is made and isinstance(user.args[6], Node):
             user.update_arg(0, other)
@@ -58,10 +59,23 @@ def _gate(node: Node) -> tuple[Node, Node] | None:
     for left, up in (node.args, node.args[::-1]):
         if not (isinstance(left, Node) and isinstance(up, Node)):
             continue
-        gate = silu_of(uncast(left))
+        gate = _of_silu(_uncast(left))
         if gate is not None and _alike(gate, up):
             return gate, up
     return None
+
+
+def _of_silu(node: Node) -> Node | None:
+    """What silu is taken of; decomposed, x / (1 + exp(-x))."""
+    if node.target is _aten.silu.default:
+        return _unaliased(cast(Node, node.args[0]))
+    if node.target is not _aten.div.Tensor:
+        return None
+    top, bottom = cast("tuple[Node, Node]", node.args)
+    power = _only(bottom, _aten.add.Tensor, 1)
+    minus = _only(power, _aten.exp.default)
+    inner = _only(minus, _aten.neg.default)
+    return _uncast(top) if inner is top else None
 
 
 def _normed(node: Node) -> Node | None:
@@ -69,13 +83,33 @@ def _normed(node: Node) -> Node | None:
     if node.target is not _aten.mul.Tensor:
         return None
     for right in node.args:
-        times = uncast(right) if isinstance(right, Node) else node
+        times = _uncast(right) if isinstance(right, Node) else node
         root = times.args[1] if times is not node and times.target is _aten.mul.Tensor else None
-        shifted = only(root, _aten.rsqrt.default) if isinstance(root, Node) else None
+        shifted = _only(root, _aten.rsqrt.default) if isinstance(root, Node) else None
         mean = shifted.args[0] if shifted is not None else None
         if isinstance(mean, Node) and mean.target is _aten.mean.dim:
-            return uncast(cast(Node, times.args[0]))
+            return _uncast(cast(Node, times.args[0]))
     return None
+
+
+def _only(node: Node | None, target: Any, *more: Any) -> Node | None:
+    """The first argument where that is what the node does, with these others."""
+    if node is None or node.target is not target or node.args[1:] != more:
+        return None
+    return cast(Node, node.args[0])
+
+
+def _unaliased(node: Node) -> Node:
+    while node.target in _SAME:
+        node = cast(Node, node.args[0])
+    return node
+
+
+def _uncast(node: Node) -> Node:
+    """What was cast to another float, or is the node itself."""
+    while node.target in (*_CASTS, *_SAME):
+        node = cast(Node, node.args[0])
+    return node
 
 
 def _alike(one: Node, other: Node) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
 from torch.fx import Graph
 
-from tercet.compress.qat import find, fuse, fuse_gate, recompute
+from tercet.compress.qat import fuse, recompute
 from tercet.ops.linear_qat.op import OP, TRACED
 
 
@@ -26,7 +26,6 @@ class LayerPass(CustomGraphPass):
     def __call__(self, graph: Graph) -> None:
         """Inductor's `joint_custom_pre_pass`."""
         fuse.fuse(graph)
-        fuse_gate.fuse_gates(graph)
         if not self.keep_inputs:
             recompute.recompute(graph)
         for node in graph.find_nodes(op="call_function", target=OP.run):
@@ -34,5 +33,5 @@ class LayerPass(CustomGraphPass):
 
     def uuid(self) -> Any:
         """Names the files' text to the cache of compiled graphs."""
-        files = (__file__, *(part.__file__ for part in (find, fuse, fuse_gate, recompute)))
+        files = (__file__, fuse.__file__, recompute.__file__)
         return get_hash_for_files(files, extra=str(self.keep_inputs))

@@ -20,7 +20,6 @@ from tercet.kernel.launch import multiprocessors
 from tercet.kernel.native import NUMBERS, number, pointer
 from tercet.kernel.tuned import Configuration, Direction, configuration
 from tercet.ops.linear_qat import triton
-from tercet.ops.linear_qat.gate import Made
 from tercet.ops.linear_qat.torch_path import float_product
 from tercet.ops.linear_qat.triton import Coded
 
@@ -35,8 +34,8 @@ _LEAST_STAGES = 8
 _FOLDER = Path(__file__).parent
 _HOPPER = (9, 0)
 _WIDEST = 16384
-# row_codes: most on a multiprocessor where rows are that long or longer; of shorter ones more
-_BLOCKS, _SHORT, _MOST_BLOCKS = 4, 2048, 16
+# row_codes: most on a multiprocessor, of rows up to so many columns more
+_BLOCKS, _BLOCKS_OF_SHORT, _SHORT = 4, 16, 2048
 _P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 
 
@@ -65,10 +64,6 @@ def declare_codings(library: ctypes.CDLL) -> ctypes.CDLL:
     library.tercet_gradient_codes.argtypes = (
         *(_P, _I64, _I32, _I32, _I32, _P, _I32, _P, _P, _P, _P, _I32, _P, _P, _P, _P),
     )
-    library.tercet_column_codes.argtypes = (_P, _I64, _I32, _I32, _I32, *(_P,) * 5)
-    library.tercet_gate_codes.argtypes = (
-        *(_P, _I64) * 3, *(_I32,) * 3, *(_P, _I32) * 2, *(_P,) * 8, _I32, *(_P,) * 3,
-    )  # fmt: skip
     library.tercet_turned_codes.argtypes = (_P, _I64, _P, _I32, _I32, _P)
     return library
 
@@ -102,46 +97,33 @@ def gradient(
     weight_gradient: str,
     x_dtype: torch.dtype | None,
     weight_dtype: torch.dtype | None,
-    made: Made | None = None,
 ) -> tuple[Tensor, Tensor]:
     """As op's linear_qat_gradient."""
     by_column = weight_dtype is not None and weight_gradient == "int8"
     if x_dtype is None or codes_t is not None or not _common(grad, codes, scale, x_scale, seen):
         return triton.gradient_by(
             product, coded, turned, grad, codes, scale, codes_t, x_codes, x_scale, seen, seed,
-            weight_gradient, x_dtype, weight_dtype, made,
+            weight_gradient, x_dtype, weight_dtype,
         )  # fmt: skip
     (m, n), k, to = grad.shape, codes.shape[1], stream()
     most_blocks = _most_blocks(n, grad.device)
     # in one allocation, each at a multiple of 256 bytes: the host's time for ten is a product's
-    sizes = [m * n, 4 * m, n * k] if made is None else [0, 0, n * k]
+    sizes = [m * n, 4 * m, n * k]
     if by_column:
-        sizes += [n * m, 4 * n, 4 * most_blocks * n if made is None else 0]
+        sizes += [n * m, 4 * n, 4 * most_blocks * n]
     places = list(accumulate((-(-size // 256) * 256 for size in sizes), initial=0))
     room = codes.new_empty(places[-1])
     row, size, turned_codes, column, column_size, tops = (
         room.data_ptr() + place for place in [*places[:-1], 0, 0, 0][:6]
     )
-    given = grad.data_ptr(), grad.stride(0) * grad.element_size(), NUMBERS[grad.dtype], m, n
-    if made is None:
-        _raise(
-            codings().tercet_gradient_codes(
-                *given, scale.data_ptr(), scale.numel() == 1,
-                x_scale.data_ptr() if by_column else None, row, size,
-                tops if by_column else None, most_blocks, pointer(seed),
-                column if by_column else None, column_size if by_column else None, to,
-            )
-        )  # fmt: skip
-    else:
-        row, size = made.codes.data_ptr(), made.size.data_ptr()
-        if by_column:
-            assert made.columns is not None
-            column_size = made.columns.data_ptr()
-            _raise(
-                codings().tercet_column_codes(
-                    *given, x_scale.data_ptr(), column_size, pointer(seed), column, to
-                )
-            )
+    _raise(
+        codings().tercet_gradient_codes(
+            grad.data_ptr(), grad.stride(0) * grad.element_size(), NUMBERS[grad.dtype], m, n,
+            scale.data_ptr(), scale.numel() == 1, x_scale.data_ptr() if by_column else None, row,
+            size, tops if by_column else None, most_blocks,
+            pointer(seed), column if by_column else None, column_size if by_column else None, to,
+        )
+    )  # fmt: skip
     _raise(codings().tercet_turned_codes(codes.data_ptr(), k, turned_codes, n, k, to))
     grad_x = grad.new_empty((m, k), dtype=x_dtype)
     _multiply(row, turned_codes, size, grad_x, n, to)
@@ -177,8 +159,7 @@ def _common(
 
 def _most_blocks(n: int, device: torch.device) -> int:
     """How many blocks code rows at most, each with a largest of every column."""
-    each = min(max(_BLOCKS, _BLOCKS * _SHORT // n), _MOST_BLOCKS)
-    return each * multiprocessors(device)
+    return (_BLOCKS if n > _SHORT else _BLOCKS_OF_SHORT) * multiprocessors(device)
 
 
 def _multiply(a: int, b: int, row: int, out: Tensor, k: int, to: int) -> None:

@@ -1,6 +1,5 @@
 // What the products of linear_qat's gradient read: launches of gradient_rows.cuh and
 // gradient_columns.cuh. Types: 0 float32, 1 float16, 2 bfloat16. Each returns a cudaError_t.
-#include "gate_rows.cuh"
 #include "gradient_columns.cuh"
 
 struct Rows {
@@ -36,9 +35,12 @@ int launch_rows(const Grad& grad, const Rows& rows, int* blocks, cudaStream_t st
 template <int TYPE>
 int launch_rows_of(const Grad& grad, const Rows& rows, int* blocks, cudaStream_t stream) {
   constexpr int WIDTH = Vector<TYPE>::WIDTH;
-  // two blocks on a multiprocessor are better than one, four vectors a lane better than eight, and
-  // two than one: what a row costs a warp besides its numbers
-  if (grad.n <= 128 * WIDTH) return launch_rows<TYPE, 1>(grad, rows, blocks, stream);
+  // two blocks on a multiprocessor are better than one, four vectors a lane better than eight. Two are
+  // better than one as long as there are blocks enough: a row costs a warp more than its numbers
+  // (32768 x 2048: 61 us, not 80)
+  if (grad.n > 128 * WIDTH && grad.n <= 256 * WIDTH)
+    return launch_rows<TYPE, 2>(grad, rows, blocks, stream);
+  if (grad.n <= 512 * WIDTH) return launch_rows<TYPE, 1>(grad, rows, blocks, stream);
   if (grad.n <= 1024 * WIDTH) return launch_rows<TYPE, 2>(grad, rows, blocks, stream);
   if (grad.n <= 2048 * WIDTH) return launch_rows<TYPE, 4>(grad, rows, blocks, stream);
   if constexpr (WIDTH == 4)
@@ -46,38 +48,14 @@ int launch_rows_of(const Grad& grad, const Rows& rows, int* blocks, cudaStream_t
   return cudaErrorInvalidValue;
 }
 
-// scales of the columns of both, tops [blocks, 2, N]
 template <int TYPE>
-int launch_gate(const Gate& gate, const Factors& by, const float* row, const GateResult& to,
-                int most_blocks, float* gate_columns, float* up_columns, cudaStream_t stream) {
-  const auto kernel = gate_rows<TYPE>;
-  const int units = gate.n / 8, warps = (units + 32 * GATE_VECTORS - 1) / (32 * GATE_VECTORS);
-  if (warps > MOST_WARPS) return cudaErrorInvalidValue;
-  const int stages = row_stream::MAX_STAGES;
-  const int bytes = 3 * row_stream::slot_bytes(GATE_VECTORS, warps, stages);
-  int blocks = 0;
-  const auto error = row_stream::grid_of(kernel, gate.m, warps * 32, bytes, &blocks);
-  if (error) return error;
-  if (blocks > most_blocks) blocks = most_blocks;
-  kernel<<<blocks, warps * 32, bytes, stream>>>(gate, by, row, to, stages);
-  if (to.tops) {
-    const dim3 grid((gate.n + 31) / 32);
-    column_scales<<<grid, 32 * SCALE_WARPS, 0, stream>>>(to.tops, blocks, gate.n, gate_columns, 2);
-    column_scales<<<grid, 32 * SCALE_WARPS, 0, stream>>>(to.tops + gate.n, blocks, gate.n, up_columns,
-                                                         2);
-  }
-  return cudaGetLastError();
-}
-
-template <int TYPE>
-int launch_columns(const Grad& grad, const float* row, const float* scales, const int64_t* seed,
-                   int8_t* codes, cudaStream_t stream) {
+void launch_columns(const Grad& grad, const float* row, const float* scales, const int64_t* seed,
+                    int8_t* codes, cudaStream_t stream) {
   const dim3 grid((grad.n + SIDE - 1) / SIDE * ((grad.m + SIDE - 1) / SIDE));
   if (seed)
     column_codes<TYPE, true><<<grid, TURN_THREADS, 0, stream>>>(grad, row, scales, seed, codes);
   else
     column_codes<TYPE, false><<<grid, TURN_THREADS, 0, stream>>>(grad, row, scales, seed, codes);
-  return cudaGetLastError();
 }
 
 template <int TYPE>
@@ -86,9 +64,9 @@ int launch(const Grad& grad, const Rows& rows, const int64_t* seed, int8_t* turn
   int blocks = 0;
   const int error = launch_rows_of<TYPE>(grad, rows, &blocks, stream);
   if (error || !turned) return error;
-  column_scales<<<(grad.n + 31) / 32, 32 * SCALE_WARPS, 0, stream>>>(rows.tops, blocks, grad.n, sizes,
-                                                                     1);
-  return launch_columns<TYPE>(grad, rows.row, sizes, seed, turned, stream);
+  column_scales<<<(grad.n + 31) / 32, 32 * SCALE_WARPS, 0, stream>>>(rows.tops, blocks, grad.n, sizes);
+  launch_columns<TYPE>(grad, rows.row, sizes, seed, turned, stream);
+  return cudaGetLastError();
 }
 
 // codes [M, N] and scales [M] of the rows of grad * column (N, or one for all); where `turned` is not
@@ -104,36 +82,6 @@ extern "C" int tercet_gradient_codes(const void* data, int64_t pitch, int type, 
   if (type == FLOAT32) return launch<FLOAT32>(grad, rows, seed, turned, sizes, to);
   if (type == FLOAT16) return launch<FLOAT16>(grad, rows, seed, turned, sizes, to);
   return launch<BFLOAT16>(grad, rows, seed, turned, sizes, to);
-}
-
-// codes [N, M] of the columns of grad * row by their scales [N], where those are known already
-extern "C" int tercet_column_codes(const void* data, int64_t pitch, int type, int m, int n,
-                                   const float* row, const float* sizes, const int64_t* seed,
-                                   int8_t* turned, void* stream) {
-  const Grad grad = {data, pitch, m, n};
-  const auto to = static_cast<cudaStream_t>(stream);
-  if (type == FLOAT32) return launch_columns<FLOAT32>(grad, row, sizes, seed, turned, to);
-  if (type == FLOAT16) return launch_columns<FLOAT16>(grad, row, sizes, seed, turned, to);
-  return launch_columns<BFLOAT16>(grad, row, sizes, seed, turned, to);
-}
-
-// The gradients of silu(gate) * up and their codes, as gate_rows.cuh says; 16-bit floats, N a multiple of
-// 8 up to 8192. Where `row` is null no columns are coded; tops has room for most_blocks * 2 N.
-extern "C" int tercet_gate_codes(const void* grad, int64_t grad_pitch, const void* gate,
-                                 int64_t gate_pitch, const void* up, int64_t up_pitch, int type, int m,
-                                 int n, const float* gate_by, int one_gate, const float* up_by,
-                                 int one_up, const float* row, void* to_gate, void* to_up,
-                                 int8_t* gate_codes, int8_t* up_codes, float* gate_scales,
-                                 float* up_scales, float* tops, int most_blocks, float* gate_columns,
-                                 float* up_columns, void* stream) {
-  const Gate given = {grad, gate, up, grad_pitch, gate_pitch, up_pitch, m, n};
-  const Factors by = {gate_by, up_by, one_gate, one_up};
-  const GateResult result = {static_cast<uint4*>(to_gate), static_cast<uint4*>(to_up), gate_codes,
-                             up_codes, gate_scales, up_scales, row ? tops : nullptr};
-  const auto to = static_cast<cudaStream_t>(stream);
-  if (type == FLOAT16)
-    return launch_gate<FLOAT16>(given, by, row, result, most_blocks, gate_columns, up_columns, to);
-  return launch_gate<BFLOAT16>(given, by, row, result, most_blocks, gate_columns, up_columns, to);
 }
 
 extern "C" int tercet_turned_codes(const int8_t* in, int64_t pitch, int8_t* out, int rows, int columns,

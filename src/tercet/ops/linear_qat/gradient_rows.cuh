@@ -104,17 +104,17 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 1)
   }
 }
 
-// scales [N] of the columns from tops [parts, N], rows `apart` times N from each other: 32 columns a
-// block, a part of the parts each of its warps
+// scales [N] of the columns from tops [parts, N]: 32 columns a block, a part of the parts each of its
+// warps
 constexpr int SCALE_WARPS = 32;
-__global__ void column_scales(const float* tops, int parts, int n, float* scales, int apart) {
+__global__ void column_scales(const float* tops, int parts, int n, float* scales) {
   __shared__ float found[SCALE_WARPS][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = blockIdx.x * 32 + lane;
   float top = 0.f;
   if (at < n)
 #pragma unroll 8
     for (int p = warp; p < parts; p += SCALE_WARPS)
-      top = larger(top, __ldg(tops + static_cast<int64_t>(p) * apart * n + at));
+      top = larger(top, __ldg(tops + static_cast<int64_t>(p) * n + at));
   found[warp][lane] = top;
   __syncthreads();
   if (warp || at >= n) return;

@@ -19,7 +19,6 @@ from tercet.kernel.select import choose, choose_gradient
 from tercet.ops.linear_qat.arguments import FLOATS, check
 from tercet.ops.linear_qat.cases import CASES, inputs, shapes
 from tercet.ops.linear_qat.costs import cost, gradient_cost
-from tercet.ops.linear_qat.gate import Made
 from tercet.ops.linear_qat.operands import decoded, transposed
 from tercet.ops.linear_qat.reference import gradient_magnitude, magnitude, reference
 
@@ -129,12 +128,24 @@ def _fake(
     )
 
 
-def _run_gradient(grad: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    return choose_gradient(OP, grad.device.type, grad.dtype)(grad, *others)
-
-
-def _run_gradient_coded(grad: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
-    return _run_gradient(grad, *others[:-3], Made(*others[-3:]))
+def _run_gradient(
+    grad: Tensor,
+    codes: Tensor,
+    scale: Tensor,
+    codes_t: Tensor | None,
+    x_codes: Tensor,
+    x_scale: Tensor,
+    seen: Tensor | None,
+    seed: Tensor | None,
+    weight_gradient: str,
+    x_dtype: torch.dtype | None,
+    weight_dtype: torch.dtype | None,
+) -> tuple[Tensor, Tensor]:
+    run = choose_gradient(OP, grad.device.type, grad.dtype)
+    return run(
+        grad, codes, scale, codes_t, x_codes, x_scale, seen, seed, weight_gradient, x_dtype,
+        weight_dtype,
+    )  # fmt: skip
 
 
 def _fake_gradient(
@@ -149,7 +160,6 @@ def _fake_gradient(
     weight_gradient: str,
     x_dtype: torch.dtype | None,
     weight_dtype: torch.dtype | None,
-    *made: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     m, (n, k) = grad.shape[0], codes.shape
     return (
@@ -186,7 +196,7 @@ def _backward(
         if want_weight:
             by_codes = ctx.kind == "int8"
             seen = transposed(x_codes) if by_codes else decoded(x_codes, x_scale, grad.dtype)
-        grad_x, grad_weight = GRADIENT(
+        grad_x, grad_weight = _gradient(
             flat, codes, scale, codes_t, x_codes, x_scale, seen, seed, ctx.kind,
             ctx.x_dtype if want_x else None, ctx.weight_dtype if want_weight else None,
         )  # fmt: skip
@@ -205,22 +215,11 @@ _forward = define("linear_qat", _SCHEMA, run=_run, fake=_fake)
 # what a compiled graph calls once it was differentiated and its shapes are checked: half of the
 # host's time for a call
 TRACED = define("linear_qat_traced", _SCHEMA, run=_run_traced, fake=_fake)
-_GRADIENT_OF = (
-    f"Tensor grad, {_SEVERAL}Tensor x_codes, Tensor x_scale, Tensor? seen, Tensor? seed, "
-    "str weight_gradient, ScalarType? x_dtype, ScalarType? weight_dtype"
-)
-GRADIENT = define(
+_gradient = define(
     "linear_qat_gradient",
-    f"({_GRADIENT_OF}) -> (Tensor, Tensor)",
+    f"(Tensor grad, {_SEVERAL}Tensor x_codes, Tensor x_scale, Tensor? seen, Tensor? seed, "
+    "str weight_gradient, ScalarType? x_dtype, ScalarType? weight_dtype) -> (Tensor, Tensor)",
     run=_run_gradient,
-    fake=_fake_gradient,
-)
-# where what made grad coded it, too: the last three are gate.Made
-GRADIENT_CODED = define(
-    "linear_qat_gradient_coded",
-    f"({_GRADIENT_OF}, Tensor made_codes, Tensor made_size, Tensor? made_columns) "
-    "-> (Tensor, Tensor)",
-    run=_run_gradient_coded,
     fake=_fake_gradient,
 )
 differentiate("linear_qat", save=_save, backward=_backward)

@@ -10,7 +10,6 @@ from torch import Tensor
 from tercet.kernel.add_product import add_product
 from tercet.kernel.device.philox import coarse_uniform
 from tercet.kernel.device.row_codes import quantize
-from tercet.ops.linear_qat.gate import Made
 
 _EXACT = 1024
 
@@ -54,14 +53,13 @@ def gradient(
     weight_gradient: str,
     x_dtype: torch.dtype | None,
     weight_dtype: torch.dtype | None,
-    made: Made | None = None,
 ) -> tuple[Tensor, Tensor]:
     """As op's linear_qat_gradient."""
     del codes_t
     grad_x = grad.new_empty(0, dtype=x_dtype or grad.dtype)
     grad_weight = grad.new_empty(0, dtype=weight_dtype or grad.dtype)
     if x_dtype is not None:
-        back, size, *_ = made or quantize(grad.float() * scale.reshape(-1), "int8")
+        back, size, _ = quantize(grad.float() * scale.reshape(-1), "int8")
         grad_x = (exact_product(back, codes) * size[:, None]).to(x_dtype)
     if weight_dtype is not None and weight_gradient == "int8":
         rounded, size = column_codes(grad.float() * x_scale[:, None], seed)

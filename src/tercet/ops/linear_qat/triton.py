@@ -21,7 +21,6 @@ from tercet.kernel.device.scaled_codes import coded_columns, coded_rows
 from tercet.kernel.interpreter import interpreting
 from tercet.kernel.launch import as_rows
 from tercet.kernel.tuned import configuration
-from tercet.ops.linear_qat.gate import Made
 from tercet.ops.linear_qat.torch_path import float_product
 
 Coded = tuple[Tensor, Tensor]
@@ -129,23 +128,19 @@ def gradient_by(
     weight_gradient: str,
     x_dtype: torch.dtype | None,
     weight_dtype: torch.dtype | None,
-    made: Made | None = None,
 ) -> tuple[Tensor, Tensor]:
     """As op's linear_qat_gradient, with products by `run`, codes by `code`, transposed by `turn`.
 
     They take what `product`, `coded` and `transpose` take. `seen`: what a product with the gradient
-    reads of x, [M, K] values for "float", [K, M] codes for "int8". `made`: codes that exist.
+    reads of x, [M, K] values for "float", [K, M] codes for "int8".
     """
     grad_x = torch.empty(0, dtype=x_dtype or grad.dtype, device=grad.device)
     grad_weight = torch.empty(0, dtype=weight_dtype or grad.dtype, device=grad.device)
     grads, x_scale = as_rows(grad), x_scale.contiguous()
     by_column = weight_dtype is not None and weight_gradient == "int8"
-    by_row = x_dtype is not None and made is None
     of_rows, of_columns = code(
-        grads, scale if by_row else None, x_scale if by_column else None, seed
+        grads, scale if x_dtype is not None else None, x_scale if by_column else None, seed
     )
-    if made is not None and x_dtype is not None:
-        of_rows = made.codes, made.size
     if of_rows is not None:
         codes_t = turn(codes) if codes_t is None else codes_t
         grad_x = run(of_rows[0], codes_t, of_rows[1], None, None, x_dtype, "backward")
