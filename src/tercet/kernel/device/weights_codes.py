@@ -27,8 +27,6 @@ from tercet.kernel.onto import onto
 _TRITON = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 # columns of the table: first program, rows, and where the weight's tensors begin
 _ENTRY = tl.constexpr(8)
-# programs look their weight up among so many
-MOST = 128
 _WIDEST, _TILE = 16384, 2048
 
 
@@ -133,8 +131,9 @@ def quantize(
     bits: int,
     before: list[Tensor] | None,
     steps: list[Tensor] | None,
+    most: int,
 ) -> Quantized:
-    """Codes and scales of weights of one width and dtype, at most MOST, that fit.
+    """Codes and scales of weights of one width and dtype, that fit.
 
     Args:
         weights: [N, K] each, float32, float16 or bfloat16.
@@ -142,6 +141,7 @@ def quantize(
         bits: of a packed field, 2, 4 or 8; 0 to pack nothing.
         before: the last codes of each, to be compared; None for no comparison.
         steps: [N, 1] float32 each, contiguous, where scales are learned.
+        most: weights that there may be, a power of two: programs look theirs up among so many.
     """
     device, columns = weights[0].device, weights[0].shape[1]
     width = -(-columns * bits // 8)
@@ -167,7 +167,7 @@ def quantize(
         W=_TRITON[weights[0].dtype], MEAN=numbers.mean, LEARNED=numbers.learned,
         DIVISOR=numbers.divisor, SCALE=_TRITON[numbers.dtype], LOWEST=numbers.lowest,
         HIGHEST=numbers.highest, BITS=bits, COUNTING=before is not None,
-        MOST=MOST, ROWS=rows, BLOCK=block,
+        MOST=most, ROWS=rows, BLOCK=block,
         num_warps=min(max(block // 1024, 4), 16),
     )  # fmt: skip
     return made

@@ -58,4 +58,4 @@ def quantize_together(
         lowest=rule.lowest,
         highest=rule.highest,
     )
-    return weights_codes.quantize(weights, numbers, bits, before, steps)
+    return weights_codes.quantize(weights, numbers, bits, before, steps, MOST_TOGETHER)

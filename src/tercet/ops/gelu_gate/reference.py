@@ -30,6 +30,15 @@ def magnitude(gate: Tensor, up: Tensor) -> Tensor:
     return (g * up.double()).abs() * (torch.sigmoid(z) * sensitivity + _UNDERFLOW)
 
 
+def gradient_magnitude(directions: list[Tensor], gate: Tensor, up: Tensor) -> dict[str, Tensor]:
+    """The size of both terms of d y / d gate: s and g s (1 - s) dz/dg cancel near g = -0.75."""
+    d, g = directions[0].double().abs(), gate.double()
+    s = torch.sigmoid(_exponent(g))
+    slope = 2 * sqrt(2 / pi) * (1 + 3 * 0.044715 * g**2)
+    terms = s + (g * s * (1 - s) * slope).abs()
+    return {"gate": d * up.double().abs() * terms, "up": d * (g * s).abs()}
+
+
 def _exponent(g: Tensor) -> Tensor:
     """z with (1 + tanh(z / 2)) / 2 = sigmoid(z): 1 + tanh cancels for negative g, sigmoid not."""
     return 2 * sqrt(2 / pi) * (g + 0.044715 * g**3)

@@ -21,7 +21,7 @@ from tercet.kernel.one_device import on_one_device
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose, choose_gradient
 from tercet.ops.swiglu.cases import CASES, inputs, shapes
-from tercet.ops.swiglu.reference import magnitude, reference
+from tercet.ops.swiglu.reference import gradient_magnitude, magnitude, reference
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -153,6 +153,7 @@ OP = Op(
     run=_forward,
     reference=reference,
     magnitude=magnitude,
+    gradient_magnitude=gradient_magnitude,
     cost=cost,
     gradient_cost=gradient_cost,
     cases=CASES,

@@ -22,3 +22,17 @@ def magnitude(gate: Tensor, up: Tensor | None = None) -> Tensor:
     gate = gate.double()
     grown = 1 + (-gate).clamp(0, 128) / 32
     return reference(gate, up).abs() * grown + (gate * up.double()).abs() * _FLUSHED
+
+
+def gradient_magnitude(
+    directions: list[Tensor], gate: Tensor, up: Tensor | None = None
+) -> dict[str, Tensor]:
+    """The size of both terms of d y / d gate: s and g s (1 - s) cancel near g = -1.28."""
+    fused = up is None
+    if up is None:
+        gate, up = gate.tensor_split(2, -1)
+    d, g = directions[0].double().abs(), gate.double()
+    s = torch.sigmoid(g)
+    of_gate = d * up.double().abs() * s * (1 + (g * (1 - s)).abs())
+    of_up = d * (g * s).abs()
+    return {"gate": torch.cat((of_gate, of_up), -1)} if fused else {"gate": of_gate, "up": of_up}
