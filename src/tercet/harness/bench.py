@@ -205,7 +205,7 @@ def _gate(
         return (Outcome.FAILED, kernels.reason), ()
     findings = attempt(
         lambda: check_workload(
-            op,
+            op.held_to(implementation),
             kernels,
             workload,
             implementation=name,
@@ -221,15 +221,16 @@ def _gate(
     wrong = [finding for finding in findings if not finding.passed]
     if wrong:
         return (Outcome.WRONG, f"{wrong[0].check}: {wrong[0].message}"), findings
-    return _variant(op, name, kernels), findings
+    return _variant(op, implementation, kernels), findings
 
 
-def _variant(op: Op, name: str, kernels: Kernels) -> Variant:
+def _variant(op: Op, implementation: Implementation, kernels: Kernels) -> Variant:
     return Variant(
-        name=name,
+        name=implementation.name,
         call=lambda prepared: outputs_of(op.run(*prepared.values())),
         around=lambda: using(op, kernels),
         judged=True,
+        judged_as=op.held_to(implementation),
         differentiable=kernels.gradient is not None,
     )
 

@@ -106,7 +106,7 @@ def check(
         if reason is not None:
             skipped[one.name] = reason
             continue
-        laid = op.arranged(one)
+        laid = op.held_to(one).arranged(one)
         runner = (
             IsolatedRunner(
                 location or op.name,

@@ -102,6 +102,7 @@ def _judge(
     names: Sequence[str],
     built: Built,
 ) -> tuple[Finding, ...]:
+    op = built.variant.judged_as or op
     arguments = rotation.arguments(copy.seed)
     case = str(workload)
     if direction == "forward":

@@ -60,7 +60,12 @@ def check_scale(
                 continue
             named = _noted(workload, note)
             findings += check_workload(
-                op, kernels, named, implementation=one.name, device=device, seed=seed
+                op.held_to(one),
+                kernels,
+                named,
+                implementation=one.name,
+                device=device,
+                seed=seed,
             )
             if device == "cuda":
                 torch.cuda.empty_cache()

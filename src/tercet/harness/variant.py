@@ -19,6 +19,7 @@ from tercet.harness.clock import Block, capture
 from tercet.harness.gradients import as_leaves, paired
 from tercet.harness.memory import peak_bytes
 from tercet.harness.rotation import Copy, cloned
+from tercet.kernel.contract import Op
 from tercet.kernel.tuned import Direction
 
 Cache = Literal["cold", "warm"]
@@ -36,6 +37,7 @@ class Variant:
         around: entered around everything that calls it: which kernels run, in what configuration.
         judged: whether its results are compared with the reference (an implementation's are; it
             returns the saved outputs too).
+        judged_as: the op with the tolerances that they are held to; None: the op as it is.
         differentiable: whether it has a gradient of its own.
         explain: the reason to show for a missing import.
         prepare: from the reference's arguments to its own; None where it takes the op's.
@@ -46,6 +48,7 @@ class Variant:
     call: Call
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
     judged: bool = False
+    judged_as: Op | None = None
     differentiable: bool = True
     explain: Callable[[ImportError], str] | None = None
     prepare: Callable[[Prepared], dict[str, Any]] | None = None

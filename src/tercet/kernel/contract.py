@@ -141,6 +141,8 @@ class Implementation:
         arrange: "module:function" from prepared arguments to those in the layout that it takes;
             None where it takes them as they are. For whoever prepares on one device what runs on
             another, as a check does.
+        tolerances: of its results, in place of the op's of the same dtype, where the hardware's
+            arithmetic bounds what its sums can keep: derived, each with its reason.
         space, gradient_space: the configurations of forward and gradient that the tuner may choose
             from: option -> values.
     """
@@ -152,6 +154,7 @@ class Implementation:
     slow: bool = False
     capturable: bool = True
     arrange: str | None = None
+    tolerances: tuple[Tolerance, ...] = ()
     space: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     gradient_space: Mapping[str, tuple[int, ...]] = field(
         default_factory=dict[str, tuple[int, ...]]
@@ -325,6 +328,18 @@ class Op:
             return arrange(given(arguments))
 
         return replace(self, prepare=prepare)
+
+    def held_to(self, implementation: Implementation) -> "Op":
+        """The op with the tolerances that one of its own implementations has in place of the op's.
+
+        Any other, a candidate say, is held to the op's, whatever it asks for.
+        """
+        own = implementation.tolerances if implementation in self.implementations else ()
+        if not own:
+            return self
+        replaced = {tolerance.dtype for tolerance in own}
+        kept = (each for each in self.tolerances if each.dtype not in replaced)
+        return replace(self, tolerances=(*own, *kept))
 
     def of_role(self, *roles: Role) -> tuple[TensorSpec, ...]:
         """The declared tensors of these roles, in order."""

@@ -1,8 +1,8 @@
 """linear_packed for many tokens on Hopper, codes of x in fp8_e4m3: prefill_promoted.cuh.
 
 Weights in fp8_e4m3, and ternary ones, are multiplied as fp8_e4m3. The tensor cores keep 14 bits of
-such sums: they are begun anew every 64 columns and added in float32, which bfloat16 results allow,
-and others do not.
+such sums: they are begun anew every 64 columns and added in float32. fp8_sums has what they may
+lose; results of other dtypes than bfloat16 are cuda_wgmma_float's.
 """
 
 import torch

@@ -24,6 +24,20 @@ _WIDENING_US = {
     (256, 32): 0.12,
     (128, 32): 0.06,
 }
+# Likewise where int8 x meets them: four times the bytes of 2-bit codes, and numbers that take more
+# power. Of a cut tile each block reads columns that no other does, all of them from memory.
+_BYTES_US = {
+    (256, 128): 0.17,
+    (128, 256): 0.155,
+    (256, 176): 0.22,
+    (192, 128): 0.12,
+    (128, 128): 0.09,
+    (256, 64): 0.13,
+    (128, 64): 0.04,
+    (256, 32): 0.12,
+    (128, 32): 0.06,
+}
+_ALONE_US = 0.1  # likewise of a cut tile's stage, where fp8 x meets 8-bit codes
 # 32 clusters of four blocks ran in two rounds on 132 multiprocessors, 24 in one
 _FOURS = 0.73
 
@@ -147,9 +161,15 @@ def plans(
                 continue
             clusters = tiles
         narrow = x in ("int8", FP8)
-        more = 0.0 if narrow or bits < 8 else _WIDENING_US[tile.rows, tile.tokens]
+        more = _wide_codes_us(tile, x) if bits == 8 else 0.0
         scaled = group if x != FP8 else 0  # its sums are added up as often as they may be scaled
-        work = Work(group=group, scaled=scaled, x_bytes=1 if narrow else 2, more_us=more)
+        work = Work(
+            group=group,
+            scaled=scaled,
+            x_bytes=1 if narrow else 2,
+            more_us=more,
+            alone_us=_ALONE_US if x == FP8 and bits == 8 else 0.0,
+        )
         for whole, part, us in _dealt(tile, tiles, clusters, depth, work):
             yield Plan(
                 shape=shape,
@@ -164,6 +184,14 @@ def plans(
             )
 
 
+def _wide_codes_us(tile: Tile, x: str) -> float:
+    """More of a stage of 8-bit codes than of narrower ones."""
+    if x == FP8:
+        return 0.0  # its tiles are timed with them
+    extra = _BYTES_US if x == "int8" else _WIDENING_US
+    return extra.get((tile.rows, tile.tokens), 0.0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Work:
     """What a stage takes beside its tile.
@@ -173,12 +201,14 @@ class Work:
         scaled: 0, or columns after which sums are scaled, where that is more work than without.
         x_bytes: of an element of x.
         more_us: of a stage, for wide codes.
+        alone_us: of a stage of a cut tile, whose columns no other block reads then.
     """
 
     group: int
     scaled: int
     x_bytes: int
     more_us: float
+    alone_us: float
 
 
 def _dealt(
@@ -193,6 +223,7 @@ def _dealt(
     for whole in {rounds, rounds - 1} - {0, -1}:
         part = max(-(-(tiles - whole * clusters) * depth // clusters), min(4, depth))
         cut = _CUT_US + (depth / part + 1) * tile.rows * tile.tokens * _PART_US
+        cut += part * work.alone_us
         yield whole * clusters, part, whole * each + _tile_us(tile, part, work) + cut
 
 
