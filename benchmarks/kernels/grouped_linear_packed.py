@@ -2,15 +2,15 @@
 
 python benchmarks/kernels/grouped_linear_packed.py [--out FILE] [--tokens 1 --tokens 16] ...
 
-The gate|up products of the experts of models in the catalog, x as int8 codes and in bfloat16. Every
-workload is printed when it is done, as linear_packed.py does it. What Humming compiles is compiled
-before, on all cores.
+The two products of the experts of models in the catalog, x as int8 codes or in bfloat16, without
+row weights, which Humming has none of. Every workload is printed when it is done, as
+linear_packed.py does it. What Humming compiles is compiled before, on all cores.
 """
 
 import argparse
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,48 +25,60 @@ from tercet.models.catalog import load
 from tercet.ops.grouped_linear_packed import baselines
 from tercet.ops.grouped_linear_packed.cases import inputs
 from tercet.ops.grouped_linear_packed.op import OP
-from tercet.records import append
+from tercet.records import Record, append
 
-PEERS = ("eager", "humming", "read only")
+PEERS = ("eager", "loop over experts", "humming", "read only")
+TOKENS = (1, 4, 16, 64, 128, 256, 512)
 
 
 def workloads(options: argparse.Namespace) -> list[Workload]:
     """The calls; those of one model follow one another."""
-    found = list[Workload]()
-    for name in options.model:
-        shapes = OP.shapes(load(name)) if OP.shapes is not None else ()
-        for workload in shapes:
-            tokens = workload.sizes["T"] // workload.options["top_k"]
-            if "gate|up" not in workload.name or tokens not in options.tokens:
-                continue
-            for activation in options.activation:
-                found.append(
-                    replace(
-                        workload,
-                        name=f"{workload.name} {activation}",
-                        dtype=torch.bfloat16,
-                        options=workload.options
-                        | {"scheme": "ternary-channel"}
-                        | ACTIVATIONS[activation],
-                    )
-                )
-    return found
+    return [
+        _call(workload, part, tokens, activation)
+        for name in options.model
+        for part in options.part
+        for workload in _one_of(name, part)
+        for activation in options.activation
+        for tokens in options.tokens
+    ]
+
+
+def _one_of(model: str, part: str) -> tuple[Workload, ...]:
+    """The model's call of this product, at whatever tokens."""
+    found = OP.shapes(load(model)) if OP.shapes is not None else ()
+    return tuple(workload for workload in found if f" {part} " in workload.name)[:1]
+
+
+def _call(workload: Workload, part: str, tokens: int, activation: str) -> Workload:
+    model, _, _ = workload.name.partition(" ")
+    top_k = workload.options["top_k"]
+    return replace(
+        workload,
+        name=f"{model} experts {part} {tokens} tokens {activation}",
+        sizes=workload.sizes | {"T": tokens * top_k},
+        dtype=torch.bfloat16,
+        options={"scheme": "ternary-channel", "top_k": top_k, "row_weight": False}
+        | ACTIVATIONS[activation],
+    )
 
 
 def compile_ahead(calls: Sequence[Workload], device: str) -> str:
     """Compiles what Humming needs for these calls; what was done, in words.
 
-    Weights of a few experts stand for those of all: kernels are the same.
+    Calls of equal weights share a layer: kernels differ by the number of rows alone.
     """
-    wanted = list[tuple[object, str]]()
-    for workload in calls:
-        made = attempt(
-            lambda workload=workload: baselines.prepare_humming(inputs(workload, 0, device))
-        )
-        if isinstance(made, Failure):
-            return f"humming: {made.reason}"
-        wanted.append((made["layer"], made["configuration"]))
-    compiled = attempt(lambda: peer_humming.compile_ahead(wanted))
+
+    def wanted() -> Iterator[tuple[object, str]]:
+        last, layer = None, None
+        for workload in calls:
+            kind = {**workload.sizes, **workload.options, "T": 0}
+            if kind != last:
+                layer = baselines.prepare_humming(inputs(workload, 0, device))["layer"]
+            last = kind
+            rows = workload.sizes["T"]
+            yield layer, peer_humming.configuration(layer, rows, **baselines.GROUPED)
+
+    compiled = attempt(lambda: peer_humming.compile_ahead(wanted(), **baselines.GROUPED))
     return f"humming: {compiled.reason if isinstance(compiled, Failure) else compiled}"
 
 
@@ -74,47 +86,58 @@ def run(options: argparse.Namespace) -> bool:
     """Times all; whether nothing was wrong and all of it ran."""
     start, calls = time.monotonic(), workloads(options)
     print(len(calls), "workloads")
-    if options.device == "cuda":
+    if options.device == "cuda" and "humming" in options.peer:
         print(compile_ahead(calls, options.device), f"{time.monotonic() - start:.0f} s", flush=True)
-    good = True
-    for at, workload in enumerate(calls):
-        if time.monotonic() - start > options.limit:
-            print(f"stopped after {options.limit:.0f} s: {len(calls) - at} workloads not run")
-            return False
-        report = bench(
-            OP,
-            (workload,),
-            implementations=options.implementation,
-            baselines=PEERS,
-            directions=("forward",),
-            caches=("cold",),
-            launches=("graph",) if options.device == "cuda" else ("eager",),
-            device=options.device,
-            seconds_per_row=0.05,
-        )
+    done = list[str]()
+
+    def before_limit() -> Iterator[Workload]:
+        for at, workload in enumerate(calls):
+            if time.monotonic() - start > options.limit:
+                print(f"stopped after {options.limit:.0f} s: {len(calls) - at} workloads not run")
+                return
+            done.append(workload.name)
+            yield workload
+
+    def keep(records: Sequence[Record]) -> None:
         if options.out is not None:
-            append(options.out, report.records)
-        print(
-            f"{workload.name}: {line(report.records)} [{time.monotonic() - start:.0f} s]",
-            flush=True,
-        )
-        for fault in report.faults[:2]:
-            print(f"  WRONG {fault.implementation} {fault.check}: {fault.message[:300]}")
-        good = good and report.passed
-    return good
+            append(options.out, records)
+        print(f"{done[-1]}: {line(records)} [{time.monotonic() - start:.0f} s]", flush=True)
+
+    # one run for all: all stand on one copy bandwidth
+    report = bench(
+        OP,
+        before_limit(),
+        implementations=options.implementation,
+        baselines=options.peer,
+        directions=("forward",),
+        caches=("cold",),
+        launches=("graph",) if options.device == "cuda" else ("eager",),
+        device=options.device,
+        seconds_per_row=options.seconds,
+        keep=keep,
+    )
+    print(f"copy bandwidth {report.ceilings.copy_bytes_per_second / 1e12:.3f} TB/s")
+    for fault in report.faults:
+        print(f"WRONG {fault.implementation} {fault.check} {fault.case}: {fault.message[:300]}")
+    return report.passed and len(done) == len(calls)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", action="append")
+    parser.add_argument("--part", choices=("gate|up", "down"), action="append")
     parser.add_argument("--tokens", type=int, action="append")
     parser.add_argument("--activation", choices=ACTIVATIONS, action="append")
     parser.add_argument("--implementation", action="append", help="default: all that may run")
+    parser.add_argument("--peer", choices=PEERS, action="append")
+    parser.add_argument("--seconds", type=float, default=0.05, help="for each row, at most")
     parser.add_argument("--limit", type=float, default=170.0, help="seconds for all of it")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--out", type=Path, help="append the records here (JSON lines)")
     given = parser.parse_args()
     given.model = given.model or ["qwen3-30b-a3b", "deepseek-v3"]
-    given.tokens = given.tokens or [1, 16, 512]
-    given.activation = given.activation or ["int8-codes", "none"]
+    given.part = given.part or ["gate|up", "down"]
+    given.tokens = given.tokens or list(TOKENS)
+    given.activation = given.activation or ["int8-codes"]
+    given.peer = given.peer or list(PEERS)
     sys.exit(not run(given))

@@ -1,7 +1,7 @@
 """One training step of a model of the catalog: bfloat16, and ternary with 8-bit products.
 
     python benchmarks/training/step.py bf16|qat|qat8 [--shape llama-3-8b] [--layers N]
-        [--out FILE] [--meet DIRECTORY]
+        [--sequences 2] [--keep-inputs] [--out FILE] [--meet DIRECTORY]
 
 Weights, gradients and AdamW's moments are bfloat16 in all of them; layers run under torch.compile.
 `qat` multiplies int8 codes forward and for the input gradient, `qat8` for the weight gradient, too;
@@ -63,7 +63,7 @@ class Step:
         self.student = Student(model, quantized, torch.bfloat16)
         if given.checkpoint:
             self.student.checkpoint_activations()
-        self.student.compile()
+        self.student.compile(keep_inputs=given.keep_inputs)
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
         self.ids = torch.randint(config.vocab_size, (given.sequences, length), device=device)
         self.device, self.number = device, 0
@@ -167,6 +167,7 @@ def measured(given: argparse.Namespace, step: Step) -> Record:
             "layers": len(step.student.layers()),
             "tokens": tokens,
             "checkpoint": given.checkpoint,
+            "keep_inputs": given.keep_inputs,
         },
         metrics={} if wrong else metrics,
         outcome=Outcome.WRONG if wrong else Outcome.OK,
@@ -184,6 +185,7 @@ def main() -> None:
     parser.add_argument("--sequences", type=int, default=2)
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--checkpoint", action="store_true", help="layers are computed again")
+    parser.add_argument("--keep-inputs", action="store_true", help="no codes are made again")
     parser.add_argument("--compile-only", action="store_true")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--meet", type=Path)

@@ -111,7 +111,9 @@ def whole() -> str:
 def _model(record: Record) -> str:
     settings = record.settings
     again = ", layers computed again" if settings.get("checkpoint") else ""
-    return f"{settings['layers']} of {record.subject}, {settings['tokens']} tokens a step{again}"
+    kept = ", codes of all inputs kept" if settings.get("keep_inputs") else ""
+    tokens = f"{settings['tokens']} tokens a step"
+    return f"{settings['layers']} of {record.subject}, {tokens}{again}{kept}"
 
 
 def curves() -> str:

@@ -2,10 +2,11 @@
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from tercet.harness import bench_direction, ceilings, clock
+from tercet.harness import variant as variants
 from tercet.harness.bench import BenchReport, bench
 from tercet.harness.candidate import candidate_from
+from tercet.harness.variant import Built, Cache, Variant
 from tercet.kernel.contract import Baseline, Workload
 from tercet.ops.rms_norm.op import OP
 from tercet.records import Outcome
@@ -291,3 +294,25 @@ def test_without_a_gradient_of_its_own_only_forward_is_timed(judge: Callable[...
     assert len(_rows(report, direction="forward")) == 2
     assert not _rows(report, direction="backward")
     assert "has no gradient of its own" in {record.reason for record in report.records}
+
+
+def test_a_graph_goes_round_the_copies_until_it_is_long_enough(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    captured = list[tuple[list[Any], int]]()
+
+    def capture(calls: Sequence[Any], stream: Any, *, keep: int) -> tuple[Any, list[Any]]:
+        captured.append((list(calls), keep))
+        return lambda: None, []
+
+    monkeypatch.setattr(variants, "capture", capture)
+    built = Built(variant=Variant(name="any", call=lambda prepared: ()))
+    a, b, c = built.calls = [lambda at=at: (torch.tensor(at),) for at in range(3)]
+    caches: tuple[Cache, ...] = ("cold", "warm")
+    for cache in caches:
+        built.prepare(cache, "graph", 7, None)
+    assert captured == [([a, b, c] * 2, 3), ([a] * 7, 1)]
+    built.prepare("cold", "graph", 2, None)
+    assert captured[-1] == ([a, b, c], 3)
+    built.prepare("cold", "eager", 7, None)
+    assert built.blocks["cold", "eager"].calls == 3

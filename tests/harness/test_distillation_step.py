@@ -66,18 +66,31 @@ def test_mean_gradients_of_two_are_those_of_all_windows(module) -> None:
         torch.testing.assert_close(one, other, atol=0, rtol=0)
 
 
-def test_windows_of_texts_begin_where_a_text_does(module) -> None:
-    reading = module("reading")
-    length = module("writing").LENGTH
-    given = [torch.full((5000,), kind, dtype=torch.int32) for kind in range(3)]
-    own = (torch.arange(8 * length) % length + 10).int()
-    pools = reading.pools_of([*given, own], 0.75)
-    assert [pool.share for pool in pools] == pytest.approx([0.0375, 0.1, 0.1125, 0.75])
-    for width in (length // 2, 2 * length):
+def test_windows_begin_where_a_text_does(module) -> None:
+    reading, writing = module("reading"), module("writing")
+    length = writing.LENGTH
+
+    def text(kind: int, every: int = 100):
+        ids = torch.where(torch.arange(5000) % every == 0, kind, -1).int()
+        return writing.Text(ids=ids, starts=torch.arange(0, 5000, every))
+
+    # a short text begins with 10 and a long one with 11
+    short = torch.full((16, length // 2), -1, dtype=torch.int32)
+    long = torch.full((8, length), -1, dtype=torch.int32)
+    short[:, 0], long[:, 0] = 10, 11
+    texts = reading.Texts(given=[text(0), text(1), text(2)], asked=text(3), written=[short, long])
+    shares = reading.Shares(own=0.6, asked=0.2)
+    for width, own in ((length // 2, {10, 11}), (2 * length, {11})):
+        pools = reading.pools_of(texts, shares, width)
+        # a text is as likely as another one, whoever wrote it
+        last = [0.4, 0.2] if len(own) == 2 else [0.6]
+        assert [pool.share for pool in pools] == pytest.approx([0.04, 0.06, 0.1, 0.2, *last])
         ids = torch.zeros(400, width, dtype=torch.int64)
         reading.Batches(pools).fill(ids)
         first = ids[:, 0]
-        assert set(first.tolist()) == {0, 1, 2, 10}
-        assert 250 < (first == 10).sum() < 350
-    # without a teacher's text the rest is all
-    assert sum(pool.share for pool in reading.pools_of(given, 0.75)) == pytest.approx(1)
+        assert {0, 1, 2, 3} | own == set(first.tolist()) - {-1}
+        assert 190 < (first >= 10).sum() < 290
+    # without a teacher's text, or questions, the rest is all
+    alone = reading.Texts(given=texts.given, asked=None, written=[])
+    assert sum(p.share for p in reading.pools_of(alone, shares, 64)) == pytest.approx(1)
+    assert texts.sizes() == [5000, 5000, 5000, 5000, 8 * length, 8 * length]

@@ -39,8 +39,11 @@ def test_students_are_compared_with_the_teacher(
     append(tmp_path / "records.jsonl", records)
     monkeypatch.setattr(tables, "PAGE", tmp_path / "README.md")
     found = "2.0 5.0x 10.0x 25.00 +25.0% 50.00 +25.0% 0.250 75.0%"
-    assert tables.quality()[-1] == ["student", *found.split()]
-    assert tables.tasks()[-1] == ["student", *["45.0%"] * 5, "90.0%"]
+    assert tables.quality()[-2] == ["student", *found.split()]
+    assert tables.tasks()[-2:] == [
+        ["student", *["45.0%"] * 5, "90.0%"],
+        ["student, before", *["10.0%"] * 5, "20.0%"],
+    ]
 
 
 def test_goals_are_judged_by_the_records(

@@ -85,7 +85,9 @@ def test_openings_are_of_three_kinds(writing) -> None:
     written = torch.full((4, 20), writing.FREE, dtype=torch.int32)
     written[:, :2] = 60
     first = torch.arange(50, dtype=torch.int32)
-    openings = writing.Openings(written, [first, first + 100], [torch.tensor([3, 45])] * 2, 7)
+    starts = torch.tensor([3, 45])
+    texts = [writing.Text(ids=first + more, starts=starts) for more in (0, 100)]
+    openings = writing.Openings(written, texts, 7)
     drawn = openings.draw(100, torch.Generator().manual_seed(0))
     assert drawn.shape == (100, 20)
     assert (drawn[:45, :2] == 60).all()
@@ -99,7 +101,7 @@ def test_openings_are_of_three_kinds(writing) -> None:
 
 
 def test_texts_of_others_are_taken_and_not_waited_for_long(writing, tmp_path: Path) -> None:
-    save_file({"text": torch.tensor([7, 8], dtype=torch.int32)}, tmp_path / "b.safetensors")
-    own = torch.tensor([1, 2, 3], dtype=torch.int32)
+    save_file({"text": torch.tensor([[7, 8]], dtype=torch.int32)}, tmp_path / "b.safetensors")
+    own = torch.tensor([[1, 2, 3]], dtype=torch.int32)
     found = writing.shared(own, tmp_path, "a", writers=3, patience_s=0.3)
-    assert [text.tolist() for text in found] == [[1, 2, 3], [7, 8]]
+    assert [text.tolist() for text in found] == [[[1, 2, 3]], [[7, 8]]]

@@ -31,27 +31,46 @@ def test_a_few_rows_fit_the_shared_memory(
     if cut.rows <= 8:
         # a turn of eight units of 2 bits past the end of K; pitch and results besides
         assert cut.rows * ((k + 1024) * x_bytes + 16) + 2560 <= SHARED_BYTES
-        assert cut.part_blocks in range(4, 25)
+        assert cut.part_blocks in (0, 24)
+        assert cut.slots in range(132, 132 * 5 + 1, 132)
+        # of what a block takes at least, as many fit as there are slots, with what each has beside
+        assert (cut.shared + 1200) * (cut.slots // 132) <= 228 * 1024
+        assert cut.ahead % 512 == 0
+        assert cut.ahead <= -(-k // 128) * 512
 
 
 def test_the_calls_of_a_mixture_of_experts_on_132_multiprocessors() -> None:
     qwen = {"E": 128, "N": 1536, "K": 2048}
-    found = {tokens: cuda.cut_for(qwen | {"T": 8 * tokens}, 1, 2, 132) for tokens in (1, 16, 512)}
-    assert [(cut.rows, cut.part_blocks) for cut in found.values()] == [(8, 4), (8, 14), (48, 0)]
+    found = [cuda.cut_for(qwen | {"T": 8 * tokens}, 1, 2, 132) for tokens in (1, 16, 32, 512)]
+    assert [(cut.rows, cut.slots // 132, cut.ahead) for cut in found] == [
+        (8, 4, 0), (8, 4, 2048), (8, 5, 2048), (48, 0, 0)
+    ]  # fmt: skip
+    # a fifth block has no room beside four
+    assert 5 * (found[1].shared + 1024) > 228 * 1024 - 5 * 128
+    assert found[2].shared == 0
     deepseek = {"E": 256, "N": 4096, "K": 7168}
-    assert cuda.cut_for(deepseek | {"T": 8}, 1, 2, 132).part_blocks == 6
+    # 102 experts' parts of 24 row-blocks do not all run at once; those of 8 experts do
+    found = [cuda.cut_for(deepseek | {"T": 8 * tokens}, 1, 2, 132) for tokens in (1, 16)]
+    assert [(cut.part_blocks, cut.slots // 132, cut.ahead) for cut in found] == [
+        (0, 3, 0), (24, 3, 0)
+    ]  # fmt: skip
     assert cuda.cut_for(deepseek | {"T": 8}, 2, 2, 132).rows == 4
     assert cuda.cut_for(deepseek | {"T": 4096}, 1, 2, 132).rows == 32
 
 
-@pytest.mark.parametrize(("tokens", "blocks"), [(1, 96), (4, 96), (16, 96), (16, 128), (32, 128)])
-def test_as_many_blocks_as_run_at_once(tokens: int, blocks: int) -> None:
-    each = tokens / 16
-    part = cuda.part_blocks(128, each, blocks, 660)
-    used = 128 * (1 - math.exp(-each))  # experts that have rows, on average
-    assert used * -(-blocks // part) <= 700
-    # one part an expert more would be too many, or a block has its least or most already
-    assert used * (-(-blocks // part) + 2) > 560 or part in (4, 24)
+@given(
+    experts=st.integers(1, 512),
+    each=st.floats(0.001, 4),
+    blocks=st.integers(1, 1250),
+    fit=st.integers(1, 5),
+)
+def test_what_runs_at_once_has_room(experts: int, each: float, blocks: int, fit: int) -> None:
+    resident = cuda.residents(experts, each, blocks, fit, 132)
+    used = max(1.0, experts * (1 - math.exp(-each)))  # experts that have rows, on average
+    if resident == 0:
+        assert used * -(-blocks // 24) > fit * 132
+    else:
+        assert min(4, fit) <= resident <= fit
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,24 @@
 """Tokens to distill SmolLM2 on and to evaluate it on, in one safetensors file.
 
-python data.py TOKENIZER.json DATA_DIR OUT.safetensors [EXTRA ...] [--tales FILE]
+python data.py TOKENIZER.json DATA_DIR OUT.safetensors [EXTRA ...] [--tales FILE] [--asked FILE]
 
 Train: WikiText-2's train split as far as it is in DATA_DIR (its first 2.9 MB, letters outside
 ASCII gone), State of the Union addresses, Moby Dick, GSM8K's train split, and the .txt files given
-as EXTRA (documents apart by a line of `%%%%`); apart from it, novels and stories. For the teacher:
-openings. Evaluation: WikiText-2 test, one tokenization, and the requests of four tasks as
-lm-evaluation-harness forms them, without examples (see `tasks.py`). No 20 tokens in a row may be in
-both.
+as EXTRA (documents apart by a line of `%%%%`); apart from it, novels and stories, and questions
+with their answers, right and wrong (none that is evaluated). For the teacher: openings. Evaluation:
+WikiText-2 test, one tokenization, and the requests of four tasks as lm-evaluation-harness forms
+them, without examples (see `tasks.py`). No 20 tokens in a row may be in both.
 """
 
 import argparse
 import gzip
 import json
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from openings import openings
+from openings import EACH, openings
 from safetensors.torch import save_file
 from tasks import TASKS, Requests, requests_of
 from tokenizers import Tokenizer
@@ -26,6 +27,8 @@ from writing import FREE
 
 SEPARATOR = "\n%%%%\n"
 END = 0  # <|endoftext|>, which lay between documents when the model was pretrained
+LONGEST = 64
+"""Tokens of a question that the teacher is to answer: most of a text is its own."""
 
 
 def read_text(path: Path) -> str:
@@ -58,9 +61,35 @@ def train_tokens(tokenizer: Tokenizer, texts: Iterator[str]) -> Tensor:
     return torch.tensor(ids)
 
 
-def beginnings(tokenizer: Tokenizer) -> dict[str, Tensor]:
-    """Openings by hand [n, P], FREE behind, and the tokens that end a line [m]; int32."""
-    rows = [tokens_of(tokenizer, text) for text in openings()]
+Question = tuple[str, list[str]]
+"""A context, and the ways it may go on."""
+
+
+def questions_of(path: Path, evaluated: dict[str, Requests]) -> list[Question]:
+    """Those of a file of {"context", "choices"} a line that are not evaluated, at random."""
+    taken = {context for requests in evaluated.values() for context, *_ in requests}
+    rows = map(json.loads, read_text(path).splitlines())
+    found = [(row["context"], row["choices"]) for row in rows if row["context"] not in taken]
+    random.Random(0).shuffle(found)
+    return found
+
+
+def answered(tokenizer: Tokenizer, questions: list[Question], evaluated: Tensor) -> Tensor:
+    """Each question with each answer, int64 [n], END behind, at random; none with 12 tokens in
+    a row of what is evaluated [m]."""
+    texts = [context + choice for context, choices in questions for choice in choices]
+    random.Random(1).shuffle(texts)
+    ids = train_tokens(tokenizer, iter(texts))
+    inside = torch.isin(runs(ids, 12), runs(evaluated, 12)).nonzero()[:, 0]
+    place = (ids == END).cumsum(0)
+    # END belongs to the text before it
+    place[ids == END] -= 1
+    return ids[~torch.isin(place, place[inside])]
+
+
+def beginnings(tokenizer: Tokenizer, texts: list[str]) -> dict[str, Tensor]:
+    """Openings [n, P], FREE behind, and the tokens that end a line [m]; int32."""
+    rows = [tokens_of(tokenizer, text) for text in texts]
     width = max(map(len, rows))
     padded = torch.tensor([row + [FREE] * (width - len(row)) for row in rows], dtype=torch.int32)
     words = [tokenizer.decode([token]) for token in range(tokenizer.get_vocab_size())]
@@ -113,25 +142,33 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("extra", type=Path, nargs="*")
     parser.add_argument("--tales", type=Path, help="novels and stories, as EXTRA")
+    parser.add_argument("--asked", type=Path, help="questions: {context, choices} a line")
     arguments = parser.parse_args()
     tokenizer = Tokenizer.from_file(str(arguments.tokenizer))
     train = train_tokens(tokenizer, documents(arguments.data, arguments.extra))
     test = tokens_of(tokenizer, read_text(arguments.data / "wikitext2_raw/wiki.test.raw"))
+    requests = {task: requests_of(task, arguments.data) for task in TASKS}
     tensors = {
         "train": train.to(torch.uint16),
         "wikitext2_test": torch.tensor(test, dtype=torch.uint16),
-        **beginnings(tokenizer),
     }
+    for task in TASKS:
+        for name, value in packed(requests[task], tokenizer).items():
+            tensors[f"{task}.{name}"] = value
     if arguments.tales:
         tales = read_text(arguments.tales).split(SEPARATOR)
         tensors["tales"] = train_tokens(tokenizer, iter(tales)).to(torch.uint16)
-    for task in TASKS:
-        for name, value in packed(requests_of(task, arguments.data), tokenizer).items():
-            tensors[f"{task}.{name}"] = value
-    asked = [tensors["wikitext2_test"], *(tensors[f"{task}.ids"] for task in TASKS)]
+    known = [tensors["wikitext2_test"], *(tensors[f"{task}.ids"] for task in TASKS)]
+    evaluated = torch.cat([ids.int() for ids in known])
     for name in ("train", "tales"):
         if name in tensors:
-            tensors[name] = without(tensors[name], torch.cat([ids.int() for ids in asked]))
+            tensors[name] = without(tensors[name], evaluated)
+    contexts: list[str] = []
+    if arguments.asked:
+        questions = questions_of(arguments.asked, requests)
+        contexts = [c for c, _ in questions if len(tokens_of(tokenizer, c)) <= LONGEST][:EACH]
+        tensors["asked"] = answered(tokenizer, questions, evaluated).to(torch.uint16)
+    tensors |= beginnings(tokenizer, openings() + contexts)
     save_file(tensors, arguments.out)
     print({name: list(value.shape) for name, value in tensors.items()})
 

@@ -7,9 +7,10 @@ machine, each with its own students and GPU, may share what their teachers write
 is trained for its share of the time, by forward KL alone, with the parts of `tercet distill`: the
 same swap, the same codes, the same loss, the same checkpoint. What differs is the clock: the
 learning rate falls to 0 with the time that is left, not with a number of steps, and a whole step is
-one CUDA graph.
+one CUDA graph. Under torchrun all train one student, and share its evaluation.
 
-Records go to OUT/records.jsonl, curves to OUT/curve.jsonl, packed checkpoints to OUT/<student>.
+Records go to OUT/records.jsonl, curves to OUT/curve.jsonl, packed checkpoints to OUT/<student>,
+and each score to OUT/scores.jsonl as soon as it is known.
 """
 
 import argparse
@@ -20,17 +21,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from journal import Journal
 from quality import WINDOW, divergence, perplexity
-from reading import Batches, pools_of
+from reading import Batches, Shares, Texts, pools_of
 from recipe import RECIPES, Recipe
 from safetensors.torch import load_file
-from tasks import TASKS, scores
+from tasks import scores
 from torch import Tensor
 from training import Training
 from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from writing import END, shared, written
+from writing import END, LENGTH, Openings, Text, shared, written
 
 from tercet.checkpoints.layout import SourceInfo
 from tercet.checkpoints.packed import open_packed
@@ -45,6 +47,9 @@ from tercet.evaluate.size import measure_size
 from tercet.records import Environment, Record, append
 
 WINDOWS, DIVERGENCE_WINDOWS = 40, 10
+WIKITEXT = "wikitext2"
+EVALUATIONS = ("hellaswag", WIKITEXT, "arc_easy", "lambada", "piqa")
+"""Dealt out to processes in this order: the first take longest."""
 
 
 def model_of(skeleton: Skeleton, device: torch.device, dtype: torch.dtype, random: bool) -> Any:
@@ -69,7 +74,7 @@ class Bench:
         file = self.out / "curve.jsonl" if group.first else None
         self.journal = Journal(file, arguments.began)
         self.say, self.clock = self.journal.say, self.journal.seconds
-        self.own_tokens = 0
+        self.scores = Journal(self.out / "scores.jsonl", arguments.began)
         self.source: ModelSource = open_source(arguments.model)
         self.tensors = load_file(arguments.tokens)
         test = self.tensors["wikitext2_test"].int().long()
@@ -95,64 +100,95 @@ class Bench:
             self.teacher.compile()
         self.say("compile", compile=self.arguments.compile)
 
-    def texts(self) -> list[Tensor]:
-        """WikiText-2 train, other text, tales, and what teachers wrote; int32 [n] each."""
-        train = self.tensors["train"].int().to(self.device)
+    def texts(self) -> Texts:
+        """What there is to read."""
+        train = self._tokens("train")
         wikitext = int((train == END).nonzero()[0])
-        texts = [train[:wikitext], train[wikitext:]]
-        texts.append(self.tensors["tales"].int().to(self.device))
+        end = train.new_tensor([END])
+        ends = torch.cat([self._tokens("line_ends"), end])
+        whole = (train[:wikitext], train[wikitext + 1 :], self._tokens("tales"))
+        given = [_text(ids, ends) for ids in whole]
+        asked = _text(self._tokens("asked"), end) if "asked" in self.tensors else None
+        own: list[Tensor] = []
         if self.arguments.generate:
             torch.compiler.set_stance("force_eager")
-            own = attempt(lambda: self._written(texts))
+            own = attempt(lambda: self._written(given)) or []
             torch.compiler.set_stance("default")
-            self.own_tokens = 0 if own is None else len(own)
-            texts += [] if own is None else [own]
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-        self.say("texts", tokens=[len(text) for text in texts])
+        texts = Texts(given=given, asked=asked, written=own)
+        self.say("texts", tokens=texts.sizes())
         return texts
 
-    def _written(self, texts: list[Tensor]) -> Tensor:
+    def _tokens(self, name: str) -> Tensor:
+        return self.tensors[name].int().to(self.device)
+
+    def _own(self, name: str) -> Any:
+        """This process's value of an option that has one for each process."""
+        values = getattr(self.arguments, name)
+        return values[self.group.rank % len(values)]
+
+    def _written(self, texts: list[Text]) -> list[Tensor]:
         """What this process's teacher and others' wrote; names of students give the seed."""
         arguments, name = self.arguments, f"{self.arguments.students}.{self.group.rank}"
+        vocabulary = int(self.teacher.config.vocab_size)
         own = written(
             self.teacher,
-            texts,
-            self.tensors,
+            Openings(self._tokens("openings"), texts, vocabulary),
             tokens=arguments.generate,
+            length=min(LENGTH, self._own("length")),
             seconds=arguments.write_seconds,
             batch=arguments.generate_batch,
             seed=zlib.crc32(name.encode()),
         )
-        self.say("wrote", tokens=len(own))
-        return torch.cat(
-            shared(own, self.out.parent / "texts", name, arguments.writers, patience_s=25)
-        )
+        self.say("wrote", tokens=own.numel())
+        writers = arguments.writers or self.group.ranks
+        folder = arguments.texts or self.out.parent / "texts"
+        return shared(own, folder, name, writers, patience_s=25)
 
     def evaluate(self, student: Student) -> dict[str, float]:
-        """Everything that a record holds: float32 on WikiText-2, bfloat16 on tasks."""
+        """Everything that a record holds, each process its part of it."""
         torch.compiler.set_stance("force_eager")
         metrics: dict[str, float] = {}
-        for task in TASKS if self.arguments.tasks else ():
-            with torch.autocast(self.device.type, torch.bfloat16):
-                found = scores(
-                    student.hidden,
-                    student.head().detach(),
-                    self.tensors,
-                    task,
-                    questions=self.arguments.questions,
-                )
-            metrics |= {f"{task}_{name}": value for name, value in found.items()}
-        self.say("tasks", **metrics)
+        for name in EVALUATIONS[self.group.rank :: self.group.ranks]:
+            if name == WIKITEXT:
+                found = self._wikitext(student)
+            elif self.arguments.tasks:
+                found = self._task(student, name)
+            else:
+                continue
+            self.scores.say(name, student=bool(student.quantized), **found)
+            metrics |= found
+        torch.compiler.set_stance("default")
+        if self.group.mesh is None:
+            return metrics
+        parts: list[Any] = [None] * self.group.ranks
+        dist.all_gather_object(parts, metrics)
+        return {name: value for part in parts for name, value in part.items()}
+
+    def _task(self, student: Student, task: str) -> dict[str, float]:
+        with torch.autocast(self.device.type, torch.bfloat16):
+            found = scores(
+                student.hidden,
+                student.head().detach(),
+                self.tensors,
+                task,
+                questions=self.arguments.questions,
+            )
+        return {f"{task}_{name}": value for name, value in found.items()}
+
+    def _wikitext(self, student: Student) -> dict[str, float]:
+        """In float32."""
         if student.quantized:
             self._precision(student, torch.float32)
-        metrics["perplexity"] = perplexity(student, self.windows[:WINDOWS])
-        metrics["perplexity_whole"] = perplexity(student, self.windows)
-        metrics |= divergence(student, self.exact, self.windows[:DIVERGENCE_WINDOWS])
+        found = {
+            "perplexity": perplexity(student, self.windows[:WINDOWS]),
+            "perplexity_whole": perplexity(student, self.windows),
+            **divergence(student, self.exact, self.windows[:DIVERGENCE_WINDOWS]),
+        }
         if student.quantized:
             self._precision(student, torch.bfloat16)
-        torch.compiler.set_stance("default")
-        return metrics
+        return found
 
     @staticmethod
     def _precision(student: Student, dtype: torch.dtype) -> None:
@@ -173,7 +209,7 @@ class Bench:
         )
         append(self.out / "records.jsonl", [record])
 
-    def train(self, recipe: Recipe, texts: list[Tensor], until: float) -> tuple[Student, Skeleton]:
+    def train(self, recipe: Recipe, texts: Texts, until: float) -> tuple[Student, Skeleton]:
         """A student that has trained until so many seconds of the clock."""
         arguments, group, skeleton = self.arguments, self.group, Skeleton(self.source)
         torch.manual_seed(0)
@@ -183,16 +219,15 @@ class Bench:
         student = Student(model.train(), swap(model, recipe.plan(), torch.bfloat16), torch.bfloat16)
         if arguments.compile:
             student.compile()
-        length, share = (
-            each[group.rank % len(each)] for each in (arguments.length, arguments.own_share)
-        )
+        length = self._own("length")
+        shares = Shares(own=self._own("own_share"), asked=self._own("asked_share"))
         count = arguments.batch_tokens // length
         ids = torch.zeros(count, length, dtype=torch.int64, device=self.device)
         training = Training(
             student,
             self.teacher,
             recipe,
-            Batches(pools_of(texts, share), group.rank),
+            Batches(pools_of(texts, shares, length), group.rank),
             ids,
             group=group,
             journal=self.journal,
@@ -209,6 +244,12 @@ class Bench:
             found = perplexity(student, self.windows[:WINDOWS])
         torch.compiler.set_stance("default")
         return found
+
+    def measure_teacher(self) -> None:
+        """Its record: last, when students have theirs."""
+        metrics = self.evaluate(self.exact)
+        if self.group.first:
+            self.record("teacher", metrics)
 
     def write(self, recipe: Recipe, student: Student, skeleton: Skeleton) -> dict[str, float]:
         """The packed checkpoint; its size."""
@@ -229,14 +270,14 @@ class Bench:
         write_student(skeleton, student, recipe.plan(), writer)
         return measure_size(open_packed(directory)).metrics()
 
-    def student(self, recipe: Recipe, texts: list[Tensor], until: float) -> None:
-        """Trains; the first process writes, evaluates, records."""
+    def student(self, recipe: Recipe, texts: Texts, until: float) -> None:
+        """Trains and evaluates; the first process writes and records."""
         begin = self.clock()
         student, skeleton = self.train(recipe, texts, until)
-        if not self.group.first:
-            return
         seconds = self.clock() - begin
         metrics = self.evaluate(student)
+        if not self.group.first:
+            return
         student.model.eval()
         size = attempt(lambda: self.write(recipe, student, skeleton)) or {}
         arguments, ranks = self.arguments, self.group.ranks
@@ -244,11 +285,19 @@ class Bench:
             "body": recipe.body, "embedding": recipe.embedding, "method": recipe.method,
             "rate": recipe.rate, "tokens": self.tokens, "train_seconds": round(seconds, 1),
             "batch_tokens": arguments.batch_tokens * ranks, "gpus": ranks,
-            "text_tokens": sum(map(len, texts)), "own_tokens": self.own_tokens,
+            "text_tokens": sum(texts.sizes()),
+            "own_tokens": sum(text.numel() for text in texts.written),
             "lengths": "+".join(map(str, arguments.length)),
-            "own_shares": "+".join(map(str, arguments.own_share)), "fall": recipe.fall,
+            "own_shares": "+".join(map(str, arguments.own_share)),
+            "asked_shares": "+".join(map(str, arguments.asked_share)), "fall": recipe.fall,
         }  # fmt: skip
         self.record(recipe.name, metrics | size, **about)
+
+
+def _text(ids: Tensor, ends: Tensor) -> Text:
+    """A text whose documents or paragraphs end with one of those tokens."""
+    over = torch.isin(ids, ends)
+    return Text(ids=ids, starts=(over[:-1] & ~over[1:]).nonzero()[:, 0] + 1)
 
 
 def attempt(action: Callable[[], Any]) -> Any:
@@ -277,11 +326,15 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--own-share", type=float, nargs="+", default=[0.45], help="of windows, teachers' text"
     )
+    parser.add_argument(
+        "--asked-share", type=float, nargs="+", default=[0.0], help="of windows, questions"
+    )
     parser.add_argument("--generate", type=int, default=4_000_000, help="tokens by the teacher")
     parser.add_argument("--write-seconds", type=float, default=60, help="for them, at most")
     parser.add_argument(
-        "--writers", type=int, default=1, help="processes beside OUT that share them"
+        "--writers", type=int, help="processes that share them; those of torchrun, if not said"
     )
+    parser.add_argument("--texts", type=Path, help="where they are shared; beside OUT, if not said")
     parser.add_argument("--generate-batch", type=int, default=8192)
     parser.add_argument("--reserve", type=float, default=20, help="seconds of evaluation a student")
     parser.add_argument("--students", default=",".join(recipe.name for recipe in RECIPES))
@@ -302,8 +355,6 @@ def main() -> None:
         wanted = arguments.students.split(",")
         recipes = [recipe for recipe in RECIPES if recipe.name in wanted]
         texts = bench.texts()
-        if arguments.measure_teacher and group.first:
-            attempt(lambda: bench.record("teacher", bench.evaluate(bench.exact)))
         bench.compile()
         for index, recipe in enumerate(recipes):
             left = recipes[index:]
@@ -314,6 +365,8 @@ def main() -> None:
                 bench.student(recipe, texts, until)
             else:
                 attempt(lambda recipe=recipe, until=until: bench.student(recipe, texts, until))
+        if arguments.measure_teacher:
+            bench.measure_teacher()
         bench.say("over")
 
 

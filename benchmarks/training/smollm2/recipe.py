@@ -61,7 +61,7 @@ RECIPES = (
     ),
     Recipe(
         name="ternary-g64", body="ternary-g64", embedding="int4-g64", method="stretched",
-        rate=2e-3, share=0.52, fall=2.0,
+        rate=1.75e-3, share=0.52, fall=2.0,
     ),
     Recipe(
         name="ternary-20x", body="ternary-channel", embedding="ternary-channel",

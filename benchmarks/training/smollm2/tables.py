@@ -2,7 +2,7 @@
 
 python benchmarks/training/smollm2/tables.py [--check]
 
-Of each student the newest record counts.
+Of each student the newest record counts against goals; older ones are shown with it.
 """
 
 import json
@@ -40,6 +40,16 @@ def newest() -> dict[str, Record]:
     return found
 
 
+def shown() -> list[tuple[str, Record]]:
+    """(name, record) of all runs, a student's newest first and called by the student's name."""
+    found = list(newest().items())
+    for record in load(PAGE.parent / "records.jsonl"):
+        if record != dict(found)[record.subject]:
+            place = [name for name, _ in found].index(record.subject) + 1
+            found.insert(place, (f"{record.subject}, before", record))
+    return found
+
+
 def mean_accuracy(metrics: dict[str, float]) -> float:
     """Over the four tasks."""
     return sum(metrics[name] for name in TASKS) / len(TASKS)
@@ -47,8 +57,7 @@ def mean_accuracy(metrics: dict[str, float]) -> float:
 
 def quality() -> list[Row]:
     """What each student costs and keeps."""
-    records = newest()
-    teacher = records[TEACHER].metrics
+    teacher = newest()[TEACHER].metrics
     rows = [
         [
             "model",
@@ -63,7 +72,7 @@ def quality() -> list[Row]:
             "top-1",
         ]
     ]
-    for name, record in records.items():
+    for name, record in shown():
         m = record.metrics
         packed = "disk_bytes" in m
         rows.append(
@@ -85,10 +94,9 @@ def quality() -> list[Row]:
 
 def tasks() -> list[Row]:
     """Accuracy on each task."""
-    records = newest()
-    whole = mean_accuracy(records[TEACHER].metrics)
+    whole = mean_accuracy(newest()[TEACHER].metrics)
     rows = [["model", *TASKS.values(), "mean", "of teacher's"]]
-    for name, record in records.items():
+    for name, record in shown():
         mean = mean_accuracy(record.metrics)
         found = [f"{record.metrics[task]:.1%}" for task in TASKS]
         rows.append([name, *found, f"{mean:.1%}", f"{mean / whole:.1%}"])
@@ -167,13 +175,13 @@ def runs() -> list[Row]:
             "seconds",
         ]
     ]
-    for record in newest().values():
+    for name, record in shown():
         s = record.settings
         if "tokens" in s:
-            about = [str(s[name]) for name in ("body", "embedding", "method", "rate")]
+            about = [str(s[key]) for key in ("body", "embedding", "method", "rate")]
             rows.append(
                 [
-                    record.subject,
+                    name,
                     *about,
                     str(s.get("gpus", 1)),
                     f"{int(s['tokens']) / 1e6:.1f}",
@@ -187,20 +195,24 @@ def runs() -> list[Row]:
 
 def curve() -> list[Row]:
     """Perplexity on WikiText-2 test against tokens, and the loss there."""
-    rows = [["student", "million tokens", "KL of the training text", "perplexity", "whole test"]]
-    students = newest()
+    rows = [
+        ["student", "GPUs", "million tokens", "KL of the training text", "perplexity", "whole test"]
+    ]
     last: dict[str, float] = {}
+    gpus, tokens = "1", 0
     for line in _lines("curve.jsonl"):
         name = line.get("student") or line.get("subject")
         if line["what"] == "begins":
             last.clear()
+            gpus = str(line.get("processes", 1))
         elif line["what"] == "step":
             last[name] = line["loss"]
+        elif line["what"] == "trained":
+            tokens = line["tokens"]
         elif line["what"] == "glance" and line["tokens"]:
-            rows.append(_point(name, line["tokens"], last.get(name), line["perplexity"]))
-        elif line["what"] == "evaluated" and name != TEACHER and name in students:
-            tokens = int(students[name].settings["tokens"])
-            point = _point(name, tokens, last.get(name), line["perplexity"])
+            rows.append(_point(name, gpus, line["tokens"], last.get(name), line["perplexity"]))
+        elif line["what"] == "evaluated" and name != TEACHER:
+            point = _point(name, gpus, tokens, last.get(name), line["perplexity"])
             rows.append([*point[:-1], f"{line['perplexity_whole']:.2f}"])
     return rows
 
@@ -216,8 +228,8 @@ def unevaluated() -> list[Row]:
         elif line["what"] == "step":
             step = line
         elif line["what"] == "glance" and step:
-            point = _point(line["student"], line["tokens"], step["loss"], line["perplexity"])
-            rows.append([point[0], gpus, point[1], f"{step['rate']:.1e}", *point[2:-1]])
+            point = _point(line["student"], gpus, line["tokens"], step["loss"], line["perplexity"])
+            rows.append([*point[:3], f"{step['rate']:.1e}", *point[3:-1]])
     return rows
 
 
@@ -249,9 +261,9 @@ def _lines(name: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def _point(name: str, tokens: int, loss: float | None, perplexity: float) -> Row:
+def _point(name: str, gpus: str, tokens: int, loss: float | None, perplexity: float) -> Row:
     kl = "-" if loss is None else f"{loss:.3f}"
-    return [name, f"{tokens / 1e6:.1f}", kl, f"{perplexity:.2f}", "-"]
+    return [name, gpus, f"{tokens / 1e6:.1f}", kl, f"{perplexity:.2f}", "-"]
 
 
 TABLES: dict[str, Callable[[], list[Row]]] = {

@@ -108,12 +108,12 @@ class Training:
             if most_steps:
                 done = max(self.steps / most_steps, float(done >= 1))
             loss = self._step.loss
-            mean = self._group.mean({"done": loss.new_tensor(done), "loss": loss})
+            mean, found = self._group.mean([loss.new_tensor(done), loss]).tolist()
             if self.steps:
-                self._losses.append(mean["loss"])
-            if mean["done"] >= 1:
+                self._losses.append(found)
+            if mean >= 1:
                 return
-            yield mean["done"]
+            yield mean
 
     def _tell(self, done: float, spent: float) -> None:
         recent = self._losses[-TOLD // TOGETHER :]

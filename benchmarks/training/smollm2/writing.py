@@ -1,6 +1,7 @@
 """What the teacher writes, from openings given to it; and what its neighbours' teachers wrote."""
 
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -18,7 +19,20 @@ COOLEST = 0.7
 """The lowest temperature of a text; the highest is 1, where its words have the teacher's own
 probabilities, but a small model soon loses the thread."""
 LENGTH = 256
-"""Tokens of a text."""
+"""Tokens of a text, at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text:
+    """Documents end to end.
+
+    Attributes:
+        ids: int32 [n].
+        starts: int64 [m], places where a document, a paragraph or a question begins.
+    """
+
+    ids: Tensor
+    starts: Tensor
 
 
 @torch.no_grad()
@@ -55,10 +69,9 @@ class Openings:
     """Draws how texts begin: by hand, as other texts do, or with a token at random.
 
     Args:
-        written: int32 [n, P], `openings.py` in tokens, FREE behind.
-        pools: texts, int32 [n] each.
+        written: int32 [n, P], those of `data.py`, FREE behind.
+        texts: others.
         vocabulary: tokens are drawn below it.
-        starts: of each pool: places where a document or paragraph begins.
     """
 
     HAND, TEXT = 0.45, 0.4
@@ -66,11 +79,8 @@ class Openings:
     KEPT = 16
     """Tokens of another text; longer ones by hand are not cut."""
 
-    def __init__(
-        self, written: Tensor, pools: list[Tensor], starts: list[Tensor], vocabulary: int
-    ) -> None:
-        self.written, self.pools, self.starts = written, pools, starts
-        self.vocabulary = vocabulary
+    def __init__(self, written: Tensor, texts: list[Text], vocabulary: int) -> None:
+        self.written, self.texts, self.vocabulary = written, texts, vocabulary
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
         """int64 [count, P] for `write`."""
@@ -81,11 +91,14 @@ class Openings:
 
         hand, text = int(self.HAND * count), int(self.TEXT * count)
         parts = [self.written[below(len(self.written), hand)].long()]
-        for index, (pool, starts) in enumerate(zip(self.pools, self.starts, strict=True)):
-            some = (text + index) // len(self.pools)
-            places = starts[below(len(starts), some)].clamp(max=len(pool) - self.KEPT)
+        for index, each in enumerate(self.texts):
+            some = (text + index) // len(self.texts)
+            drawn = each.starts[below(len(each.starts), some)]
+            places = drawn.clamp(max=len(each.ids) - self.KEPT)
             rows = torch.full((some, width), FREE, device=device)
-            rows[:, : self.KEPT] = pool[places[:, None] + torch.arange(self.KEPT, device=device)]
+            rows[:, : self.KEPT] = each.ids[
+                places[:, None] + torch.arange(self.KEPT, device=device)
+            ]
             parts.append(rows)
         rest = torch.full((count - sum(map(len, parts)), width), FREE, device=device)
         rest[:, :1] = below(self.vocabulary, len(rest), 1)
@@ -95,39 +108,32 @@ class Openings:
 
 def written(
     teacher: Student,
-    pools: list[Tensor],
-    tensors: dict[str, Tensor],
+    openings: Openings,
     *,
     tokens: int,
+    length: int,
     seconds: float,
     batch: int,
     seed: int,
 ) -> Tensor:
-    """Texts end to end, int32 [n], until there are as many tokens, or the time is over.
+    """Texts, int32 [n, length], until there are as many tokens, or the time is over.
 
     Args:
         teacher: in eval mode.
-        pools: int32 [n] each; the second has documents, the others paragraphs of a line each.
-        tensors: of `data.py`.
+        openings: of the texts.
         tokens: at least so many.
+        length: of a text.
         seconds: in which another batch of texts would no longer be written.
         batch: texts at a time.
         seed: of openings and of what is drawn.
     """
-    device = pools[0].device
-    ends = tensors["line_ends"].to(device)
-    starts = [
-        (pool == END if index == 1 else torch.isin(pool, ends)).nonzero()[:, 0] + 1
-        for index, pool in enumerate(pools)
-    ]
-    vocabulary = int(teacher.config.vocab_size)
-    openings = Openings(tensors["openings"].to(device), pools, starts, vocabulary)
+    device = openings.written.device
     generator = torch.Generator(device).manual_seed(seed)
     texts: list[Tensor] = []
     start, spent = time.monotonic(), 0.0
-    while len(texts) * batch * LENGTH < tokens and spent * (1 + 1 / max(1, len(texts))) <= seconds:
+    while len(texts) * batch * length < tokens and spent * (1 + 1 / max(1, len(texts))) <= seconds:
         drawn = openings.draw(batch, generator)
-        texts.append(write(teacher, drawn, LENGTH, generator).flatten().int())
+        texts.append(write(teacher, drawn, length, generator).int())
         if device.type == "cuda":
             torch.cuda.synchronize()
         spent = time.monotonic() - start
@@ -135,10 +141,10 @@ def written(
 
 
 def shared(own: Tensor, folder: Path, name: str, writers: int, patience_s: float) -> list[Tensor]:
-    """What all writers wrote, as far as it is there in time; the own text first.
+    """What all writers wrote, as far as it is there in time; the own texts first.
 
     Args:
-        own: int32 [n].
+        own: int32 [n, T].
         folder: that the writers share.
         name: of this writer.
         writers: how many there are.

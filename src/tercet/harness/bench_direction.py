@@ -27,7 +27,7 @@ from tercet.records import Outcome, Record
 
 # A replay of a graph lasts at least about this long: its launch is hidden behind the one before.
 _REPLAY_US = 200.0
-_MOST_WARM_CALLS = 64
+_MOST_CALLS = 64  # unless there are more copies
 _MOST_COMPARED = 64
 
 
@@ -204,7 +204,7 @@ def _copies(run: _Bench) -> list[Cache]:
             count = 1
     run.rotation.grow(count)
     floor_us = roofline(run.cost, session.ceilings, run.workload.dtype).floor_us
-    warm_calls = min(_MOST_WARM_CALLS, max(1, ceil(_REPLAY_US / max(floor_us, 1e-3))))
+    least = min(_MOST_CALLS, max(1, ceil(_REPLAY_US / max(floor_us, 1e-3))))
     for built in list(run.built):
         failed = attempt(lambda built=built: _add_copies(run, built, run.rotation.copies[1:]))
         if isinstance(failed, Failure):
@@ -214,12 +214,12 @@ def _copies(run: _Bench) -> list[Cache]:
         # Plain calls first: a capture that fails may leave the GPU's memory pools in use.
         for launch in sorted(session.launches):
             for cache in caches:
-                _prepare(run, built, cache, launch, warm_calls)
+                _prepare(run, built, cache, launch, least)
     return caches
 
 
-def _prepare(run: _Bench, built: Built, cache: Cache, launch: Launch, warm_calls: int) -> None:
-    failed = attempt(lambda: built.prepare(cache, launch, warm_calls, run.stream))
+def _prepare(run: _Bench, built: Built, cache: Cache, launch: Launch, least: int) -> None:
+    failed = attempt(lambda: built.prepare(cache, launch, least, run.stream))
     if isinstance(failed, Failure):
         reason = f"cannot be captured in a CUDA graph: {failed.reason}"
         run.refuse(run.row(built.variant.name, cache, launch), Outcome.FAILED, reason)

@@ -100,13 +100,18 @@ class Built:
             self.peak_bytes = peak_bytes(self.calls[0], device)
             return self.calls[0]()
 
-    def prepare(self, cache: Cache, launch: Launch, warm_calls: int, stream: Any) -> None:
-        """The block of one cache and launch; a graph is captured here."""
-        calls = self.calls if cache == "cold" else self.calls[:1] * warm_calls
+    def prepare(self, cache: Cache, launch: Launch, least: int, stream: Any) -> None:
+        """The block of one cache and launch, of about `least` calls; a graph is captured here.
+
+        Plain calls go over the copies once: their launches count in any case.
+        """
+        calls = self.calls if cache == "cold" else self.calls[:1]
+        if cache == "warm" or launch == "graph":
+            calls = calls * max(1, least // len(calls))
         if launch == "eager":
             block = Block(run=_loop(calls), calls=len(calls), around=self.variant.around)
         else:
-            keep = len(calls) if cache == "cold" else 1
+            keep = len(self.calls) if cache == "cold" else 1
             with self.variant.around(), repeatable_backward():
                 replay, self.results[cache] = capture(calls, stream, keep=keep)
             block = Block(run=replay, calls=len(calls), queued=True)

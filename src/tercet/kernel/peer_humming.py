@@ -75,13 +75,17 @@ def configuration(layer: Any, rows: int, **kind: str) -> str:
     return json.dumps(chosen)
 
 
-def compile_ahead(calls: Iterable[tuple[Any, str]]) -> int:
-    """Compiles the kernels of these layers and configurations, all at once; how many there are."""
+def compile_ahead(calls: Iterable[tuple[Any, str]], **kind: str) -> int:
+    """Compiles the kernels of these layers and configurations, all at once; how many there are.
+
+    `kind` is that of `configuration`.
+    """
     kernel = _imported("humming.kernel.humming").HummingKernel
+    computing = json.dumps(kind) if kind else None
     specs: dict[str, tuple[Any, dict[str, Any]]] = {}
     for layer, chosen in calls:
         config, compute, tuning = kernel._resolve_configs(
-            layer.humming_config.to_str(), None, chosen, layer.weight.device
+            layer.humming_config.to_str(), computing, chosen, layer.weight.device
         )
         known = {**config, **compute, **tuning}
         known.pop("num_sms", None)

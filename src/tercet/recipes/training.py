@@ -277,7 +277,7 @@ class _Run:
         if settings.checkpoint_activations:
             student.checkpoint_activations()
         if settings.compile:
-            student.compile()
+            student.compile(keep_inputs=settings.keep_inputs)
         return student, speed
 
 

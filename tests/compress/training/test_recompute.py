@@ -11,7 +11,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from tercet.compress.plan import Plan
 from tercet.compress.qat.layer_pass import LayerPass
-from tercet.compress.qat.recompute import recompute
 from tercet.compress.qat.student import Student
 from tercet.compress.qat.swap import refresh, swap
 
@@ -44,8 +43,7 @@ def gradients_and_kept(
     once = {"float": ops.linear_qat_decoded, "int8": ops.linear_qat_transposed}[weight_gradient]
 
     def cut(graph: Any, *arguments: Any, **named: Any) -> Any:
-        if recomputing:
-            recompute(graph.graph)
+        LayerPass(keep_inputs=not recomputing)(graph.graph)
         return min_cut_rematerialization_partition(graph, *arguments, **named)
 
     def forward(graph: Any, _: Any) -> Any:
@@ -89,6 +87,9 @@ def test_codes_of_all_inputs_but_the_widest_are_made_again(weight_gradient: str)
 def test_inductor_takes_the_pass() -> None:
     torch.compile(Layer(), options={"joint_custom_pre_pass": LayerPass()})
     assert LayerPass().uuid() == LayerPass().uuid()
+    keeping = LayerPass(keep_inputs=True)
+    assert LayerPass() == LayerPass() != keeping
+    assert LayerPass().uuid() != keeping.uuid()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's, of what inductor imports

@@ -30,6 +30,7 @@ class TrainingSettings(BaseModel):
         precision: of products: "float32", or "bfloat16" with weights still held in float32.
         checkpoint_activations: layers are computed again in the backward pass.
         compile: layers run under torch.compile.
+        keep_inputs: compiled layers keep the codes of all their inputs, of `Student.compile`.
         keep_codes: over several devices: a layer's codes stay from the forward to the backward
             pass, a byte a weight, instead of being gathered once more.
         save_every: steps between states on disk, from which a killed run goes on.
@@ -57,6 +58,7 @@ class TrainingSettings(BaseModel):
     precision: Literal["float32", "bfloat16"] = "float32"
     checkpoint_activations: bool = False
     compile: bool = False
+    keep_inputs: bool = False
     keep_codes: bool = False
     save_every: int = Field(default=100, ge=1)
     log_every: int = Field(default=1, ge=1)

@@ -20,7 +20,7 @@ from tercet.kernel.peer_weight import dense_input, output_dtype, peer_of
 from tercet.kernel.prepared import prepare
 
 Segments = list[tuple[int, int, int]]
-_GROUPED = {"gemm_type": "grouped_contiguous"}
+GROUPED = {"gemm_type": "grouped_contiguous"}
 
 
 def prepare_eager(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def prepare_humming(arguments: dict[str, Any]) -> dict[str, Any]:
         "x": peer.x,
         "x_scale": None if peer.x_scale is None else peer.x_scale.reshape(-1, 1),
         "offsets": arguments["offsets"],
-        "configuration": peer_humming.configuration(layer, len(peer.x), **_GROUPED),
+        "configuration": peer_humming.configuration(layer, len(peer.x), **GROUPED),
     }
 
 
@@ -118,7 +118,7 @@ def humming(
         x,
         input_scale=x_scale,
         expert_layout=offsets,
-        compute_config=json.dumps(_GROUPED),
+        compute_config=json.dumps(GROUPED),
         tuning_config=configuration,
     )
 

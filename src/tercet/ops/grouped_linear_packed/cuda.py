@@ -27,10 +27,12 @@ from tercet.ops.grouped_linear_packed.task import Cut, Task
 SOURCES = ("experts_int8.cu", "experts_wide_int8.cu")
 # rows of an expert, on average: above them tiles of 48 (and up to wide.FEW experts_few.cuh)
 _MANY = 26
-# of experts_few: bytes of x, and others; blocks of a multiprocessor; least and most row-blocks of W
-# of a block
-_FEW_X, _OUT, _RESIDENT, _PARTS = 64 * 1024, 4096, 5, (4, 24)
-_SHARED = 227 * 1024
+# of experts_few: bytes of x, and others; blocks of a multiprocessor, least and most where all run
+# at once; most row-blocks of W of a block
+_FEW_X, _OUT, _RESIDENT, _MOST_BLOCKS = 64 * 1024, 4096, (4, 5), 24
+_SHARED, _OF_BLOCK = 228 * 1024, 1024  # bytes of a multiprocessor; of each block, its own
+_CROWD = 0.02  # what another block of a multiprocessor costs, as measured on an H200
+_AHEAD = 2048  # bytes of a row-block that are asked for before the offsets are known
 
 
 @cache
@@ -124,27 +126,47 @@ def cut_for(sizes: Mapping[str, int], x_bytes: int, bits: int, processors: int) 
         bits: of a code.
         processors: multiprocessors of the GPU.
     """
-    each, blocks = sizes["T"] / sizes["E"], expert_blocks(sizes["N"])
-    rows, part = 48 if each > _MANY else 32, 0
-    row = sizes["K"] * x_bytes
-    if each <= wide.FEW and row <= 3 * _FEW_X:
-        rows = max(1, min(8, _FEW_X // row))
-        fit = processors * max(1, min(_RESIDENT, _SHARED // (rows * row + _OUT)))
-        part = part_blocks(sizes["E"], each, blocks, fit)
-    return Cut(bits=bits, rows=rows, most_tiles=triton.token_tiles(sizes, rows), part_blocks=part)
+    each, row = sizes["T"] / sizes["E"], sizes["K"] * x_bytes
+    if each > wide.FEW or row > 3 * _FEW_X:
+        rows = 48 if each > _MANY else 32
+        return Cut(bits=bits, rows=rows, most_tiles=triton.token_tiles(sizes, rows))
+    rows = max(1, min(8, _FEW_X // row))
+    fit = max(1, min(_RESIDENT[1], (_SHARED - _OF_BLOCK) // (rows * row + _OUT)))
+    resident = residents(sizes["E"], each, expert_blocks(sizes["N"]), fit, processors)
+    return Cut(
+        bits=bits,
+        rows=rows,
+        most_tiles=triton.token_tiles(sizes, rows),
+        part_blocks=0 if resident else _MOST_BLOCKS,
+        slots=(resident or fit) * processors,
+        shared=0 if resident in (0, fit) else _SHARED // (resident + 1) - _OF_BLOCK + 16,
+        ahead=_ahead(sizes["K"], bits) if resident and each >= 1 and x_bytes == 1 else 0,
+    )
 
 
-def part_blocks(experts: int, each: float, blocks: int, fit: int) -> int:
-    """Row-blocks of W of a block, so that as many blocks as possible run, and all of them at once.
+def residents(experts: int, each: float, blocks: int, fit: int, processors: int) -> int:
+    """Blocks a multiprocessor that give it the fewest row-blocks; 0 if not all run at once.
 
     Args:
         experts: of the layer.
         each: rows of an expert on average, if all are as likely.
         blocks: row-blocks of an expert.
-        fit: blocks that run at once.
+        fit: blocks of a multiprocessor that there is room for.
+        processors: multiprocessors.
     """
     none = math.exp(-each)  # of an expert to have no rows
     spread = math.sqrt(max(0.0, experts * none * (1.0 - none * (1.0 + each))))
-    parts = max(1, int(fit / (experts * (1.0 - none) + 2.0 * spread)))
-    least, most = _PARTS
-    return min(max(-(-blocks // parts), least), most)
+    used = [max(1.0, experts * (1.0 - none) + by * spread) for by in (-1.0, 0.0, 1.0)]
+    if used[1] * -(-blocks // _MOST_BLOCKS) > fit * processors:
+        return 0
+
+    def cost(resident: int) -> float:
+        parts = (max(1, int(resident * processors / tiles)) for tiles in used)
+        return sum(-(-blocks // part) for part in parts) * resident * (1.0 + _CROWD * resident)
+
+    return min(range(min(_RESIDENT[0], fit), fit + 1), key=cost)
+
+
+def _ahead(columns: int, bits: int) -> int:
+    """Bytes to ask for ahead: of a row-block, 16 a lane and unit."""
+    return min(_AHEAD, -(-columns * bits // 256) * 512)

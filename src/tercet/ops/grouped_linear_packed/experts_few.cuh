@@ -1,13 +1,16 @@
-// experts_kernel.cuh for experts of few rows: up to `rows` (8 at most) rows of one expert against a run of row-blocks (16
-// rows) of its W. All of their x lies in shared memory, so that warps go over their row-blocks by
-// themselves, and the next one's weights are under way while this one's sums are written.
+// experts_kernel.cuh for experts of few rows: up to `rows` (8 at most) rows of one expert against a run of
+// row-blocks (16 rows) of its W. All of their x lies in shared memory, so that warps go over their row-blocks
+// by themselves, and the next one's weights are under way while this one's sums are written.
 #pragma once
 #include "experts_tile.cuh"
 
-template <int BITS, class X> struct Few {
+constexpr int LEAST_BLOCKS = 4, MOST_BLOCKS = 24;  // row-blocks of a block
+
+// AHEAD: units that a warp has asked for.
+template <int BITS, class X, int AHEAD> struct Few {
   using U = Unit<BITS, 1, X>;
-  static constexpr int ROWS = 8, AHEAD = 8;  // units that a warp has asked for
-  static constexpr int OUT_PITCH = 20;       // words from row to row of what a warp writes
+  static constexpr int ROWS = 8;
+  static constexpr int OUT_PITCH = 20;  // words from row to row of what a warp writes
   static constexpr int OUT = ROWS * OUT_PITCH * 4;
   // bytes of a row of x: whole turns of the loop; eight rows lie in different banks
   static __host__ __device__ int turned(int units) { return (units + AHEAD - 1) / AHEAD * AHEAD; }
@@ -15,25 +18,54 @@ template <int BITS, class X> struct Few {
   static int shared(int rows, int units) { return rows * pitch(units) + WARPS * OUT; }
 };
 
-template <int BITS, class X>
+// The L2 is asked for `bytes` of every fourth row-block of all experts, by blocks that start while the kernel
+// ahead ends: which experts have rows is not known yet, and the memory has little to do.
+__device__ __forceinline__ void ask_ahead(const Task& task, int bytes, int slots) {
+  if (blockIdx.x >= slots || threadIdx.x % 32) return;
+  const int warp = blockIdx.x * WARPS + threadIdx.x / 32, all = task.experts * task.blocks;
+  for (int block = warp * 4; block < all; block += slots * WARPS * 4)
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(
+                     task.codes + static_cast<int64_t>(block) * task.units * 32),
+                 "r"(bytes)
+                 : "memory");
+}
+
+// `slots` blocks run at once. Row-blocks of a block, where part_blocks is 0: so that the tiles that there are
+// have their parts in one go.
+template <int BITS, class X, int AHEAD>
 __global__ void __launch_bounds__(THREADS, 5)
-    experts_few(const __grid_constant__ Task task, int rows, int parts, int part_blocks) {
-  using F = Few<BITS, X>;
+    experts_few(const __grid_constant__ Task task, int rows, int part_blocks, int slots, int ahead) {
+  using F = Few<BITS, X, AHEAD>;
   using U = typename F::U;
   using P = Product<X>;
   using Sum = typename U::Sum;
-  constexpr int AHEAD = F::AHEAD;
   extern __shared__ __align__(128) unsigned char memory[];
+  if (ahead) ask_ahead(task, ahead, slots);
+  if (!part_blocks) {
+    const int parts = max(1, slots / max(1, count_tiles(task, rows)));
+    part_blocks = min(max((task.blocks + parts - 1) / parts, LEAST_BLOCKS), MOST_BLOCKS);
+  }
+  const int parts = (task.blocks + part_blocks - 1) / part_blocks;
   const Tile& tile = find_tile(task, blockIdx.x, rows, parts);  // in shared memory
   if (!tile.rows) return;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int pitch = F::pitch(task.units), row_bytes = task.k * static_cast<int>(sizeof(X));
   const int last = min(task.blocks, (tile.part + 1) * part_blocks);
-  const int64_t expert_block = static_cast<int64_t>(tile.expert) * task.blocks;
+  const int expert_block = tile.expert * task.blocks;
+
+  // x is asked for first: behind the first weights of all blocks it would wait for 2 us
+  const uint32_t x_here = shared_address(memory);
+  const int pairs = (pitch - 16) / 32;
+#pragma unroll 1
+  for (int row = 0; row < tile.rows; row++)
+#pragma unroll 1
+    for (int i = threadIdx.x; i < pairs; i += THREADS)
+      copy_pair(static_cast<const char*>(task.x) + (tile.first + row) * task.x_pitch, i * 32, row_bytes,
+                x_here + row * pitch + i * 32);
 
   uint4 w[AHEAD];
   int asked = tile.part * part_blocks + warp, asked_unit = 0;
-  const uint4* next = task.codes + (expert_block + asked) * task.units * 32 + lane;
+  const uint4* next = task.codes + static_cast<int64_t>(expert_block + asked) * task.units * 32 + lane;
   // the same units of a turn each time: a row-block ends with the turn that its last unit is in
   auto ask = [&](int u) {
     w[u] = asked < last && asked_unit + u < task.units ? load_once(next + u * 32)
@@ -48,15 +80,6 @@ __global__ void __launch_bounds__(THREADS, 5)
   };
 #pragma unroll
   for (int u = 0; u < AHEAD; u++) ask(u);
-
-  const uint32_t x_here = shared_address(memory);
-  const int pairs = (pitch - 16) / 32;
-#pragma unroll 1
-  for (int row = 0; row < tile.rows; row++)
-#pragma unroll 1
-    for (int i = threadIdx.x; i < pairs; i += THREADS)
-      copy_pair(static_cast<const char*>(task.x) + (tile.first + row) * task.x_pitch, i * 32, row_bytes,
-                x_here + row * pitch + i * 32);
   copies_arrived();
   if constexpr (sizeof(X) == 2)  // each thread turns what it copied
 #pragma unroll 1
@@ -67,7 +90,6 @@ __global__ void __launch_bounds__(THREADS, 5)
 
   // rows of x past the last are the last again: their columns of the product go nowhere
   const uint32_t x_lane = x_here + min(lane % 8, tile.rows - 1) * pitch + lane / 8 * 16;
-  float* const out = reinterpret_cast<float*>(memory + rows * pitch + warp * F::OUT);
   // what this lane writes of every row-block: four numbers of a row of y
   const int row = lane / 4, t = tile.first + min(row, tile.rows - 1);
   const float x_scale = task.x_scale ? task.x_scale[t] : 1.f;
@@ -77,7 +99,8 @@ __global__ void __launch_bounds__(THREADS, 5)
     float scale[2];
 #pragma unroll
     for (int i = 0; i < 2; i++)
-      scale[i] = number_at(task.scale, (expert_block + block) * 16 + lane / 4 + 8 * i, task.scale_type);
+      scale[i] = number_at(task.scale, static_cast<int64_t>(expert_block + block) * 16 + lane / 4 + 8 * i,
+                           task.scale_type);
     Sum sums[2][4];  // two, so that a product need not wait for the one before it
 #pragma unroll
     for (int i = 0; i < 8; i++) sums[i / 4][i % 4] = 0;
@@ -99,14 +122,15 @@ __global__ void __launch_bounds__(THREADS, 5)
         }
       }
     }
+    float* const out = reinterpret_cast<float*>(memory + rows * pitch + warp * F::OUT);
     __syncwarp();
 #pragma unroll
     for (int c = 0; c < 4; c++)
       out[(lane % 4 * 2 + c % 2) * F::OUT_PITCH + lane / 4 + c / 2 * 8] =
           static_cast<float>(sums[0][c] + sums[1][c]) * task.factor * scale[c / 2];
     __syncwarp();
-    if (row < tile.rows) write_four(task, tile.expert, t, block * 16 + lane % 4 * 4,
-                                    *reinterpret_cast<const float4*>(out + row * F::OUT_PITCH + lane % 4 * 4),
-                                    x_scale, by);
+    if (row < tile.rows)
+      write_four(task, tile.expert, tile.first + row, block * 16 + lane % 4 * 4,
+                 *reinterpret_cast<const float4*>(out + row * F::OUT_PITCH + lane % 4 * 4), x_scale, by);
   }
 }

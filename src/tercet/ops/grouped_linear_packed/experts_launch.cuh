@@ -32,11 +32,20 @@ int launch_tiles(const Task& task, const Cut& cut, cudaStream_t stream) {
                            parts);
 }
 
+template <int BITS, class X, int AHEAD>
+int launch_few(const Task& task, const Cut& cut, cudaStream_t stream) {
+  const int least = cut.most_tiles * ((task.blocks + MOST_BLOCKS - 1) / MOST_BLOCKS);
+  const int bytes = Few<BITS, X, AHEAD>::shared(cut.rows, task.units);
+  return launch<Task, int, int, int, int>(
+      experts_few<BITS, X, AHEAD>, least > cut.slots ? least : cut.slots,
+      bytes > cut.shared ? bytes : cut.shared, stream, task, cut.rows, cut.part_blocks, cut.slots, cut.ahead);
+}
+
+// turns of six units where they are fuller than those of eight
 template <int BITS, class X> int launch_few(const Task& task, const Cut& cut, cudaStream_t stream) {
-  const int parts = (task.blocks + cut.part_blocks - 1) / cut.part_blocks;
-  return launch<Task, int, int, int>(experts_few<BITS, X>, cut.most_tiles * parts,
-                                     Few<BITS, X>::shared(cut.rows, task.units), stream, task,
-                                     cut.rows, parts, cut.part_blocks);
+  if (Few<BITS, X, 6>::turned(task.units) < Few<BITS, X, 8>::turned(task.units))
+    return launch_few<BITS, X, 6>(task, cut, stream);
+  return launch_few<BITS, X, 8>(task, cut, stream);
 }
 
 template <int BITS, class X>

@@ -19,7 +19,9 @@ struct Task {
 };
 
 // How it is cut up: rows of x that a block takes, up to 8, or 32 or 48; how many such tiles the rows can
-// make at most; and of up to 8 rows, how many row-blocks of W a block takes.
+// make at most. Of up to 8 rows: row-blocks of W a block, 0 if the device is to choose; blocks that run at
+// once, and the shared memory that a block takes at least so that no more do; bytes of some row-blocks that
+// are asked for ahead.
 struct Cut {
-  int bits, rows, most_tiles, part_blocks;
+  int bits, rows, most_tiles, part_blocks, slots, shared, ahead;
 };

@@ -9,6 +9,30 @@ struct Tile {
   int expert, first, rows, part;  // first row of x, how many, which rows of W
 };
 
+// Whatever the offsets hold, rows are within 0 .. T - 1.
+__device__ __forceinline__ int2 rows_of(const Task& task, int expert) {
+  return {max(task.offsets[expert], 0), min(task.offsets[expert + 1], task.count)};
+}
+
+// Tiles that there are. By all threads of the block; waits for the kernel that wrote the offsets.
+__device__ inline int count_tiles(const Task& task, int most_rows) {
+  __shared__ int counts[WARPS];
+  let_next_start();
+  wait_for_previous();
+  int tiles = 0;
+  for (int expert = threadIdx.x; expert < task.experts; expert += THREADS) {
+    const int2 rows = rows_of(task, expert);
+    tiles += max(rows.y - rows.x + most_rows - 1, 0) / most_rows;
+  }
+  tiles = __reduce_add_sync(~0u, tiles);
+  if (threadIdx.x % 32 == 0) counts[threadIdx.x / 32] = tiles;
+  __syncthreads();
+  int all = 0;
+#pragma unroll
+  for (int w = 0; w < WARPS; w++) all += counts[w];
+  return all;
+}
+
 // The tile of that number; no rows where there is none: experts have their tiles one after the other, and
 // those that meet the same weights are neighbours, so that only one of them waits for the memory. By all
 // threads of the block, after the kernel that wrote the offsets.
@@ -22,13 +46,8 @@ __device__ inline const Tile& find_tile(const Task& task, int at, int most_rows,
   int before = 0;
   for (int base = 0; base < task.experts; base += THREADS) {
     const int expert = base + thread;
-    int first = 0, last = 0;
-    if (expert < task.experts) {
-      // whatever the offsets hold, rows are within 0 .. T - 1
-      first = max(task.offsets[expert], 0);
-      last = min(task.offsets[expert + 1], task.count);
-    }
-    const int tiles = max(last - first + most_rows - 1, 0) / most_rows;
+    const int2 rows = expert < task.experts ? rows_of(task, expert) : make_int2(0, 0);
+    const int tiles = max(rows.y - rows.x + most_rows - 1, 0) / most_rows;
     int through = tiles;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {
@@ -41,8 +60,8 @@ __device__ inline const Tile& find_tile(const Task& task, int at, int most_rows,
     through += before;
     const int inside = at - (through - tiles) * parts;
     if (inside >= 0 && inside < tiles * parts) {
-      const int row = first + inside % tiles * most_rows;
-      found = {expert, row, min(most_rows, last - row), inside / tiles};
+      const int row = rows.x + inside % tiles * most_rows;
+      found = {expert, row, min(most_rows, rows.y - row), inside / tiles};
     }
     for (int w = 0; w < WARPS; w++) before += totals[w];
     __syncthreads();

@@ -19,4 +19,7 @@ class Task(ctypes.Structure):
 class Cut(ctypes.Structure):
     """Mirrors `struct Cut` of experts_task.cuh."""
 
-    _fields_ = tuple((name, ctypes.c_int) for name in ("bits", "rows", "most_tiles", "part_blocks"))
+    _fields_ = tuple(
+        (name, ctypes.c_int)
+        for name in ("bits", "rows", "most_tiles", "part_blocks", "slots", "shared", "ahead")
+    )

@@ -34,8 +34,8 @@ _LEAST_STAGES = 8
 _FOLDER = Path(__file__).parent
 _HOPPER = (9, 0)
 _WIDEST = 16384
-# row_codes: most on a multiprocessor
-_BLOCKS = 4
+# row_codes: most on a multiprocessor, of rows up to so many columns more
+_BLOCKS, _BLOCKS_OF_SHORT, _SHORT = 4, 16, 2048
 _P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 
 
@@ -106,7 +106,7 @@ def gradient(
             weight_gradient, x_dtype, weight_dtype,
         )  # fmt: skip
     (m, n), k, to = grad.shape, codes.shape[1], stream()
-    most_blocks = _BLOCKS * multiprocessors(grad.device)
+    most_blocks = _most_blocks(n, grad.device)
     # in one allocation, each at a multiple of 256 bytes: the host's time for ten is a product's
     sizes = [m * n, 4 * m, n * k]
     if by_column:
@@ -155,6 +155,11 @@ def _common(
         and x_scale.is_contiguous()
         and (seen is None or (seen.is_contiguous() and seen.data_ptr() % 16 == 0))
     )
+
+
+def _most_blocks(n: int, device: torch.device) -> int:
+    """How many blocks code rows at most, each with a largest of every column."""
+    return (_BLOCKS if n > _SHORT else _BLOCKS_OF_SHORT) * multiprocessors(device)
 
 
 def _multiply(a: int, b: int, row: int, out: Tensor, k: int, to: int) -> None:
@@ -238,7 +243,7 @@ def coded(
     codes = torch.empty((m, n), dtype=torch.int8, device=device)
     size = torch.empty(m, dtype=torch.float32, device=device)
     by_column = turned_size = tops = None
-    most_blocks = _BLOCKS * multiprocessors(device)
+    most_blocks = _most_blocks(n, device)
     if x_scale is not None:
         by_column = torch.empty((n, m), dtype=torch.int8, device=device)
         turned_size = torch.empty(n, dtype=torch.float32, device=device)

@@ -106,7 +106,7 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 1)
 
 // scales [N] of the columns from tops [parts, N]: 32 columns a block, a part of the parts each of its
 // warps
-constexpr int SCALE_WARPS = 8;
+constexpr int SCALE_WARPS = 32;
 __global__ void column_scales(const float* tops, int parts, int n, float* scales) {
   __shared__ float found[SCALE_WARPS][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, at = blockIdx.x * 32 + lane;
