@@ -68,7 +68,7 @@ def test_what_runs_at_once_has_room(experts: int, each: float, blocks: int, fit:
     resident = cuda.residents(experts, each, blocks, fit, 132)
     used = max(1.0, experts * (1 - math.exp(-each)))  # experts that have rows, on average
     if resident == 0:
-        assert used * -(-blocks // 24) > fit * 132
+        assert used * -(-blocks // 32) > fit * 132
     else:
         assert min(4, fit) <= resident <= fit
 

@@ -28,8 +28,8 @@ SOURCES = ("experts_int8.cu", "experts_wide_int8.cu")
 # rows of an expert, on average: above them tiles of 48 (and up to wide.FEW experts_few.cuh)
 _MANY = 26
 # of experts_few: bytes of x, and others; blocks of a multiprocessor, least and most where all run
-# at once; most row-blocks of W of a block
-_FEW_X, _OUT, _RESIDENT, _MOST_BLOCKS = 64 * 1024, 4096, (4, 5), 24
+# at once; row-blocks of W of a block where not all do, and most where they do, as in experts_few.cuh
+_FEW_X, _OUT, _RESIDENT, _PART_BLOCKS, _MOST_BLOCKS = 64 * 1024, 4096, (4, 5), 24, 32
 _SHARED, _OF_BLOCK = 228 * 1024, 1024  # bytes of a multiprocessor; of each block, its own
 _CROWD = 0.02  # what another block of a multiprocessor costs, as measured on an H200
 _AHEAD = 2048  # bytes of a row-block that are asked for before the offsets are known
@@ -137,7 +137,7 @@ def cut_for(sizes: Mapping[str, int], x_bytes: int, bits: int, processors: int) 
         bits=bits,
         rows=rows,
         most_tiles=triton.token_tiles(sizes, rows),
-        part_blocks=0 if resident else _MOST_BLOCKS,
+        part_blocks=0 if resident else _PART_BLOCKS,
         slots=(resident or fit) * processors,
         shared=0 if resident in (0, fit) else _SHARED // (resident + 1) - _OF_BLOCK + 16,
         ahead=_ahead(sizes["K"], bits) if resident and each >= 1 and x_bytes == 1 else 0,

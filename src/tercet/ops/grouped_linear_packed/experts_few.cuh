@@ -4,7 +4,7 @@
 #pragma once
 #include "experts_tile.cuh"
 
-constexpr int LEAST_BLOCKS = 4, MOST_BLOCKS = 24;  // row-blocks of a block
+constexpr int LEAST_BLOCKS = 4, MOST_BLOCKS = 32;  // row-blocks of a block, if the device chooses
 
 // AHEAD: units that a warp has asked for.
 template <int BITS, class X, int AHEAD> struct Few {

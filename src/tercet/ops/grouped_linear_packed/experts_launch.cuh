@@ -34,7 +34,8 @@ int launch_tiles(const Task& task, const Cut& cut, cudaStream_t stream) {
 
 template <int BITS, class X, int AHEAD>
 int launch_few(const Task& task, const Cut& cut, cudaStream_t stream) {
-  const int least = cut.most_tiles * ((task.blocks + MOST_BLOCKS - 1) / MOST_BLOCKS);
+  const int part = cut.part_blocks ? cut.part_blocks : MOST_BLOCKS;
+  const int least = cut.most_tiles * ((task.blocks + part - 1) / part);
   const int bytes = Few<BITS, X, AHEAD>::shared(cut.rows, task.units);
   return launch<Task, int, int, int, int>(
       experts_few<BITS, X, AHEAD>, least > cut.slots ? least : cut.slots,
