@@ -28,7 +28,7 @@ SOURCES = ("experts_int8.cu", "experts_wide_int8.cu")
 # rows of an expert, on average: above them tiles of 48 (and up to wide.FEW experts_few.cuh)
 _MANY = 26
 # of experts_few: bytes of x, and others; blocks of a multiprocessor, least and most where all run
-# at once; row-blocks of W of a block where not all do, and most where they do, as in experts_few.cuh
+# at once; row-blocks of W of a block where not all do, and most where they do, as experts_few.cuh
 _FEW_X, _OUT, _RESIDENT, _PART_BLOCKS, _MOST_BLOCKS = 64 * 1024, 4096, (4, 5), 24, 32
 _SHARED, _OF_BLOCK = 228 * 1024, 1024  # bytes of a multiprocessor; of each block, its own
 _CROWD = 0.02  # what another block of a multiprocessor costs, as measured on an H200
