@@ -12,8 +12,9 @@ import torch
 
 from tercet.checkpoints.packed import PackedCheckpoint
 from tercet.errors import CheckpointError, UnsupportedError
-from tercet.export.openvino.client import OpenvinoSession, read_back
+from tercet.export.openvino.client import MODEL_NAME, OpenvinoSession, read_back
 from tercet.export.openvino.constants import Constants
+from tercet.export.openvino.decoder import QUANTIZED_INPUTS
 from tercet.export.openvino.target import TARGET
 from tercet.export.target import find_target
 from tercet.formats import fit, from_codes, parse_scheme
@@ -65,6 +66,16 @@ def test_openvinos_own_precision_changes_little(case, exported, tokens):
     expected = case.decoder.logits(torch.tensor([tokens]))[0]
     found = OpenvinoSession(openvino, exported(case), {}).logits(tokens)
     assert float((found - expected).norm() / expected.norm()) < 0.15
+
+
+@pytest.mark.parametrize("case", ["llama"], indirect=True)
+def test_inputs_of_u2_weights_are_not_quantized(case, exported, tmp_path):
+    model = openvino.Core().read_model(exported(case) / MODEL_NAME)
+    assert model.get_rt_info(QUANTIZED_INPUTS).astype(str) == "0"
+    TARGET.write_twin(case.checkpoint, tmp_path / "twin")
+    assert (
+        not openvino.Core().read_model(tmp_path / "twin" / MODEL_NAME).has_rt_info(QUANTIZED_INPUTS)
+    )
 
 
 @ARCHITECTURES

@@ -18,6 +18,10 @@ from tercet.export.decoder_weights import DecoderWeights
 from tercet.export.openvino.constants import Constants
 from tercet.formats import PackedTensor
 
+# Where the model says of how many columns OpenVINO makes int8 codes with a scale; 0 is none. In
+# bfloat16, its own choice on CPUs that multiply it, 2026.4 lacks that product for u2, and fails.
+QUANTIZED_INPUTS = ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Step:
@@ -73,7 +77,14 @@ class OpenvinoDecoder:
         logits.output(0).set_names({"logits"})
         self.weights.finish()
         inputs = [ids, mask, positions, rows]
-        return self.openvino.Model([logits], self._updates, inputs, "decoder")
+        model = self.openvino.Model([logits], self._updates, inputs, "decoder")
+        if self._holds_u2(model):
+            model.set_rt_info("0", QUANTIZED_INPUTS)
+        return model
+
+    def _holds_u2(self, model: Any) -> bool:
+        constants = (node for node in model.get_ops() if node.get_type_name() == "Constant")
+        return any(node.get_element_type() == self.openvino.Type.u2 for node in constants)
 
     def _input(self, name: str, rank: int, kind: str) -> Any:
         made = self.ops.parameter([-1] * rank, getattr(self.openvino.Type, kind), name=name)
