@@ -200,7 +200,7 @@ def test_what_a_graph_does_not_write_is_found(
         name="torch",
         call=lambda prepared: outputs_of(OP.run(*prepared.values())),
         around=lambda: using(OP, kernels),
-        judged=True,
+        judged_as=OP,
     )
     records, findings = bench_direction.bench_direction(session, WORKLOAD, direction, [judged])
     outcome = {

@@ -19,7 +19,7 @@ from tercet.harness.statistics import Interval
 from tercet.harness.tune import TunedShape, tune, write_table
 from tercet.harness.tune_search import search
 from tercet.kernel import tuned
-from tercet.kernel.contract import Implementation, Op, Requirement, Workload
+from tercet.kernel.contract import Implementation, Op, Requirement, Tolerance, Workload
 from tercet.ops.rms_norm import torch_path
 from tercet.ops.rms_norm.op import OP
 from tercet.records import Outcome
@@ -197,3 +197,15 @@ def test_a_search_where_nothing_is_right_ends():
     space = {name: tuple(range(8)) for name in ("A", "B", "C")}
     assert search(space, lambda field: None, random.Random(0), lambda: False) is None
     assert search({"A": (1, 2)}, lambda field: None, random.Random(0), lambda: False) is None
+
+
+def test_configurations_are_held_to_the_implementations_own_tolerance(op: Op):
+    loose = Tolerance(dtype=torch.float32, relative=2.0, reason="planted")
+    made_up, bare = op.implementations
+    own = replace(op, implementations=(replace(made_up, tolerances=(loose,)), bare))
+    report = tune(
+        own, "made_up", [WORKLOAD], device="cpu", directions=("forward",), seconds=60, seed=1,
+        write=False,
+    )  # fmt: skip
+    (shape,) = report.shapes
+    assert {t.outcome for t in shape.trials} == {Outcome.OK, Outcome.FAILED}

@@ -194,7 +194,7 @@ def _gate(
     session: Session, workload: Workload, implementation: Implementation, gradient: bool
 ) -> tuple[Variant | tuple[Outcome, str], tuple[Finding, ...]]:
     """The implementation as a variant where it is right, else why it is not timed."""
-    op, name = session.op, implementation.name
+    op, name = session.op.held_to(implementation), implementation.name
     context = op.context(workload, session.device)
     listed = implementation in op.implementations
     missing = implementation.requirement.unmet(context) if listed else None
@@ -205,7 +205,7 @@ def _gate(
         return (Outcome.FAILED, kernels.reason), ()
     findings = attempt(
         lambda: check_workload(
-            op.held_to(implementation),
+            op,
             kernels,
             workload,
             implementation=name,
@@ -221,16 +221,15 @@ def _gate(
     wrong = [finding for finding in findings if not finding.passed]
     if wrong:
         return (Outcome.WRONG, f"{wrong[0].check}: {wrong[0].message}"), findings
-    return _variant(op, implementation, kernels), findings
+    return _variant(op, name, kernels), findings
 
 
-def _variant(op: Op, implementation: Implementation, kernels: Kernels) -> Variant:
+def _variant(op: Op, name: str, kernels: Kernels) -> Variant:
     return Variant(
-        name=implementation.name,
+        name=name,
         call=lambda prepared: outputs_of(op.run(*prepared.values())),
         around=lambda: using(op, kernels),
-        judged=True,
-        judged_as=op.held_to(implementation),
+        judged_as=op,
         differentiable=kernels.gradient is not None,
     )
 

@@ -287,7 +287,6 @@ def _after_timing(
         agree = clocks_agree(run.timer, block, interval.median, name, case)
         threads = session.threads.finding(name, case)
         again = retest(
-            session.op,
             run.workload,
             run.rotation,
             built,

@@ -14,12 +14,11 @@ from tercet.harness.finding import ErrorSummary, Finding
 from tercet.harness.rotation import Copy, Rotation
 from tercet.harness.variant import Built, Cache, Launch, Results
 from tercet.harness.workload import judge_workload
-from tercet.kernel.contract import Op, Workload
+from tercet.kernel.contract import Workload
 from tercet.kernel.tuned import Direction
 
 
 def retest(
-    op: Op,
     workload: Workload,
     rotation: Rotation,
     built: Built,
@@ -42,7 +41,7 @@ def retest(
     wrong, errors = list[str](), list[ErrorSummary]()
     for at, found in zip(places, results, strict=True):
         copy = copies[at]
-        for finding in _judge(op, workload, rotation, copy, found, direction, names, built):
+        for finding in _judge(workload, rotation, copy, found, direction, names, built):
             errors += finding.errors
             if not finding.passed:
                 wrong.append(f"copy {at} of {len(copies)}: {finding.message}")
@@ -93,7 +92,6 @@ def poison(results: Results, copy: Copy) -> None:
 
 
 def _judge(
-    op: Op,
     workload: Workload,
     rotation: Rotation,
     copy: Copy,
@@ -102,7 +100,8 @@ def _judge(
     names: Sequence[str],
     built: Built,
 ) -> tuple[Finding, ...]:
-    op = built.variant.judged_as or op
+    op = built.variant.judged_as
+    assert op is not None, "only what is judged is tested again"
     arguments = rotation.arguments(copy.seed)
     case = str(workload)
     if direction == "forward":

@@ -114,7 +114,7 @@ def tune(
                 continue
             with timing_on(where) as (timer, stream):
                 course = Course(
-                    op,
+                    op.held_to(found),
                     implementation,
                     kernels,
                     workload,

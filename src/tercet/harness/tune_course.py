@@ -155,7 +155,7 @@ class Course:
                 name=" ".join(f"{name}={value}" for name, value in configuration.items()),
                 call=lambda prepared: outputs_of(self._op.run(*prepared.values())),
                 around=lambda: self._around(configuration),
-                judged=True,
+                judged_as=self._op,
             ),
         )
         first = self._rotation.copies[:1]

@@ -35,9 +35,9 @@ class Variant:
         name: an implementation's, a baseline's or a configuration's.
         call: prepared arguments to outputs.
         around: entered around everything that calls it: which kernels run, in what configuration.
-        judged: whether its results are compared with the reference (an implementation's are; it
-            returns the saved outputs too).
-        judged_as: the op with the tolerances that they are held to; None: the op as it is.
+        judged_as: the op, with the tolerances that its results are held to; an implementation's
+            are compared with the reference, and it returns the saved outputs too. None for a
+            baseline.
         differentiable: whether it has a gradient of its own.
         explain: the reason to show for a missing import.
         prepare: from the reference's arguments to its own; None where it takes the op's.
@@ -47,12 +47,16 @@ class Variant:
     name: str
     call: Call
     around: Callable[[], AbstractContextManager[Any]] = nullcontext
-    judged: bool = False
     judged_as: Op | None = None
     differentiable: bool = True
     explain: Callable[[ImportError], str] | None = None
     prepare: Callable[[Prepared], dict[str, Any]] | None = None
     tolerance: float | None = None
+
+    @property
+    def judged(self) -> bool:
+        """Whether its results are compared with the reference."""
+        return self.judged_as is not None
 
 
 @dataclass(kw_only=True)

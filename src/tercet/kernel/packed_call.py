@@ -22,17 +22,18 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 CODES = {kind.dtype: element for element, kind in ROW_CODES.items()}
 INPUTS = (*FLOATS, *CODES)
 ACTIVATIONS = ("none", *ELEMENTS)
+SUMS = 2e-6  # what sums in float32 may be off by, of their magnitude
 TOLERANCES = (
     Tolerance(
         dtype=torch.float32,
-        relative=2e-6,
+        relative=SUMS,
         reason="float32 sums; 8-bit codes with integer elements are exact up to the scales",
     ),
     Tolerance(
-        dtype=torch.float16, relative=2**-11 + 2e-6, reason="one rounding to 11 bits at the end"
+        dtype=torch.float16, relative=2**-11 + SUMS, reason="one rounding to 11 bits at the end"
     ),
     Tolerance(
-        dtype=torch.bfloat16, relative=2**-8 + 2e-6, reason="one rounding to 8 bits at the end"
+        dtype=torch.bfloat16, relative=2**-8 + SUMS, reason="one rounding to 8 bits at the end"
     ),
 )
 

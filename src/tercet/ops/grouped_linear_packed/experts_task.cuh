@@ -1,4 +1,4 @@
-// What a launch of experts_kernel.cuh is told. cuda.py mirrors it.
+// What a launch of a kernel of experts is told (task.py mirrors it), and what a block takes of it.
 #pragma once
 #include "decode_machine.cuh"
 
@@ -24,4 +24,8 @@ struct Task {
 // are asked for ahead.
 struct Cut {
   int bits, rows, most_tiles, part_blocks, slots, shared, ahead;
+};
+
+struct Tile {
+  int expert, first, rows, part;  // first row of x, how many, which rows of W
 };

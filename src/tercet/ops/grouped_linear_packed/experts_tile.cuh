@@ -5,13 +5,14 @@
 
 constexpr int WARPS = 4, THREADS = 32 * WARPS;
 
-struct Tile {
-  int expert, first, rows, part;  // first row of x, how many, which rows of W
-};
-
 // Whatever the offsets hold, rows are within 0 .. T - 1.
 __device__ __forceinline__ int2 rows_of(const Task& task, int expert) {
   return {max(task.offsets[expert], 0), min(task.offsets[expert + 1], task.count)};
+}
+
+// How many tiles of at most so many rows these are.
+__device__ __forceinline__ int tiles_of(int2 rows, int most_rows) {
+  return max(rows.y - rows.x + most_rows - 1, 0) / most_rows;
 }
 
 // Tiles that there are. By all threads of the block; waits for the kernel that wrote the offsets.
@@ -20,10 +21,8 @@ __device__ inline int count_tiles(const Task& task, int most_rows) {
   let_next_start();
   wait_for_previous();
   int tiles = 0;
-  for (int expert = threadIdx.x; expert < task.experts; expert += THREADS) {
-    const int2 rows = rows_of(task, expert);
-    tiles += max(rows.y - rows.x + most_rows - 1, 0) / most_rows;
-  }
+  for (int expert = threadIdx.x; expert < task.experts; expert += THREADS)
+    tiles += tiles_of(rows_of(task, expert), most_rows);
   tiles = __reduce_add_sync(~0u, tiles);
   if (threadIdx.x % 32 == 0) counts[threadIdx.x / 32] = tiles;
   __syncthreads();
@@ -47,7 +46,7 @@ __device__ inline const Tile& find_tile(const Task& task, int at, int most_rows,
   for (int base = 0; base < task.experts; base += THREADS) {
     const int expert = base + thread;
     const int2 rows = expert < task.experts ? rows_of(task, expert) : make_int2(0, 0);
-    const int tiles = max(rows.y - rows.x + most_rows - 1, 0) / most_rows;
+    const int tiles = tiles_of(rows, most_rows);
     int through = tiles;
 #pragma unroll
     for (int step = 1; step < 32; step *= 2) {

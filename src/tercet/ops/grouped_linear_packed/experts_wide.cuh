@@ -26,10 +26,6 @@ constexpr int MOST_EXPERTS = 512, TABLE_BYTES = 2176;  // a number each, and the
 template <int X, int BITS, int MB, int T, int TEAMS>
 using Wide = Shape<X, BITS, 0, MB, T, 1, 1, TEAMS, TABLE_BYTES>;
 
-struct Tile {
-  int expert, first, rows, part;  // first row of x, how many, which rows of W
-};
-
 // Where tiles are, for warps.
 struct Tiles {
   const int* starts;  // [experts + 1] in shared memory: tiles of rows before an expert

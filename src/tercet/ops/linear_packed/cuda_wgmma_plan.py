@@ -189,7 +189,7 @@ def _wide_codes_us(tile: Tile, x: str) -> float:
     if x == FP8:
         return 0.0  # its tiles are timed with them
     extra = _BYTES_US if x == "int8" else _WIDENING_US
-    return extra.get((tile.rows, tile.tokens), 0.0)
+    return extra[tile.rows, tile.tokens]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,12 +19,12 @@ a product's power of two is that of its factors together.
 import torch
 
 from tercet.kernel.contract import Tolerance
+from tercet.kernel.packed_call import SUMS
 
 COLUMNS = 64  # of one sum, in prefill_promoted.cuh
 FRACTION = 13
 _STEP = 32  # columns of one wgmma
 _ROUNDING = 2**-8  # to bfloat16, of the result
-_FLOAT32 = 2e-6  # sums of sums, as this op's other tolerances have it
 
 
 def lost(columns: int) -> float:
@@ -35,8 +35,8 @@ def lost(columns: int) -> float:
 TOLERANCE = Tolerance(
     dtype=torch.bfloat16,
     relative=_ROUNDING,
-    inner=lost(COLUMNS) * (1 + _ROUNDING) + _FLOAT32,
-    gradient=4 * (_ROUNDING + _FLOAT32),
+    inner=lost(COLUMNS) * (1 + _ROUNDING) + SUMS,
+    gradient=4 * (_ROUNDING + SUMS),
     reason="one rounding to 8 bits at the end, of sums of 64 columns by fp8 tensor cores, which "
     "keep 13 bits behind the point of the largest number added: 65 times 2^-13 may be cut off",
 )
