@@ -6,7 +6,7 @@ A goal compares the times of equal calls, ours and a baseline's, or two calls of
 baseline / ours where more is better (speed), ours / baseline where less is (time).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import exp, fsum, log
 from pathlib import Path
@@ -20,7 +20,11 @@ from tercet.records.page import filled, write_pages
 
 README = ROOT / "src" / "tercet" / "ops" / "linear_packed" / "README.md"
 OURS = tuple(each.name for each in find("linear_packed").implementations)
-TERNARY, NONARY, INT8 = "ternary-channel", "nonary-channel", "int8-channel"
+TERNARY, NONARY, INT4 = "ternary-channel", "nonary-channel", "int4-channel"
+INT8, FP8 = "int8-channel", "fp8_e4m3-channel"
+ALL = (2, 4, 8, 16, 32, 64, 256, 512, 1024, 4096, 8192)
+# bf16 with the packed weight's own numbers, and with those of a weight before it is compressed
+SAME, BEFORE = "bf16 of the same numbers", "bf16 of the uncompressed weight"
 FOUR = ((4096, 14336), (14336, 4096), (8192, 28672), (28672, 8192))
 FIVE = ((4096, 4096), *FOUR)
 """(K, N) of Llama-3 8B and 70B."""
@@ -32,10 +36,10 @@ class Goal:
 
     Attributes:
         words: the goal.
-        schemes: of the weights.
+        schemes: of the weights; all if empty.
         x: what is multiplied: int8 "codes", "fp8 codes", 16-bit floats "none", or these quantized
-            inside, "int8".
-        tokens: values of M.
+            inside, "int8", "fp8_e4m3"; None for any.
+        tokens: values of M; all if empty.
         baselines: of several the fastest counts.
         limit: that each ratio must keep: at most for times, at least for speeds.
         speed: the ratio is baseline / ours.
@@ -48,10 +52,32 @@ class Goal:
     tokens: tuple[int, ...]
     baselines: tuple[str, ...]
     limit: float
-    x: str = "codes"
+    x: str | None = "codes"
     speed: bool = True
     mean: float | None = None
     shapes: tuple[tuple[int, int], ...] = ()
+
+
+def _beside_bf16(
+    *,
+    words: str,
+    schemes: tuple[str, ...] = (),
+    tokens: tuple[int, ...] = (),
+    limit: float = 1.0,
+    x: str | None = "codes",
+    shapes: tuple[tuple[int, int], ...] = (),
+) -> Iterator[Goal]:
+    """The goal beside either bf16."""
+    for name, baseline in ((SAME, "eager"), (BEFORE, "uncompressed")):
+        yield Goal(
+            words=f"{words} {name}",
+            schemes=schemes,
+            tokens=tokens,
+            baselines=(baseline,),
+            limit=limit,
+            x=x,
+            shapes=shapes,
+        )
 
 
 GOALS = (
@@ -65,8 +91,8 @@ GOALS = (
         shapes=FIVE,
     ),
     Goal(
-        words="nonary, int8 codes, M = 1: at most 1.08 of reading",
-        schemes=(NONARY,),
+        words="nonary and int4, int8 codes, M = 1: at most 1.08 of reading",
+        schemes=(NONARY, INT4),
         tokens=(1,),
         baselines=("read only",),
         limit=1.08,
@@ -105,54 +131,52 @@ GOALS = (
         baselines=("humming",),
         limit=1.0,
     ),
-    Goal(
-        words="ternary, M = 4096: twice as fast as bf16, four shapes",
+    *_beside_bf16(
+        words="ternary, int8 codes, M = 4096, four shapes: twice as fast as",
         schemes=(TERNARY,),
         tokens=(4096,),
-        baselines=("eager",),
         limit=2.0,
         shapes=FOUR,
     ),
-    Goal(
-        words="nonary, int8 codes, M = 4096: twice as fast as bf16",
-        schemes=(NONARY,),
+    *_beside_bf16(
+        words="nonary and int4, int8 codes, M = 4096: twice as fast as",
+        schemes=(NONARY, INT4),
         tokens=(4096,),
-        baselines=("eager",),
         limit=2.0,
     ),
-    Goal(
-        words="ternary in groups of 128, int8 codes, M = 4096: twice as fast as bf16",
+    *_beside_bf16(
+        words="ternary in groups of 128, int8 codes, M = 4096: twice as fast as",
         schemes=("ternary-g128",),
         tokens=(4096,),
-        baselines=("eager",),
         limit=2.0,
     ),
-    Goal(
-        words="16-bit x, M of 2 and more: no slower than bf16",
+    *_beside_bf16(
+        words="ternary and nonary, 16-bit x, M of 2 and more: no slower than",
         schemes=(TERNARY, NONARY),
         x="none",
-        tokens=(2, 4, 8, 16, 32, 64, 256, 512, 1024, 4096, 8192),
-        baselines=("eager",),
-        limit=1.0,
+        tokens=ALL,
     ),
     Goal(
         words="fp8 weights: at least 0.95 of the faster of torch fp8 and Humming",
-        schemes=("fp8_e4m3-channel",),
+        schemes=(FP8,),
         x="fp8 codes",
-        tokens=(1, 2, 4, 8, 16, 32, 64, 256, 512, 1024, 4096, 8192),
+        tokens=(1, *ALL),
         baselines=("fp8", "humming"),
         limit=0.95,
     ),
     Goal(
         words="int8 weights: at least 0.95 of the faster of torch fp8 and Humming",
         schemes=(INT8,),
-        tokens=(1, 2, 4, 8, 16, 32, 64, 256, 512, 1024, 4096, 8192),
+        tokens=(1, *ALL),
         baselines=("fp8", "humming"),
         limit=0.95,
     ),
+    *_beside_bf16(words="every call of these records: no slower than", x=None),
 )
 FLAT = "ternary, int8 codes: M = 8 at most 1.15 of M = 1"
 FLAT_LIMIT = 1.15
+CHOSEN = "the implementation that selection takes: at most 1.05 of the fastest that was timed"
+CHOSEN_LIMIT = 1.05
 
 Times = dict[tuple[str, str, int, tuple[int, int]], dict[str, float]]
 
@@ -162,6 +186,7 @@ def table(records: Iterable[Record]) -> str:
     times = _times(records)
     rows = [_row(goal, times) for goal in GOALS]
     rows.append(_words(FLAT, _flatness(times), FLAT_LIMIT, False, None))
+    rows.append(_words(CHOSEN, _choices(times), CHOSEN_LIMIT, False, None))
     head = ["| goal | rows that keep it | least to most | geometric mean |", "|---|---:|---:|---:|"]
     return "\n".join([*head, *rows])
 
@@ -198,10 +223,11 @@ def _ours(times: dict[str, float]) -> float | None:
 def _row(goal: Goal, times: Times) -> str:
     ratios: list[float] = []
     for (scheme, x, tokens, shape), found in times.items():
-        wanted = scheme in goal.schemes and x == goal.x and tokens in goal.tokens
+        sides = ((scheme, goal.schemes), (tokens, goal.tokens), (shape, goal.shapes))
+        wanted = goal.x in (None, x) and all(not some or one in some for one, some in sides)
         baselines = [found[name] for name in goal.baselines if name in found]
         ours = _ours(found)
-        if wanted and ours and baselines and (not goal.shapes or shape in goal.shapes):
+        if wanted and ours and baselines:
             ratio = ours / min(baselines)
             ratios.append(1 / ratio if goal.speed else ratio)
     return _words(goal.words, ratios, goal.limit, goal.speed, goal.mean)
@@ -212,6 +238,12 @@ def _flatness(times: Times) -> list[float]:
     one = {key: _ours(times.get((TERNARY, "codes", 1, key[3]), {})) for key in eight}
     pairs = ((eight[key], one[key]) for key in eight)
     return [most / least for most, least in pairs if most and least]
+
+
+def _choices(times: Times) -> list[float]:
+    """Of calls that several implementations were timed on, the chosen one's time over the least."""
+    several = ([found[name] for name in OURS if name in found] for found in times.values())
+    return [ours[0] / min(ours) for ours in several if len(ours) > 1]
 
 
 def _words(

@@ -12,20 +12,18 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
+import grid
 import torch
-from linear_packed import ACTIVATIONS, line
+from linear_packed import ACTIVATIONS
 
 from tercet.harness.attempt import Failure, attempt
-from tercet.harness.bench import bench
 from tercet.kernel import peer_humming
 from tercet.kernel.contract import Workload
 from tercet.models.catalog import load
 from tercet.ops.grouped_linear_packed import baselines
 from tercet.ops.grouped_linear_packed.cases import inputs
 from tercet.ops.grouped_linear_packed.op import OP
-from tercet.records import Record, append
 
 PEERS = ("eager", "loop over experts", "humming", "read only")
 TOKENS = (1, 4, 16, 64, 128, 256, 512)
@@ -88,38 +86,14 @@ def run(options: argparse.Namespace) -> bool:
     print(len(calls), "workloads")
     if options.device == "cuda" and "humming" in options.peer:
         print(compile_ahead(calls, options.device), f"{time.monotonic() - start:.0f} s", flush=True)
-    done = list[str]()
-
-    def before_limit() -> Iterator[Workload]:
-        for at, workload in enumerate(calls):
-            if time.monotonic() - start > options.limit:
-                print(f"stopped after {options.limit:.0f} s: {len(calls) - at} workloads not run")
-                return
-            done.append(workload.name)
-            yield workload
-
-    def keep(records: Sequence[Record]) -> None:
-        if options.out is not None:
-            append(options.out, records)
-        print(f"{done[-1]}: {line(records)} [{time.monotonic() - start:.0f} s]", flush=True)
-
-    # one run for all: all stand on one copy bandwidth
-    report = bench(
+    return grid.run(
         OP,
-        before_limit(),
+        calls,
         implementations=options.implementation,
         baselines=options.peer,
-        directions=("forward",),
-        caches=("cold",),
-        launches=("graph",) if options.device == "cuda" else ("eager",),
-        device=options.device,
-        seconds_per_row=options.seconds,
-        keep=keep,
+        options=options,
+        start=start,
     )
-    print(f"copy bandwidth {report.ceilings.copy_bytes_per_second / 1e12:.3f} TB/s")
-    for fault in report.faults:
-        print(f"WRONG {fault.implementation} {fault.check} {fault.case}: {fault.message[:300]}")
-    return report.passed and len(done) == len(calls)
 
 
 if __name__ == "__main__":
@@ -128,12 +102,8 @@ if __name__ == "__main__":
     parser.add_argument("--part", choices=("gate|up", "down"), action="append")
     parser.add_argument("--tokens", type=int, action="append")
     parser.add_argument("--activation", choices=ACTIVATIONS, action="append")
-    parser.add_argument("--implementation", action="append", help="default: all that may run")
     parser.add_argument("--peer", choices=PEERS, action="append")
-    parser.add_argument("--seconds", type=float, default=0.05, help="for each row, at most")
-    parser.add_argument("--limit", type=float, default=170.0, help="seconds for all of it")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", type=Path, help="append the records here (JSON lines)")
+    grid.add_arguments(parser)
     given = parser.parse_args()
     given.model = given.model or ["qwen3-30b-a3b", "deepseek-v3"]
     given.part = given.part or ["gate|up", "down"]

@@ -1,52 +1,36 @@
-"""Benchmark of linear_packed beside its peers: named parts of one grid, cold, in a CUDA graph.
+"""Benchmark of linear_packed beside its peers: a grid in named parts, cold, in a CUDA graph.
 
-python benchmarks/kernels/linear_packed.py decode [--out FILE] [--tokens 1 --tokens 16] ...
+python benchmarks/kernels/linear_packed.py [PART ...] [--out FILE] [--share 1/2] [--tokens 1] ...
 
-The grid is shapes x schemes x activations x tokens; a regime names a part of it, and each option
-replaces one of its sides. Every workload is printed when it is done: microseconds, how many times
-as fast as torch in bf16 ("eager"), and which part of the time of a kernel that only reads the
-weight. The compilers of the peers run before, on all cores.
+The grid is shapes x schemes x activations x tokens; a part of it has a name, and each option
+replaces one of its sides. Without names all parts run, a call that several have once. `--share 1/2`
+is every other weight, for one of two GPUs. Every workload is printed when it is done: microseconds,
+how many times as fast as torch in bf16 ("eager"), and which part of the time of a kernel that only
+reads the weight. The compilers of the peers run before, on all cores.
 """
 
 import argparse
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
-from pathlib import Path
 
-import torch
+import grid
 
 from tercet.harness.attempt import Failure, attempt
-from tercet.harness.bench import bench
 from tercet.kernel import peer_humming
 from tercet.kernel.contract import Workload
 from tercet.ops.linear_packed import baselines
 from tercet.ops.linear_packed.cases import inputs
 from tercet.ops.linear_packed.op import OP
-from tercet.records import Outcome, Record, append
 
-# (N, K): Llama 3 8B o, gate, down, q|k|v, gate|up; 70B gate, down, q|k|v, gate|up
-SHAPES = (
-    (4096, 4096),
-    (14336, 4096),
-    (4096, 14336),
-    (6144, 4096),
-    (28672, 4096),
-    (28672, 8192),
-    (8192, 28672),
-    (10240, 8192),
-    (57344, 8192),
-)
-SCHEMES = (
-    "ternary-channel",
-    "ternary-g128",
-    "nonary-channel",
-    "int4-g128",
-    "int8-channel",
-    "fp8_e4m3-channel",
-)
+# (N, K): Llama 3 8B o, gate, down, 70B gate, down
+PLAIN = ((4096, 4096), (14336, 4096), (4096, 14336), (28672, 8192), (8192, 28672))
+# 8B q|k|v, gate|up; 70B q|k|v, gate|up
+FUSED = ((6144, 4096), (28672, 4096), (10240, 8192), (57344, 8192))
+SHAPES = (*PLAIN, *FUSED)
+ENDS = ((4096, 4096), (28672, 8192))
 # what x is: 16-bit floats; codes that an op before has made; floats that are quantized inside
 ACTIVATIONS = {
     "none": {},
@@ -55,24 +39,37 @@ ACTIVATIONS = {
     "fp8-codes": {"activation": "fp8_e4m3", "codes": True},
     "fp8": {"activation": "fp8_e4m3"},
 }
-FEW, MANY = (1, 2, 4, 8, 16, 32, 64), (256, 1024, 4096, 8192)
-PEERS = ("eager", "fp8", "humming", "read only")
+FEW, MANY = (1, 2, 4, 8, 16, 32, 64), (256, 512, 1024, 4096, 8192)
+SOME = (1, 8, 16, 64, 256, 1024, 4096)
+# From so many tokens on the GPU may be at its limit of power, and each is timed alone, after it has
+# run for so long.
+MANY_TOKENS, SETTLE_SECONDS = 256, 0.15
+PEERS = ("eager", "uncompressed", "fp8", "humming", "read only")
+FLOAT_PEERS = ("eager", "uncompressed", "humming", "read only")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Regime:
-    """A part of the grid, and whom to time there."""
+class Part:
+    """A part of the grid, and whom to time there.
+
+    Attributes:
+        tokens, shapes, schemes, activations: the sides; shapes are (N, K).
+        peers: baselines of the op.
+        beside: implementations that are timed beside those that selection takes: all that may run
+            for None.
+    """
 
     tokens: Sequence[int]
     shapes: Sequence[tuple[int, int]] = SHAPES
     schemes: Sequence[str] = ("ternary-channel",)
     activations: Sequence[str] = ("int8-codes",)
     peers: Sequence[str] = PEERS
+    beside: bool = False
 
     def workloads(self) -> Iterator[Workload]:
         """All calls: those that share a weight follow one another."""
-        for (n, k), scheme, name, m in product(
-            self.shapes, self.schemes, self.activations, self.tokens
+        for scheme, (n, k), name, m in product(
+            self.schemes, self.shapes, self.activations, self.tokens
         ):
             yield Workload(
                 name=f"{scheme} {name} {n}x{k} M={m}",
@@ -81,30 +78,61 @@ class Regime:
             )
 
 
-REGIMES = {
-    "decode": Regime(tokens=FEW),
-    "decode-a16": Regime(
-        tokens=FEW, activations=("none",), peers=("eager", "humming", "read only")
-    ),
-    "prefill": Regime(tokens=MANY),
-    "prefill-a16": Regime(tokens=MANY, activations=("none",), peers=("eager", "humming")),
-    "schemes": Regime(
-        tokens=(1, 16, 1024),
-        shapes=((4096, 4096), (28672, 8192)),
-        schemes=SCHEMES,
-        activations=("none", "int8-codes"),
-    ),
-    "activations": Regime(
-        tokens=(1, 16, 64, 1024),
-        shapes=((4096, 4096), (28672, 8192)),
-        activations=tuple(ACTIVATIONS),
-    ),
-    # tunes for up to a minute at each call that its tables lack
-    "gemlite": Regime(
+PARTS = {
+    # GemLite tunes for up to a minute at each call that its tables lack
+    "gemlite": Part(
         tokens=(1, 16),
-        shapes=((4096, 4096), (28672, 4096)),
-        activations=("none", "int8"),
-        peers=("eager", "gemlite", "read only"),
+        shapes=ENDS,
+        activations=("none",),
+        peers=(*FLOAT_PEERS, "gemlite"),
+        beside=True,
+    ),
+    # all that may run, so that what selection takes can be compared with the rest
+    "choice": Part(
+        tokens=(1, 16, 64, 1024),
+        shapes=ENDS,
+        schemes=("ternary-channel", "nonary-channel"),
+        activations=("none", "int8-codes"),
+        beside=True,
+    ),
+    "decode": Part(tokens=FEW),
+    "prefill": Part(tokens=MANY),
+    "decode-a16": Part(tokens=(1, 8, 16, 64), activations=("none",), peers=FLOAT_PEERS),
+    "prefill-a16": Part(tokens=MANY, shapes=PLAIN, activations=("none",), peers=FLOAT_PEERS),
+    "inside": Part(tokens=(1,), activations=("int8",), peers=FLOAT_PEERS),
+    "inside-many": Part(
+        tokens=(16, 64, 1024), shapes=ENDS, activations=("int8",), peers=FLOAT_PEERS
+    ),
+    "fp8-x": Part(tokens=(1, 16, 64, 1024), shapes=ENDS, activations=("fp8-codes", "fp8")),
+    "4-bits": Part(tokens=(1, 4096), schemes=("nonary-channel",)),
+    "int4": Part(tokens=(1, 4096), shapes=PLAIN, schemes=("int4-channel",)),
+    "4-bits-a16": Part(
+        tokens=(1, 16, 64, 256, 1024, 4096),
+        shapes=PLAIN,
+        schemes=("nonary-channel",),
+        activations=("none",),
+        peers=FLOAT_PEERS,
+    ),
+    "groups": Part(
+        tokens=(1, 8, 64, 1024, 4096), shapes=PLAIN, schemes=("ternary-g128", "int4-g128")
+    ),
+    "groups-a16": Part(
+        tokens=(1, 16, 1024),
+        shapes=ENDS,
+        schemes=("ternary-g128", "int4-g128"),
+        activations=("none",),
+        peers=FLOAT_PEERS,
+    ),
+    "int8": Part(tokens=SOME, shapes=PLAIN, schemes=("int8-channel",)),
+    "fp8": Part(
+        tokens=SOME, shapes=PLAIN, schemes=("fp8_e4m3-channel",), activations=("fp8-codes",)
+    ),
+    "fp8-a16": Part(
+        tokens=(1, 16, 64, 1024),
+        shapes=ENDS,
+        schemes=("fp8_e4m3-channel",),
+        activations=("none",),
+        peers=FLOAT_PEERS,
     ),
 }
 
@@ -130,59 +158,69 @@ def compile_ahead(workloads: Sequence[Workload], device: str) -> str:
     return "; ".join((f"humming: {words}", *sorted(refused)))
 
 
-def line(records: Sequence[Record]) -> str:
-    """A workload's times, fastest first, and why others have none."""
-    timed = [record for record in records if record.outcome is Outcome.OK]
-    by_name = {record.settings["variant"]: record.metrics["time_us"] for record in timed}
-    eager, floor = by_name.get("eager"), by_name.get("read only")
-    parts = list[str]()
-    for record in sorted(timed, key=lambda record: record.metrics["time_us"]):
-        us = record.metrics["time_us"]
-        words = [f"{record.settings['variant']} {us:.2f}"]
-        if eager and record.settings["variant"] != "eager":
-            words.append(f"{eager / us:.2f}x")
-        if floor and record.settings["variant"] != "read only":
-            words.append(f"{floor / us:.0%}")
-        if "relative_error" in record.metrics:
-            words.append(f"err {record.metrics['relative_error']:.1e}")
-        parts.append(" ".join(words))
-    parts += [
-        f"{record.settings['variant']} {record.outcome.upper()} {str(record.reason)[:100]}"
-        for record in records
-        if record.outcome is not Outcome.OK
-    ]
-    return " | ".join(parts)
+def calls_of(
+    parts: Sequence[Part], share: tuple[int, int] = (1, 1)
+) -> list[tuple[Part, list[Workload]]]:
+    """Each part with its calls, none of which an earlier part has; of all weights a share's."""
+    known, weights = set[str](), dict[str, int]()
+    found = list[tuple[Part, list[Workload]]]()
+    for part in parts:
+        mine = list[Workload]()
+        for workload in part.workloads():
+            weight = workload.name.rpartition(" ")[0]
+            number = weights.setdefault(weight, len(weights))
+            if workload.name not in known and number % share[1] == share[0] - 1:
+                mine.append(workload)
+            known.add(workload.name)
+        found.append((part, mine))
+    return found
 
 
-def run(regime: Regime, options: argparse.Namespace) -> bool:
-    """Times a regime; whether nothing was wrong and all of it ran."""
-    start, workloads = time.monotonic(), tuple(regime.workloads())
-    if "humming" in regime.peers and options.device == "cuda":
-        print(compile_ahead(workloads, options.device), f"{time.monotonic() - start:.0f} s")
-    good = True
-    for at, workload in enumerate(workloads):
-        if time.monotonic() - start > options.limit:
-            print(f"stopped after {options.limit:.0f} s: {len(workloads) - at} workloads not run")
-            return False
-        report = bench(
-            OP,
-            (workload,),
-            implementations=options.implementation,
-            baselines=regime.peers,
-            directions=("forward",),
-            caches=("cold",),
-            launches=("graph",) if options.device == "cuda" else ("eager",),
-            device=options.device,
-            seconds_per_row=options.seconds,
-        )
-        if options.out is not None:
-            append(options.out, report.records)
-        print(f"{workload.name}: {line(report.records)}", flush=True)
-        for fault in report.faults[:2]:
-            print(f"  WRONG {fault.implementation} {fault.check}: {fault.message[:300]}")
-        good = good and report.passed
-    print(f"{len(workloads)} workloads in {time.monotonic() - start:.0f} s")
+def chosen(workloads: Sequence[Workload], device: str) -> list[str]:
+    """The implementations that selection takes for at least one of these calls."""
+    found = list[str]()
+    for workload in workloads:
+        context = OP.context(workload, device)
+        able = (each for each in OP.implementations if each.requirement.unmet(context) is None)
+        if (first := next(able, None)) is not None and first.name not in found:
+            found.append(first.name)
+    return found
+
+
+def run(parts: Sequence[Part], options: argparse.Namespace) -> bool:
+    """Times these parts; whether nothing was wrong and all of it ran."""
+    start, good = time.monotonic(), True
+    todo = calls_of(parts, options.share)
+    if options.device == "cuda":
+        beside = [call for part, calls in todo if "humming" in part.peers for call in calls]
+        words = compile_ahead(beside, options.device)
+        print(words, f"{time.monotonic() - start:.0f} s", flush=True)
+    for part, calls in todo:
+        for names, many, some in _alike(part, calls, options):
+            good &= grid.run(
+                OP,
+                some,
+                implementations=names,
+                baselines=part.peers,
+                options=options,
+                start=start,
+                settle_seconds=SETTLE_SECONDS if many else 0.0,
+            )
+    print(f"{sum(len(calls) for _, calls in todo)} workloads, {time.monotonic() - start:.0f} s")
     return good
+
+
+def _alike(
+    part: Part, calls: Sequence[Workload], options: argparse.Namespace
+) -> list[tuple[list[str] | None, bool, list[Workload]]]:
+    """Calls that are timed alike, together: with which implementations, whether of many tokens."""
+    found: dict[tuple[tuple[str, ...], bool], list[Workload]] = {}
+    for call in calls:
+        all_or_given = part.beside or options.implementation
+        names = options.implementation or [] if all_or_given else chosen([call], options.device)
+        many = call.sizes["M"] >= MANY_TOKENS
+        found.setdefault((tuple(names), many), []).append(call)
+    return [(list(names) or None, many, some) for (names, many), some in found.items()]
 
 
 def _shape(text: str) -> tuple[int, int]:
@@ -190,30 +228,39 @@ def _shape(text: str) -> tuple[int, int]:
     return int(rows), int(columns)
 
 
-def parsed(arguments: Sequence[str]) -> tuple[Regime, argparse.Namespace]:
-    """The regime with what was replaced, and the rest of the command line."""
+def _share(text: str) -> tuple[int, int]:
+    number, _, count = text.partition("/")
+    if not 1 <= int(number) <= int(count):
+        raise argparse.ArgumentTypeError(f"{text!r}: write I/N, with I from 1 to N")
+    return int(number), int(count)
+
+
+def parsed(arguments: Sequence[str]) -> tuple[list[Part], argparse.Namespace]:
+    """The parts with what was replaced, and the rest of the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("regime", choices=REGIMES)
+    parser.add_argument("part", nargs="*", help=f"of {', '.join(PARTS)}; default: all")
+    parser.add_argument("--share", type=_share, default=(1, 1), help="I/N: part I of N of all")
     parser.add_argument("--tokens", type=int, action="append")
     parser.add_argument("--shape", type=_shape, action="append", help="NxK")
     parser.add_argument("--scheme", action="append")
     parser.add_argument("--activation", choices=ACTIVATIONS, action="append")
     parser.add_argument("--baseline", action="append")
-    parser.add_argument("--implementation", action="append", help="default: all that may run")
-    parser.add_argument("--seconds", type=float, default=0.05, help="for each row, at most")
-    parser.add_argument("--limit", type=float, default=170.0, help="seconds for all of it")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--out", type=Path, help="append the records here (JSON lines)")
+    grid.add_arguments(parser)
     options = parser.parse_args(arguments)
-    named = REGIMES[options.regime]
-    regime = Regime(
-        tokens=options.tokens or named.tokens,
-        shapes=options.shape or named.shapes,
-        schemes=options.scheme or named.schemes,
-        activations=options.activation or named.activations,
-        peers=options.baseline or named.peers,
-    )
-    return regime, options
+    if unknown := [name for name in options.part if name not in PARTS]:
+        parser.error(f"no part {unknown[0]!r}: there are {', '.join(PARTS)}")
+    parts = [
+        replace(
+            part,
+            tokens=options.tokens or part.tokens,
+            shapes=options.shape or part.shapes,
+            schemes=options.scheme or part.schemes,
+            activations=options.activation or part.activations,
+            peers=options.baseline or part.peers,
+        )
+        for part in (PARTS[name] for name in options.part or PARTS)
+    ]
+    return parts, options
 
 
 if __name__ == "__main__":

@@ -17,10 +17,11 @@ from tercet.harness import bench_direction, ceilings, clock
 from tercet.harness import variant as variants
 from tercet.harness.bench import BenchReport, bench
 from tercet.harness.candidate import candidate_from
+from tercet.harness.device_state import DeviceState
 from tercet.harness.variant import Built, Cache, Variant
 from tercet.kernel.contract import Baseline, Workload
 from tercet.ops.rms_norm.op import OP
-from tercet.records import Outcome
+from tercet.records import Outcome, Record
 
 WORKLOAD = Workload(name="small", sizes={"M": 24, "N": 64}, dtype=torch.float32)
 ADDED = Workload(
@@ -91,6 +92,40 @@ def test_rows_of_implementations_and_baselines():
         "dtype": "float32",
         "options": "residual=True",
     }
+
+
+def test_variants_that_are_timed_alone_say_so_and_have_a_state_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    seen = iter(range(1, 100))
+
+    def state(device: str) -> DeviceState:
+        return DeviceState(
+            clock_mhz=next(seen), memory_clock_mhz=1, power_w=1, temperature_c=1, reasons=4
+        )
+
+    monkeypatch.setattr(bench_direction, "device_state", state)
+
+    def timed(settle_seconds: float) -> list[Record]:
+        report = bench(
+            OP,
+            [WORKLOAD],
+            baselines=["eager"],
+            directions=["forward"],
+            caches=["warm"],
+            device="cpu",
+            seconds_per_row=0.02,
+            settle_seconds=settle_seconds,
+        )
+        return [record for record in report.records if record.outcome is Outcome.OK]
+
+    in_turn, alone = timed(0.0), timed(0.001)
+    assert len(in_turn) == len(alone) > 1
+    assert all("pace" not in record.settings for record in in_turn)
+    assert len({record.metrics["clock_mhz"] for record in in_turn}) == 1
+    assert all(record.settings["pace"] == "alone" for record in alone)
+    assert len({record.metrics["clock_mhz"] for record in alone}) == len(alone)
+    assert all(record.metrics["repeats"] == 14 for record in alone)
 
 
 def test_numbers_of_a_row_follow_from_its_cost_and_time():

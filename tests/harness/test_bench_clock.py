@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from tercet.harness import bench_direction, clock, variant
+from tercet.harness.alone import alone
 from tercet.harness.bench_direction import Session
 from tercet.harness.ceilings import Ceilings
 from tercet.harness.clock import Block, DeviceTimer, HostTimer, TwoClocks, clocks_agree
+from tercet.harness.device_state import DeviceState
 from tercet.harness.interleave import interleave
 from tercet.harness.rotation import Rotation, copies_needed
 from tercet.harness.threads import ThreadWatch
@@ -28,10 +30,14 @@ class FakeTimer:
 
     def __init__(self, costs: dict[int, float]) -> None:
         self.costs, self.rounds = costs, list[list[int]]()
+        self.occupied = list[tuple[int, int]]()
 
     def round(self, blocks: Sequence[Block], repeats: Sequence[int]) -> list[float]:
         self.rounds.append([block.calls for block in blocks])
         return [self.costs[block.calls] for block in blocks]
+
+    def occupy(self, block: Block, runs: int) -> None:
+        self.occupied.append((block.calls, runs))
 
     def twice(self, block: Block, runs: int) -> TwoClocks:
         us = self.costs[block.calls] * runs * block.calls
@@ -62,6 +68,38 @@ def test_a_noisy_variant_keeps_all_running_until_the_budget_is_spent(
     monkeypatch.setattr("tercet.harness.interleave.seconds_now", lambda: next(seconds))
     samples = interleave(Noisy({1: 5.0, 2: 7.0}), [_block(1), _block(2)], seconds=10)
     assert [len(each) for each in samples] == [27, 27]
+
+
+def test_alone_each_runs_for_a_while_before_its_samples():
+    """The clock of a GPU at its limit of power: it follows what ran for the last 100 ms."""
+    state = DeviceState(
+        clock_mhz=1.0, memory_clock_mhz=1.0, power_w=1.0, temperature_c=1.0, reasons=4
+    )
+
+    class Limited(FakeTimer):
+        """What runs after another kind takes a third longer, until it has run for long enough."""
+
+        def round(self, blocks: Sequence[Block], repeats: Sequence[int]) -> list[float]:
+            times = super().round(blocks, repeats)
+            kind = blocks[0].calls
+            mine = [
+                runs * self.costs[kind] * kind
+                for calls, runs in self.occupied[-1:]
+                if calls == kind
+            ]
+            return [us if sum(mine) >= 100_000 else us * 4 / 3 for us in times]
+
+    def seen() -> DeviceState:
+        # asked while the block runs, at its own clock
+        return state.model_copy(update={"clock_mhz": float(timer.occupied[-1][0])})
+
+    timer = Limited({1: 5.0, 2: 7.0})
+    found = alone(timer, [_block(1), _block(2)], 0.15, seen)
+    assert [set(each.samples) for each in found] == [{5.0}, {7.0}]
+    assert [len(each.samples) for each in found] == [14, 14]
+    assert [each.state.clock_mhz for each in found if each.state] == [1.0, 2.0]
+    # twice, in opposite orders, each sample 10 ms
+    assert [kinds[0] for kinds in timer.rounds[1:]] == [1, 2, 2, 1]
 
 
 def test_the_host_timer_divides_by_calls_and_repeats(monkeypatch: pytest.MonkeyPatch):

@@ -13,6 +13,7 @@ from tercet.cli.kernel import tune as tune_verb
 from tercet.cli.kernel.calls import chosen_directions, chosen_workloads
 from tercet.errors import UnsupportedError
 from tercet.harness import bench_direction, ceilings, clock
+from tercet.harness.device_state import DeviceState
 from tercet.ops.rms_norm.op import OP
 from tercet.records import Outcome, Record, append, load
 
@@ -75,6 +76,17 @@ def test_the_table_shows_times_and_what_is_missing(run: typer.Typer):
     assert done.exit_code == 0, done.output
     for words in ("forward eager cold", "torch", "roofline", "1.00x", "pip install liger-kernel"):
         assert words in done.stdout
+
+
+@pytest.mark.parametrize(("settle", "told"), [("0", True), ("0.001", False)])
+def test_a_shared_low_clock_is_told(
+    run: typer.Typer, monkeypatch: pytest.MonkeyPatch, settle: str, told: bool
+):
+    low = DeviceState(clock_mhz=900, memory_clock_mhz=1, power_w=700, temperature_c=60, reasons=0x4)
+    monkeypatch.setattr(bench_direction, "device_state", lambda device: low)
+    done = CliRunner().invoke(run, (*_BENCH, "--no-baselines", "--settle", settle))
+    assert done.exit_code == 0, done.output
+    assert ("--settle 0.25 times each at its own" in done.output) is told
 
 
 def test_a_wrong_candidate_ends_with_one(run: typer.Typer, tmp_path: Path):

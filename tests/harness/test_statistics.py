@@ -10,7 +10,7 @@ from tercet.harness.statistics import median_interval, settled
 @pytest.mark.parametrize(
     ("count", "rank"),
     # ranks (from one) of the lower end in Conover's table for 95 %
-    [(6, 1), (8, 1), (9, 2), (11, 2), (12, 3), (20, 6), (100, 40)],
+    [(6, 1), (8, 1), (9, 2), (11, 2), (12, 3), (20, 6), (100, 40), (2000, 956)],
 )
 def test_ends_are_the_order_statistics_of_the_sign_test(count: int, rank: int):
     interval = median_interval([float(value) for value in range(1, count + 1)])

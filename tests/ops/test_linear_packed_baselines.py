@@ -1,6 +1,7 @@
 """What linear_packed is compared with: torch's products are right, peers get our very weight."""
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -52,6 +53,15 @@ def test_torch_products_are_near_the_reference(scheme: str) -> None:
     assert dense.dtype == torch.bfloat16
     assert _off(dense, expected) < 3e-3
     assert _off(baselines.fp8(**baselines.prepare_fp8(arguments)), expected) < 0.06
+
+
+def test_the_uncompressed_weight_is_as_large_but_of_many_values() -> None:
+    arguments = _arguments("ternary-channel")
+    packed = baselines.prepare_eager(arguments)["weight"].double()
+    weight = baselines.prepare_uncompressed(arguments)["weight"].double()
+    assert weight.shape == packed.shape
+    assert float(weight.square().mean() / packed.square().mean()) == pytest.approx(1, abs=0.05)
+    assert len(weight.unique()) > 20 * len(packed.unique())
 
 
 def test_codes_are_dense_again_for_torch() -> None:
@@ -115,43 +125,81 @@ def test_the_read_only_buffer_is_as_large_as_the_packed_weight() -> None:
     assert int(words.max()) < 1 << 30
 
 
-@pytest.fixture(scope="module")
-def script() -> ModuleType:
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     path = ROOT / "benchmarks" / "kernels" / "linear_packed.py"
+    monkeypatch.syspath_prepend(path.parent)
     spec = importlib.util.spec_from_file_location("bench_linear_packed", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "bench_linear_packed", module)
     spec.loader.exec_module(module)
     return module
 
 
-def test_the_decode_regime_is_every_shape_at_up_to_64_tokens(script: ModuleType) -> None:
-    regime, options = script.parsed(["decode"])
-    workloads = tuple(regime.workloads())
+def test_the_decode_part_is_every_shape_at_up_to_64_tokens(script: ModuleType) -> None:
+    (part,), options = script.parsed(["decode"])
+    workloads = tuple(part.workloads())
     assert len(workloads) == 9 * 7
     assert {workload.sizes["M"] for workload in workloads} == {1, 2, 4, 8, 16, 32, 64}
     assert {str(workload.options["scheme"]) for workload in workloads} == {"ternary-channel"}
     assert all(workload.options["codes"] is True for workload in workloads)
     assert len({workload.name for workload in workloads}) == len(workloads)
-    assert "read only" in regime.peers
+    assert "read only" in part.peers
     assert options.limit < 180
 
 
 def test_an_option_replaces_one_side_of_the_grid(script: ModuleType) -> None:
     words = "prefill --tokens 8 --shape 96x64 --scheme int4-g128 --activation fp8 --baseline eager"
-    regime, _ = script.parsed(words.split())
-    (workload,) = regime.workloads()
+    (part,), _ = script.parsed(words.split())
+    (workload,) = part.workloads()
     assert dict(workload.sizes) == {"M": 8, "N": 96, "K": 64}
     assert dict(workload.options) == {"scheme": "int4-g128", "activation": "fp8_e4m3"}
-    assert regime.peers == ["eager"]
+    assert part.peers == ["eager"]
 
 
-def test_every_peer_of_a_regime_is_a_baseline_of_the_op(script: ModuleType) -> None:
+def test_shares_are_all_of_the_grid_and_no_call_twice(script: ModuleType) -> None:
+    parts = list(script.PARTS.values())
+
+    def names(share: tuple[int, int]) -> list[str]:
+        return [call.name for _, calls in script.calls_of(parts, share) for call in calls]
+
+    everything = names((1, 1))
+    assert len(set(everything)) == len(everything)
+    assert set(everything) == {call.name for part in parts for call in part.workloads()}
+    halves = (names((1, 2)), names((2, 2)))
+    assert sorted((*halves[0], *halves[1])) == sorted(everything)
+    # a weight is drawn, and its peers' kernels are compiled, in one place
+    weights = [{name.rpartition(" ")[0] for name in half} for half in halves]
+    assert not weights[0] & weights[1]
+
+
+@pytest.mark.parametrize("words", ["--share 0/2", "--share 3/2", "nothing"])
+def test_what_is_no_part_or_share_is_refused(
+    script: ModuleType, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        script.parsed(words.split())
+    said = capsys.readouterr().err
+    assert "write I/N, with I from 1 to N" in said or "no part 'nothing': there are" in said
+
+
+def test_calls_of_many_tokens_are_timed_alone(script: ModuleType) -> None:
+    parts, options = script.parsed(["choice", "--device", "cpu", "--implementation", "torch"])
+    kinds = script._alike(parts[0], tuple(parts[0].workloads()), options)
+    assert {many: {call.sizes["M"] for call in calls} for _, many, calls in kinds} == {
+        False: {1, 16, 64},
+        True: {1024},
+    }
+    assert all(names == ["torch"] for names, _, _ in kinds)
+
+
+def test_every_peer_of_a_part_is_a_baseline_of_the_op(script: ModuleType) -> None:
     known = {baseline.name for baseline in OP.baselines}
-    for regime in script.REGIMES.values():
-        assert set(regime.peers) <= known
-        assert set(regime.activations) <= set(script.ACTIVATIONS)
+    for part in script.PARTS.values():
+        assert set(part.peers) <= known
+        assert set(part.activations) <= set(script.ACTIVATIONS)
 
 
 def test_the_script_times_a_workload(

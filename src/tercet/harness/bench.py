@@ -1,7 +1,8 @@
 """Bench: times implementations and baselines of an op side by side, and believes no time blindly.
 
 An implementation is timed only where `check_workload` is green, and its timed buffers are compared
-with the reference once more afterwards. All variants of a workload run interleaved. "cold" rotates
+with the reference once more afterwards. All variants of a workload run interleaved, or, where a
+clock has to settle to each, one after the other. "cold" rotates
 over inputs that exceed the last-level cache three times, "warm" repeats one call; "graph" replays a
 CUDA graph, "eager" makes plain calls. On a CPU there are eager times only.
 """
@@ -86,6 +87,7 @@ def bench(
     device: str | None = None,
     seed: int | None = None,
     seconds_per_row: float = SECONDS_PER_ROW,
+    settle_seconds: float = 0.0,
     candidate: Implementation | None = None,
     keep: Callable[[Sequence[Record]], None] | None = None,
 ) -> BenchReport:
@@ -100,6 +102,8 @@ def bench(
         seed: of the inputs; None for a fresh one.
         seconds_per_row: about what each row may take; it ends sooner once its median is known to
             0.5 %.
+        settle_seconds: more than 0 times each variant alone, after it has run for so long: at the
+            clock that its own power allows, which products of many rows on a GPU differ in.
         candidate: judged and timed beside the rest.
         keep: gets the records of each workload as soon as they are measured, so that a run that is
             cut off loses no more than one.
@@ -121,6 +125,7 @@ def bench(
         caches=tuple(caches),
         launches=tuple(name for name in launches if where != "cpu" or name == "eager"),
         seconds_per_row=seconds_per_row,
+        settle_seconds=settle_seconds,
         threads=ThreadWatch(),
     )
     records, findings = list[Record](), list[Finding]()

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
+from tercet.harness.alone import Alone, alone
 from tercet.harness.attempt import Failure, attempt
 from tercet.harness.bench_row import Row
 from tercet.harness.ceilings import Ceilings
-from tercet.harness.clock import Timer, clock_untouched, clocks_agree, timing_on
+from tercet.harness.clock import Block, Timer, clock_untouched, clocks_agree, timing_on
 from tercet.harness.device_state import DeviceState, device_state, state_metrics
 from tercet.harness.finding import Finding
 from tercet.harness.gradients import wanted_gradients
@@ -43,6 +44,7 @@ class Session:
     launches: tuple[Launch, ...]
     seconds_per_row: float
     threads: ThreadWatch
+    settle_seconds: float = 0.0  # more than 0: each variant alone, after it has run for so long
 
 
 @dataclass(kw_only=True)
@@ -72,6 +74,7 @@ class _Bench:
             direction=self.direction,
             cache=cache,
             launch=launch,
+            settled=self.session.settle_seconds > 0,
         )
 
     def refuse(self, row: Row, outcome: Outcome, reason: str) -> None:
@@ -226,22 +229,21 @@ def _prepare(run: _Bench, built: Built, cache: Cache, launch: Launch, least: int
 
 
 def _time(run: _Bench, cache: Cache, launch: Launch) -> None:
-    """Times all variants in turn, then looks at each of the judged once more."""
+    """Times all variants, then looks at each of the judged once more."""
     session = run.session
     group = [built for built in run.built if (cache, launch) in built.blocks]
     blocks = [built.blocks[cache, launch] for built in group]
-    samples = attempt(lambda: interleave(run.timer, blocks, session.seconds_per_row))
-    if isinstance(samples, Failure):
+    measured = attempt(lambda: _measure(run, blocks))
+    if isinstance(measured, Failure):
         for built in group:
-            reason = f"one of the variants failed while all were timed: {samples.reason}"
+            reason = f"one of the variants failed while all were timed: {measured.reason}"
             run.refuse(run.row(built.variant.name, cache, launch), Outcome.FAILED, reason)
         return
     before, run.state = run.state, device_state(session.device)
-    state = state_metrics(before, run.state)
-    intervals = [median_interval(each) for each in samples]
     case = str(run.workload)
     changed = _changed_copies(run)
-    for built, interval in zip(group, intervals, strict=True):
+    for built, one in zip(group, measured, strict=True):
+        interval = median_interval(one.samples)
         name, row = built.variant.name, run.row(built.variant.name, cache, launch)
         found = _after_timing(run, built, interval, cache, launch) if built.variant.judged else []
         if built.variant.judged and changed:
@@ -254,6 +256,7 @@ def _time(run: _Bench, cache: Cache, launch: Launch) -> None:
             run.refuse(row, Outcome.FAILED, reason)
             continue
         error = {} if built.relative_error is None else {"relative_error": built.relative_error}
+        state = state_metrics(before, run.state) if one.state is None else state_metrics(one.state)
         run.records.append(
             row.timed(
                 interval,
@@ -263,6 +266,17 @@ def _time(run: _Bench, cache: Cache, launch: Launch) -> None:
                 state={**state, **error},
             )
         )
+
+
+def _measure(run: _Bench, blocks: Sequence[Block]) -> list[Alone]:
+    """In turn, so that whatever the device does meets all alike; or each alone."""
+    session = run.session
+    if session.settle_seconds:
+        return alone(
+            run.timer, blocks, session.settle_seconds, lambda: device_state(session.device)
+        )
+    samples = interleave(run.timer, blocks, session.seconds_per_row)
+    return [Alone(samples=each, state=None) for each in samples]
 
 
 def _off_after_timing(run: _Bench, built: Built, cache: Cache, launch: Launch) -> str | None:

@@ -23,7 +23,8 @@ _SECONDS = 10.0
 class Row:
     """Which timing a record is of: of a variant, in a direction, with this cache and launch.
 
-    Cache and launch are None for a variant that could not be timed in any of them.
+    Cache and launch are None for a variant that could not be timed in any of them. `settled` says
+    that each variant was timed alone, at a clock of its own; its record has the setting "pace".
     """
 
     op: Op
@@ -32,6 +33,7 @@ class Row:
     direction: Direction
     cache: Cache | None = None
     launch: Launch | None = None
+    settled: bool = False
 
     def timed(
         self,
@@ -90,6 +92,7 @@ class Row:
             "options": " ".join(f"{name}={value}" for name, value in workload.options.items()),
             "cache": self.cache,
             "launch": self.launch,
+            **({"pace": "alone"} if self.settled else {}),
             "revision": revision(),
         }
 

@@ -98,12 +98,26 @@ class Timer(Protocol):
         """Microseconds per call of each block, each run `repeats` times."""
         ...
 
+    def occupy(self, block: Block, runs: int) -> None:
+        """Runs the block untimed; a GPU may still be at it when this returns."""
+        ...
+
     def twice(self, block: Block, runs: int) -> TwoClocks:
         """The same runs by two independent clocks."""
         ...
 
 
-class HostTimer:
+class _Occupying:
+    """Runs blocks untimed."""
+
+    def occupy(self, block: Block, runs: int) -> None:
+        """As Timer."""
+        with block.around():
+            for _ in range(runs):
+                block.run()
+
+
+class HostTimer(_Occupying):
     """For the CPU."""
 
     def round(self, blocks: Sequence[Block], repeats: Sequence[int]) -> list[float]:
@@ -129,7 +143,7 @@ class HostTimer:
         return TwoClocks(timed_us=timed / 1e3, second_us=other / 1e3, calls=runs * block.calls)
 
 
-class DeviceTimer:
+class DeviceTimer(_Occupying):
     """For a CUDA or ROCm GPU: events on one stream."""
 
     def __init__(self, stream: Any) -> None:

@@ -70,9 +70,9 @@ def parse(line: str) -> DeviceState | None:
         return None
 
 
-def state_metrics(before: DeviceState | None, after: DeviceState | None) -> dict[str, float]:
-    """For a record: the clock and heat at the end, the larger power, throttling at either end."""
-    states = [state for state in (before, after) if state is not None]
+def state_metrics(*seen: DeviceState | None) -> dict[str, float]:
+    """For a record: the last clock and heat, the largest power, whether any was throttled."""
+    states = [state for state in seen if state is not None]
     if not states:
         return {}
     last = states[-1]

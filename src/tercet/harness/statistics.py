@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 TARGET = 0.005
-_TAIL = 0.025
+_TAIL = 40  # one in so many at either end
 _LEAST = 6
 
 
@@ -53,7 +53,7 @@ def _rank(count: int) -> int:
     below, rank, whole = 0, 0, 1 << count
     while rank < (count - 1) // 2:
         below += math.comb(count, rank)
-        if below > _TAIL * whole:
+        if _TAIL * below > whole:
             break
         rank += 1
     return max(rank - 1, 0)

@@ -30,6 +30,10 @@ from tercet.records import Outcome, Record, append
 _COLUMNS = ("timing", "variant", "us", "+-", "rate", "roofline", "eager")
 _ORDER = ("forward", "backward", "graph", "eager", "cold", "warm")
 _OTHER_FAULTS = 8
+_SHARED_CLOCK = (
+    "Power or heat held the GPU's clock down while variants were timed in turn, so that all shared "
+    "a clock; --settle 0.25 times each at its own."
+)
 
 
 def bench_command(
@@ -59,6 +63,14 @@ def bench_command(
     device: Device = None,
     seed: Seed = None,
     seconds: Annotated[float, typer.Option(help="For each row, at most.")] = SECONDS_PER_ROW,
+    settle: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            help="Time each variant alone, after it has run for so many seconds: at the clock that "
+            "its own power allows. 0.25 is enough. Default: in turn, at one clock for all.",
+        ),
+    ] = 0.0,
     out: Annotated[
         Path | None,
         typer.Option(help="Append each call's records to this file (JSON lines) as it is timed."),
@@ -82,6 +94,7 @@ def bench_command(
         device=device_or_best(device),
         seed=seed,
         seconds_per_row=seconds,
+        settle_seconds=settle,
         candidate=candidate_from(candidate) if candidate is not None else None,
         keep=partial(append, out) if out is not None else None,
     )
@@ -107,6 +120,8 @@ def _show(report: BenchReport) -> None:
         rows = [record for record in report.records if _call(record) == call]
         if any(record.outcome is Outcome.OK for record in rows):
             console.print(_table(call, rows))
+    if any(_shared_low_clock(record) for record in report.records):
+        console.print(_SHARED_CLOCK, soft_wrap=True)
     for record in report.records:
         if record.outcome is not Outcome.OK:
             name, way = record.settings["variant"], record.settings["direction"]
@@ -115,6 +130,10 @@ def _show(report: BenchReport) -> None:
     for fault in report.faults[:_OTHER_FAULTS]:
         line = f"{fault.implementation} {fault.check} on {fault.case}: {fault.message}"
         console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _shared_low_clock(record: Record) -> bool:
+    return bool(record.metrics.get("throttled")) and "pace" not in record.settings
 
 
 def _call(record: Record) -> str:

@@ -1,5 +1,9 @@
 """What a user would call instead of linear_packed: torch in bf16 and fp8, Humming, GemLite.
 
+"eager" has the packed weight's own numbers, so that its result can be compared; "uncompressed" has
+normal ones, as the weight of a model before it is compressed. Their times differ where the GPU is
+at its limit of power: numbers that have few values take less.
+
 Each has a `prepare_*`, from the arguments of the reference to its own, which is not timed: weights
 are packed, scaled and laid out there, and an input that a peer cannot take in the form at hand is
 put into the one that it takes. Humming and GemLite get the very codes and scales of the weight,
@@ -39,6 +43,16 @@ def eager(x: Tensor, weight: Tensor, bias: Tensor | None, residual: Tensor | Non
     """torch's product with the dense weight, and the residual in a kernel of its own."""
     y = functional.linear(x, weight, bias)
     return y if residual is None else y + residual
+
+
+def prepare_uncompressed(arguments: dict[str, Any]) -> dict[str, Any]:
+    """As `prepare_eager`, with W [N, K] of normal numbers of the weight's mean square."""
+    dense = prepare_eager(arguments)
+    weight = dense["weight"]
+    generator = torch.Generator(weight.device).manual_seed(0)
+    drawn = torch.randn(weight.shape, generator=generator, device=weight.device)
+    size = weight.float().square_().mean().sqrt_()
+    return {**dense, "weight": drawn.mul_(size).to(weight.dtype)}
 
 
 def prepare_fp8(arguments: dict[str, Any]) -> dict[str, Any]:

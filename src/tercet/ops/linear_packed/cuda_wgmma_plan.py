@@ -37,7 +37,8 @@ _BYTES_US = {
     (256, 32): 0.12,
     (128, 32): 0.06,
 }
-_ALONE_US = 0.1  # likewise of a cut tile's stage, where fp8 x meets 8-bit codes
+# Likewise of a cut tile's stage, where fp8 x meets 8-bit codes, and of 16-bit x.
+_ALONE_US, _WIDE_ALONE_US = 0.1, 0.12
 # 32 clusters of four blocks ran in two rounds on 132 multiprocessors, 24 in one
 _FOURS = 0.73
 
@@ -168,7 +169,7 @@ def plans(
             scaled=scaled,
             x_bytes=1 if narrow else 2,
             more_us=more,
-            alone_us=_ALONE_US if x == FP8 and bits == 8 else 0.0,
+            alone_us=_alone_us(x, bits),
         )
         for whole, part, us in _dealt(tile, tiles, clusters, depth, work):
             yield Plan(
@@ -190,6 +191,13 @@ def _wide_codes_us(tile: Tile, x: str) -> float:
         return 0.0  # its tiles are timed with them
     extra = _BYTES_US if x == "int8" else _WIDENING_US
     return extra[tile.rows, tile.tokens]
+
+
+def _alone_us(x: str, bits: int) -> float:
+    """More of a cut tile's stage, whose columns no other block reads then."""
+    if x == FP8:
+        return _ALONE_US if bits == 8 else 0.0
+    return 0.0 if x == "int8" else _WIDE_ALONE_US
 
 
 @dataclass(frozen=True, kw_only=True)

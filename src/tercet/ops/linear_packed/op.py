@@ -188,6 +188,7 @@ _BASELINES = (
     Baseline(
         name="eager", path=f"{_PEERS}:eager", prepare=f"{_PEERS}:prepare_eager", tolerance=0.02
     ),
+    Baseline(name="uncompressed", path=f"{_PEERS}:eager", prepare=f"{_PEERS}:prepare_uncompressed"),
     # 8-bit floats have 4 bits of fraction: rounding both operands is off by 4 % on the whole
     Baseline(name="fp8", path=f"{_PEERS}:fp8", prepare=f"{_PEERS}:prepare_fp8", tolerance=0.1),
     Baseline(
