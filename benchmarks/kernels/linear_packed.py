@@ -201,7 +201,7 @@ def run(parts: Sequence[Part], options: argparse.Namespace) -> bool:
                 OP,
                 some,
                 implementations=names,
-                baselines=part.peers,
+                baselines=[name for name in part.peers if not many or name != "read only"],
                 options=options,
                 start=start,
                 settle_seconds=SETTLE_SECONDS if many else 0.0,
