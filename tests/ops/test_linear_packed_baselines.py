@@ -220,3 +220,20 @@ def test_the_script_times_a_workload(
     assert "ternary-channel none 64x256 M=3: eager" in printed
     assert "torch" in printed
     assert len(out.read_text().splitlines()) == 2
+
+
+def test_a_workload_of_floats_is_no_call_of_int8s_implementations() -> None:
+    """A workload that names no activation has none, as a call has."""
+    sizes = {"M": 64, "N": 4096, "K": 4096}
+    options = {"scheme": "ternary-channel"}
+    floats = Workload(name="w", sizes=sizes, dtype=torch.bfloat16, options=options)
+    traits = OP.context(floats, "cuda").options
+    assert traits["activation"] == "none"
+    refused = {
+        each.name: each.requirement.unfit(sizes, traits)
+        for each in OP.implementations
+        if each.name.startswith("cuda_wgmma")
+    }
+    assert refused["cuda_wgmma_float"] is None
+    assert refused["cuda_wgmma"] is not None
+    assert refused["cuda_wgmma_fp8"] is not None

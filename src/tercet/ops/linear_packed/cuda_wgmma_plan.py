@@ -37,8 +37,9 @@ _BYTES_US = {
     (256, 32): 0.12,
     (128, 32): 0.06,
 }
-# Likewise of a cut tile's stage, where fp8 x meets 8-bit codes, and of 16-bit x.
-_ALONE_US, _WIDE_ALONE_US = 0.1, 0.12
+_NIBBLE_US = 0.07  # likewise where 16-bit x meets 4-bit codes, 128 tokens at once
+# Likewise of a cut tile's stage: where fp8 x meets 8-bit codes, of 16-bit x, of int8 x.
+_ALONE_US, _WIDE_ALONE_US, _INT8_ALONE_US = 0.1, 0.12, 0.02
 # 32 clusters of four blocks ran in two rounds on 132 multiprocessors, 24 in one
 _FOURS = 0.73
 
@@ -88,7 +89,7 @@ TILES = (
     Tile(rows=128, tokens=128, split=4, stage_us=0.326, result_us=3.4),
     Tile(rows=256, tokens=176, stage_us=0.872, result_us=1.0),
     Tile(rows=192, tokens=128, teams=3, stage_us=0.478, result_us=1.3),
-    Tile(rows=256, tokens=128, teams=4, stage_us=0.64, result_us=0.8),
+    Tile(rows=256, tokens=128, teams=4, stage_us=0.655, result_us=0.8),
     Tile(rows=128, tokens=32, split=2, stage_us=0.252, result_us=1.6),
     Tile(rows=256, tokens=32, split=2, stage_us=0.28, result_us=3.0),
     # of fp8 x: sums are begun anew every 64 columns
@@ -162,14 +163,13 @@ def plans(
                 continue
             clusters = tiles
         narrow = x in ("int8", FP8)
-        more = _wide_codes_us(tile, x) if bits == 8 else 0.0
         scaled = group if x != FP8 else 0  # its sums are added up as often as they may be scaled
         work = Work(
-            group=group,
             scaled=scaled,
             x_bytes=1 if narrow else 2,
-            more_us=more,
+            more_us=_wide_codes_us(tile, x, bits),
             alone_us=_alone_us(x, bits),
+            whole=group > 0 or tile.split > 1 or (bits == 8 and x != FP8),
         )
         for whole, part, us in _dealt(tile, tiles, clusters, depth, work):
             yield Plan(
@@ -185,10 +185,12 @@ def plans(
             )
 
 
-def _wide_codes_us(tile: Tile, x: str) -> float:
-    """More of a stage of 8-bit codes than of narrower ones."""
-    if x == FP8:
-        return 0.0  # its tiles are timed with them
+def _wide_codes_us(tile: Tile, x: str, bits: int) -> float:
+    """More of a stage than of 2-bit codes."""
+    if bits == 4 and x not in ("int8", FP8) and tile.tokens >= 128 and tile.split == 1:
+        return _NIBBLE_US
+    if bits < 8 or x == FP8:  # fp8's tiles are timed with 8-bit codes
+        return 0.0
     extra = _BYTES_US if x == "int8" else _WIDENING_US
     return extra[tile.rows, tile.tokens]
 
@@ -197,7 +199,7 @@ def _alone_us(x: str, bits: int) -> float:
     """More of a cut tile's stage, whose columns no other block reads then."""
     if x == FP8:
         return _ALONE_US if bits == 8 else 0.0
-    return 0.0 if x == "int8" else _WIDE_ALONE_US
+    return _INT8_ALONE_US if x == "int8" else _WIDE_ALONE_US
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,18 +207,18 @@ class Work:
     """What a stage takes beside its tile.
 
     Attributes:
-        group: 0, or columns a scale.
         scaled: 0, or columns after which sums are scaled, where that is more work than without.
         x_bytes: of an element of x.
         more_us: of a stage, for wide codes.
         alone_us: of a stage of a cut tile, whose columns no other block reads then.
+        whole: whether no tile may be cut, or cutting does not pay.
     """
 
-    group: int
     scaled: int
     x_bytes: int
     more_us: float
     alone_us: float
+    whole: bool
 
 
 def _dealt(
@@ -226,7 +228,7 @@ def _dealt(
     each = _tile_us(tile, -(-depth // tile.split), work)
     rounds = tiles // clusters
     yield tiles, 1, -(-tiles // clusters) * each
-    if work.group or work.more_us or tile.split > 1 or tiles % clusters == 0:
+    if work.whole or tiles % clusters == 0:
         return
     for whole in {rounds, rounds - 1} - {0, -1}:
         part = max(-(-(tiles - whole * clusters) * depth // clusters), min(4, depth))
