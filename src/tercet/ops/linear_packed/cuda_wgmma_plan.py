@@ -37,7 +37,7 @@ _BYTES_US = {
     (256, 32): 0.12,
     (128, 32): 0.06,
 }
-_NIBBLE_US = 0.07  # likewise where 16-bit x meets 4-bit codes, 128 tokens at once
+_NIBBLE_US = 0.07  # likewise where 16-bit x meets 4-bit codes
 # Likewise of a cut tile's stage: where fp8 x meets 8-bit codes, of 16-bit x, of int8 x.
 _ALONE_US, _WIDE_ALONE_US, _INT8_ALONE_US = 0.1, 0.12, 0.02
 # 32 clusters of four blocks ran in two rounds on 132 multiprocessors, 24 in one
@@ -187,7 +187,7 @@ def plans(
 
 def _wide_codes_us(tile: Tile, x: str, bits: int) -> float:
     """More of a stage than of 2-bit codes."""
-    if bits == 4 and x not in ("int8", FP8) and tile.tokens >= 128 and tile.split == 1:
+    if bits == 4 and x not in ("int8", FP8) and tile.tokens >= 64 and tile.split == 1:
         return _NIBBLE_US
     if bits < 8 or x == FP8:  # fp8's tiles are timed with 8-bit codes
         return 0.0
