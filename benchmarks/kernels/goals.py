@@ -178,7 +178,8 @@ FLAT_LIMIT = 1.15
 CHOSEN = "the implementation that selection takes: at most 1.05 of the fastest that was timed"
 CHOSEN_LIMIT = 1.05
 
-Times = dict[tuple[str, str, int, tuple[int, int]], dict[str, float]]
+Call = tuple[str, str, int, tuple[int, int]]
+Times = dict[Call, dict[str, float]]
 
 
 def table(records: Iterable[Record]) -> str:
@@ -192,7 +193,8 @@ def table(records: Iterable[Record]) -> str:
 
 
 def _times(records: Iterable[Record]) -> Times:
-    found: Times = {}
+    """Of each call, cold and in a graph; of those timed in both ways the ones that were alone."""
+    found: dict[Call, dict[str, dict[str, float]]] = {}
     for record in latest(succeeded(records)):
         if (record.subject, setting(record, "cache"), setting(record, "launch")) != (
             "linear_packed",
@@ -203,9 +205,10 @@ def _times(records: Iterable[Record]) -> Times:
         sizes = dict(part.split("=") for part in setting(record, "sizes").split())
         options = dict(part.split("=") for part in setting(record, "options").split())
         shape = (int(sizes["K"]), int(sizes["N"]))
-        key = (options["scheme"], _x(options), int(sizes["M"]), shape)
-        found.setdefault(key, {})[setting(record, "variant")] = record.metrics["time_us"]
-    return found
+        call = (options["scheme"], _x(options), int(sizes["M"]), shape)
+        times = found.setdefault(call, {}).setdefault(setting(record, "pace"), {})
+        times[setting(record, "variant")] = record.metrics["time_us"]
+    return {call: paces.get("alone") or paces[""] for call, paces in found.items()}
 
 
 def _x(options: dict[str, str]) -> str:

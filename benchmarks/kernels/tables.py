@@ -61,7 +61,7 @@ def _of_device(op: Op, device: str, records: Sequence[Record]) -> str:
 
 
 def _row(record: Record) -> tuple[str, ...]:
-    names = ("workload", "sizes", "dtype", "options", "direction")
+    names = ("workload", "sizes", "dtype", "options", "direction", "pace")
     return tuple(setting(record, name) for name in names)
 
 
@@ -106,9 +106,12 @@ def _caption(device: str, records: Sequence[Record]) -> str:
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
     versions = f", revision {', '.join(revisions)}" if revisions else ""
     cache = f"; {' and '.join(caches)} cache" if caches else ""
+    alone = sum(setting(record, "pace") == "alone" for record in records)
+    pace = f" {alone} rows timed alone, each call at a clock of its own." if alone else ""
     return (
-        f"{device}, {when}{versions}{cache}. The limit is the copy bandwidth, or the matrix rate "
-        "where operations bind (TFLOP/s), measured on the same device; in brackets, times ours."
+        f"{device}, {when}{versions}{cache}.{pace} The limit is the copy bandwidth, or the matrix "
+        "rate where operations bind (TFLOP/s), measured on the same device; in brackets, times "
+        "ours."
     )
 
 

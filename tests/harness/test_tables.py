@@ -83,8 +83,20 @@ def test_nothing_is_shown_of_refused_or_other_rows(tables: ModuleType) -> None:
     assert tables.table(find("linear_packed"), [bench("triton", 70.0)]) == "Not measured yet."
 
 
-def product(variant: str, time_us: float, tokens: int, n: int) -> Record:
-    made = bench(variant, time_us, sizes=f"M={tokens} N={n} K=4096")
+def test_times_at_a_shared_clock_are_not_beside_times_alone(tables: ModuleType) -> None:
+    records = [
+        bench("triton", 80.0),
+        bench("eager", 150.0),
+        bench("triton", 70.0, pace="alone"),
+        bench("eager", 175.0, pace="alone"),
+    ]
+    caption, _, _, _, *rows = tables.table(find("rms_norm"), records).splitlines()
+    assert "cold cache. 1 rows timed alone, each call at a clock of its own." in caption
+    assert [row.split("|")[-2].strip() for row in rows] == ["150 (1.88x)", "175 (2.50x)"]
+
+
+def product(variant: str, time_us: float, tokens: int, n: int, **settings: str) -> Record:
+    made = bench(variant, time_us, sizes=f"M={tokens} N={n} K=4096", **settings)
     options = "scheme=ternary-channel activation=int8 codes=True"
     settings = {**made.settings, "options": options, "workload": f"{n} {tokens}"}
     return made.model_copy(update={"subject": "linear_packed", "settings": settings})
@@ -106,5 +118,24 @@ def test_a_goal_counts_the_rows_that_keep_it(goals: ModuleType) -> None:
     assert lines[2].endswith("| 1 of 2 | 1.08 to 1.25 | 1.16 |")
     (humming,) = (line for line in lines if "ahead of Humming" in line)
     assert humming.endswith("| 1 of 2 | 0.50 to 2.00 | 1.00 (goal 1.60) |")
-    assert lines[-1].endswith("| 1 of 2 | 1.11 to 1.60 | 1.33 |")
+    (flat,) = (line for line in lines if "M = 8 at most 1.15 of M = 1" in line)
+    assert flat.endswith("| 1 of 2 | 1.11 to 1.60 | 1.33 |")
+    # two were timed on one call: the one that selection takes was 12.5 / 9 of the other
+    assert lines[-1].endswith("| 0 of 1 | 1.39 to 1.39 | 1.39 |")
     assert "| not measured | | |" in lines[3]
+
+
+def test_a_goal_takes_times_of_one_pace(goals: ModuleType) -> None:
+    rows = [
+        product("cuda_wgmma", 10.0, 4096, 14336),
+        product("eager", 19.0, 4096, 14336),
+        product("uncompressed", 19.5, 4096, 14336),
+        product("cuda_wgmma", 9.0, 4096, 14336, pace="alone"),
+        product("eager", 20.0, 4096, 14336, pace="alone"),
+    ]
+    lines = goals.table(rows).splitlines()
+    twice = [line for line in lines if "ternary, int8 codes, M = 4096" in line]
+    assert twice[0].endswith("bf16 of the same numbers | 1 of 1 | 2.22 to 2.22 | 2.22 |")
+    assert twice[1].endswith("bf16 of the uncompressed weight | not measured | | |")
+    (every, _) = (line for line in lines if line.startswith("| every call"))
+    assert every.endswith("| 1 of 1 | 2.22 to 2.22 | 2.22 |")

@@ -129,6 +129,9 @@ def test_the_read_only_buffer_is_as_large_as_the_packed_weight() -> None:
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     path = ROOT / "benchmarks" / "kernels" / "linear_packed.py"
     monkeypatch.syspath_prepend(path.parent)
+    # what it takes from the script beside it is this test's alone
+    monkeypatch.setitem(sys.modules, "grid", None)
+    del sys.modules["grid"]
     spec = importlib.util.spec_from_file_location("bench_linear_packed", path)
     assert spec is not None
     assert spec.loader is not None
