@@ -76,6 +76,7 @@ def run(
     """
     done = list[str]()
     # what is imported stays: bench looks for garbage several times a workload
+    gc.collect()
     gc.freeze()
 
     def before_limit() -> Iterator[Workload]:

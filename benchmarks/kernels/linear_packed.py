@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice, product
 
 import grid
 
@@ -176,15 +176,11 @@ def calls_of(
     return found
 
 
-def chosen(workloads: Sequence[Workload], device: str) -> list[str]:
-    """The implementations that selection takes for at least one of these calls."""
-    found = list[str]()
-    for workload in workloads:
-        context = OP.context(workload, device)
-        able = (each for each in OP.implementations if each.requirement.unmet(context) is None)
-        if (first := next(able, None)) is not None and first.name not in found:
-            found.append(first.name)
-    return found
+def chosen(workload: Workload, device: str) -> list[str]:
+    """The implementation that selection takes for this call."""
+    context = OP.context(workload, device)
+    able = (each.name for each in OP.implementations if each.requirement.unmet(context) is None)
+    return list(islice(able, 1))
 
 
 def run(parts: Sequence[Part], options: argparse.Namespace) -> bool:
@@ -217,7 +213,7 @@ def _alike(
     found: dict[tuple[tuple[str, ...], bool], list[Workload]] = {}
     for call in calls:
         all_or_given = part.beside or options.implementation
-        names = options.implementation or [] if all_or_given else chosen([call], options.device)
+        names = options.implementation or [] if all_or_given else chosen(call, options.device)
         many = call.sizes["M"] >= MANY_TOKENS
         found.setdefault((tuple(names), many), []).append(call)
     return [(list(names) or None, many, some) for (names, many), some in found.items()]

@@ -17,7 +17,7 @@ _SAMPLE_US = 10_000.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Alone:
+class Timed:
     """What was measured of one block: microseconds per call, and the device while it ran."""
 
     samples: list[float]
@@ -29,7 +29,7 @@ def alone(
     blocks: Sequence[Block],
     settle_seconds: float,
     state: Callable[[], DeviceState | None],
-) -> list[Alone]:
+) -> list[Timed]:
     """Times each block by itself after it has run for so long, twice, in opposite orders.
 
     Args:
@@ -52,7 +52,7 @@ def alone(
                 timer.occupy(blocks[at], settle)
             runs = _runs(_SAMPLE_US, lasting[at])
             samples[at] += timer.round([blocks[at]] * _SAMPLES, [runs] * _SAMPLES)
-    return [Alone(samples=each, state=found) for each, found in zip(samples, states, strict=True)]
+    return [Timed(samples=each, state=found) for each, found in zip(samples, states, strict=True)]
 
 
 def _runs(total_us: float, each_us: float) -> int:

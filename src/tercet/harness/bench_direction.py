@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
-from tercet.harness.alone import Alone, alone
+from tercet.harness.alone import Timed, alone
 from tercet.harness.attempt import Failure, attempt
 from tercet.harness.bench_row import Row
 from tercet.harness.ceilings import Ceilings
@@ -268,7 +268,7 @@ def _time(run: _Bench, cache: Cache, launch: Launch) -> None:
         )
 
 
-def _measure(run: _Bench, blocks: Sequence[Block]) -> list[Alone]:
+def _measure(run: _Bench, blocks: Sequence[Block]) -> list[Timed]:
     """In turn, so that whatever the device does meets all alike; or each alone."""
     session = run.session
     if session.settle_seconds:
@@ -276,7 +276,7 @@ def _measure(run: _Bench, blocks: Sequence[Block]) -> list[Alone]:
             run.timer, blocks, session.settle_seconds, lambda: device_state(session.device)
         )
     samples = interleave(run.timer, blocks, session.seconds_per_row)
-    return [Alone(samples=each, state=None) for each in samples]
+    return [Timed(samples=each, state=None) for each in samples]
 
 
 def _off_after_timing(run: _Bench, built: Built, cache: Cache, launch: Launch) -> str | None:

@@ -167,7 +167,7 @@ def plans(
         work = Work(
             scaled=scaled,
             x_bytes=1 if narrow else 2,
-            more_us=_wide_codes_us(tile, x, bits),
+            more_us=_codes_us(tile, x, bits),
             alone_us=_alone_us(x, bits),
             whole=group > 0 or tile.split > 1 or (bits == 8 and x != FP8),
         )
@@ -185,7 +185,7 @@ def plans(
             )
 
 
-def _wide_codes_us(tile: Tile, x: str, bits: int) -> float:
+def _codes_us(tile: Tile, x: str, bits: int) -> float:
     """More of a stage than of 2-bit codes."""
     if bits == 4 and x not in ("int8", FP8) and tile.tokens >= 64 and tile.split == 1:
         return _NIBBLE_US
