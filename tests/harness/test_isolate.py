@@ -61,3 +61,13 @@ def test_a_crash_and_a_flood_end_the_child_only(function: str, kind: str, messag
     ):
         worker.call(f"tests.harness.test_isolate:{function}")
     assert raised.value.kind == kind
+
+
+def test_what_was_said_before_an_answer_is_there_with_it() -> None:
+    """Though nobody listens in the meantime: the thread that does may come late."""
+    with Worker(seconds=60.0, paths=(".",)) as worker:
+        with worker._hearing:
+            worker.call("tests.harness.test_isolate:twice", x=torch.ones(2), note="a")
+        assert worker.said.count("this goes to standard error") == 1
+        assert worker.said.count("this goes to standard error") == 1
+    assert "this goes to standard error" in worker.said

@@ -5,6 +5,7 @@ crash, an endless loop or a flood of memory in the child becomes an error here.
 """
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -69,7 +70,7 @@ class Worker:
             env=environment,
             start_new_session=True,
         )
-        self._said = bytearray()
+        self._said, self._hearing = bytearray(), threading.Lock()
         threading.Thread(target=self._listen, daemon=True).start()
         # starting Python counts against nobody's limit
         self.call("tercet.harness.worker:ready", seconds=_START_SECONDS)
@@ -92,7 +93,9 @@ class Worker:
 
     @property
     def said(self) -> str:
-        """The end of what the child wrote to standard error."""
+        """The end of what the child wrote to standard error, up to its last answer or its end."""
+        with suppress(ValueError, OSError):
+            self._hear(wait=False)
         return self._said[-8000:].decode(errors="replace")
 
     def call(self, function: str, seconds: float | None = None, **arguments: Any) -> Any:
@@ -162,9 +165,23 @@ class Worker:
             return 0
 
     def _listen(self) -> None:
+        with suppress(ValueError, OSError):
+            while self._hear(wait=True):
+                pass
+
+    def _hear(self, wait: bool) -> bool:
+        """Takes what is in the pipe of standard error; whether more may come."""
         stderr = self._process.stderr
         assert stderr is not None
-        with suppress(ValueError, OSError):
-            while chunk := os.read(stderr.fileno(), 65536):
+        pipe = select.poll()
+        pipe.register(stderr.fileno(), select.POLLIN)
+        if wait:
+            pipe.poll()
+        with self._hearing:
+            while pipe.poll(0):
+                chunk = os.read(stderr.fileno(), 65536)
+                if not chunk:
+                    return False
                 self._said += chunk
                 del self._said[:-64000]
+        return True
