@@ -1,6 +1,11 @@
 """Without a GPU, Triton's kernels are interpreted: this must be said before triton is imported."""
 
+import importlib.util
 import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -18,6 +23,8 @@ if interpreting():
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
 
+ROOT = Path(__file__).parents[1]
+
 # files whose tests take up to minutes each: begun last, one would keep the other cores waiting
 _LONG = ("test_every_op_compiles.py", "test_every_op.py")
 
@@ -25,3 +32,26 @@ _LONG = ("test_every_op_compiles.py", "test_every_op.py")
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The long tests come first, in the order of their files above."""
     items.sort(key=lambda item: _LONG.index(item.path.name) if item.path.name in _LONG else 9)
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """A script of the repository as a module, by its path from the root."""
+
+    def load(path: str) -> ModuleType:
+        file = ROOT / path
+        monkeypatch.syspath_prepend(file.parent)
+        spec = importlib.util.spec_from_file_location(path.replace("/", "_")[:-3], file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        # dataclasses look their module up
+        monkeypatch.setitem(sys.modules, spec.name, module)
+        # and what a script takes from the one beside it is this test's alone
+        for beside in ("grid", "tables"):
+            monkeypatch.setitem(sys.modules, beside, None)
+            del sys.modules[beside]
+        spec.loader.exec_module(module)
+        return module
+
+    return load

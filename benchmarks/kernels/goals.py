@@ -6,8 +6,8 @@ A goal compares the times of equal calls, ours and a baseline's, or two calls of
 baseline / ours where more is better (speed), ours / baseline where less is (time).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from math import exp, fsum, log
 from pathlib import Path
 
@@ -48,36 +48,20 @@ class Goal:
     """
 
     words: str
-    schemes: tuple[str, ...]
-    tokens: tuple[int, ...]
-    baselines: tuple[str, ...]
-    limit: float
+    schemes: tuple[str, ...] = ()
+    tokens: tuple[int, ...] = ()
+    baselines: tuple[str, ...] = ()
+    limit: float = 1.0
     x: str | None = "codes"
     speed: bool = True
     mean: float | None = None
     shapes: tuple[tuple[int, int], ...] = ()
 
 
-def _beside_bf16(
-    *,
-    words: str,
-    schemes: tuple[str, ...] = (),
-    tokens: tuple[int, ...] = (),
-    limit: float = 1.0,
-    x: str | None = "codes",
-    shapes: tuple[tuple[int, int], ...] = (),
-) -> Iterator[Goal]:
-    """The goal beside either bf16."""
-    for name, baseline in ((SAME, "eager"), (BEFORE, "uncompressed")):
-        yield Goal(
-            words=f"{words} {name}",
-            schemes=schemes,
-            tokens=tokens,
-            baselines=(baseline,),
-            limit=limit,
-            x=x,
-            shapes=shapes,
-        )
+def _beside_bf16(goal: Goal) -> tuple[Goal, Goal]:
+    """The goal, which names no baseline, beside either bf16."""
+    same = replace(goal, words=f"{goal.words} {SAME}", baselines=("eager",))
+    return same, replace(goal, words=f"{goal.words} {BEFORE}", baselines=("uncompressed",))
 
 
 GOALS = (
@@ -132,29 +116,37 @@ GOALS = (
         limit=1.0,
     ),
     *_beside_bf16(
-        words="ternary, int8 codes, M = 4096, four shapes: twice as fast as",
-        schemes=(TERNARY,),
-        tokens=(4096,),
-        limit=2.0,
-        shapes=FOUR,
+        Goal(
+            words="ternary, int8 codes, M = 4096, four shapes: twice as fast as",
+            schemes=(TERNARY,),
+            tokens=(4096,),
+            limit=2.0,
+            shapes=FOUR,
+        )
     ),
     *_beside_bf16(
-        words="nonary and int4, int8 codes, M = 4096: twice as fast as",
-        schemes=(NONARY, INT4),
-        tokens=(4096,),
-        limit=2.0,
+        Goal(
+            words="nonary and int4, int8 codes, M = 4096: twice as fast as",
+            schemes=(NONARY, INT4),
+            tokens=(4096,),
+            limit=2.0,
+        )
     ),
     *_beside_bf16(
-        words="ternary in groups of 128, int8 codes, M = 4096: twice as fast as",
-        schemes=("ternary-g128",),
-        tokens=(4096,),
-        limit=2.0,
+        Goal(
+            words="ternary in groups of 128, int8 codes, M = 4096: twice as fast as",
+            schemes=("ternary-g128",),
+            tokens=(4096,),
+            limit=2.0,
+        )
     ),
     *_beside_bf16(
-        words="ternary and nonary, 16-bit x, M of 2 and more: no slower than",
-        schemes=(TERNARY, NONARY),
-        x="none",
-        tokens=ALL,
+        Goal(
+            words="ternary and nonary, 16-bit x, M of 2 and more: no slower than",
+            schemes=(TERNARY, NONARY),
+            x="none",
+            tokens=ALL,
+        )
     ),
     Goal(
         words="fp8 weights: at least 0.95 of the faster of torch fp8 and Humming",
@@ -171,7 +163,7 @@ GOALS = (
         baselines=("fp8", "humming"),
         limit=0.95,
     ),
-    *_beside_bf16(words="every call of these records: no slower than", x=None),
+    *_beside_bf16(Goal(words="every call of these records: no slower than", x=None)),
 )
 FLAT = "ternary, int8 codes: M = 8 at most 1.15 of M = 1"
 FLAT_LIMIT = 1.15

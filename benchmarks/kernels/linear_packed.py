@@ -55,8 +55,8 @@ class Part:
     Attributes:
         tokens, shapes, schemes, activations: the sides; shapes are (N, K).
         peers: baselines of the op.
-        beside: implementations that are timed beside those that selection takes: all that may run
-            for None.
+        beside: whether all implementations that may run are timed beside the one that selection
+            takes.
     """
 
     tokens: Sequence[int]

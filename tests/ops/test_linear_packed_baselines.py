@@ -1,7 +1,6 @@
 """What linear_packed is compared with: torch's products are right, peers get our very weight."""
 
-import importlib.util
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +16,6 @@ from tercet.ops.linear_packed import baselines
 from tercet.ops.linear_packed.cases import inputs, random_weight
 from tercet.ops.linear_packed.op import OP
 
-ROOT = Path(__file__).parents[2]
 SCHEMES = {
     "ternary-channel": 2,
     "ternary-g128": 2,
@@ -126,23 +124,12 @@ def test_the_read_only_buffer_is_as_large_as_the_packed_weight() -> None:
 
 
 @pytest.fixture
-def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    path = ROOT / "benchmarks" / "kernels" / "linear_packed.py"
-    monkeypatch.syspath_prepend(path.parent)
-    # what it takes from the script beside it is this test's alone
-    monkeypatch.setitem(sys.modules, "grid", None)
-    del sys.modules["grid"]
-    spec = importlib.util.spec_from_file_location("bench_linear_packed", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "bench_linear_packed", module)
-    spec.loader.exec_module(module)
-    return module
+def grid(script: Callable[[str], ModuleType]) -> ModuleType:
+    return script("benchmarks/kernels/linear_packed.py")
 
 
-def test_the_decode_part_is_every_shape_at_up_to_64_tokens(script: ModuleType) -> None:
-    (part,), options = script.parsed(["decode"])
+def test_the_decode_part_is_every_shape_at_up_to_64_tokens(grid: ModuleType) -> None:
+    (part,), options = grid.parsed(["decode"])
     workloads = tuple(part.workloads())
     assert len(workloads) == 9 * 7
     assert {workload.sizes["M"] for workload in workloads} == {1, 2, 4, 8, 16, 32, 64}
@@ -153,20 +140,20 @@ def test_the_decode_part_is_every_shape_at_up_to_64_tokens(script: ModuleType) -
     assert options.limit < 180
 
 
-def test_an_option_replaces_one_side_of_the_grid(script: ModuleType) -> None:
+def test_an_option_replaces_one_side_of_the_grid(grid: ModuleType) -> None:
     words = "prefill --tokens 8 --shape 96x64 --scheme int4-g128 --activation fp8 --baseline eager"
-    (part,), _ = script.parsed(words.split())
+    (part,), _ = grid.parsed(words.split())
     (workload,) = part.workloads()
     assert dict(workload.sizes) == {"M": 8, "N": 96, "K": 64}
     assert dict(workload.options) == {"scheme": "int4-g128", "activation": "fp8_e4m3"}
     assert part.peers == ["eager"]
 
 
-def test_shares_are_all_of_the_grid_and_no_call_twice(script: ModuleType) -> None:
-    parts = list(script.PARTS.values())
+def test_shares_are_all_of_the_grid_and_no_call_twice(grid: ModuleType) -> None:
+    parts = list(grid.PARTS.values())
 
     def names(share: tuple[int, int]) -> list[str]:
-        return [call.name for _, calls in script.calls_of(parts, share) for call in calls]
+        return [call.name for _, calls in grid.calls_of(parts, share) for call in calls]
 
     everything = names((1, 1))
     assert len(set(everything)) == len(everything)
@@ -180,17 +167,17 @@ def test_shares_are_all_of_the_grid_and_no_call_twice(script: ModuleType) -> Non
 
 @pytest.mark.parametrize("words", ["--share 0/2", "--share 3/2", "nothing"])
 def test_what_is_no_part_or_share_is_refused(
-    script: ModuleType, words: str, capsys: pytest.CaptureFixture[str]
+    grid: ModuleType, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        script.parsed(words.split())
+        grid.parsed(words.split())
     said = capsys.readouterr().err
     assert "write I/N, with I from 1 to N" in said or "no part 'nothing': there are" in said
 
 
-def test_calls_of_many_tokens_are_timed_alone(script: ModuleType) -> None:
-    parts, options = script.parsed(["choice", "--device", "cpu", "--implementation", "torch"])
-    kinds = script._alike(parts[0], tuple(parts[0].workloads()), options)
+def test_calls_of_many_tokens_are_timed_alone(grid: ModuleType) -> None:
+    parts, options = grid.parsed(["choice", "--device", "cpu", "--implementation", "torch"])
+    kinds = grid._alike(parts[0], tuple(parts[0].workloads()), options)
     assert {many: {call.sizes["M"] for call in calls} for _, many, calls in kinds} == {
         False: {1, 16, 64},
         True: {1024},
@@ -198,15 +185,15 @@ def test_calls_of_many_tokens_are_timed_alone(script: ModuleType) -> None:
     assert all(names == ["torch"] for names, _, _ in kinds)
 
 
-def test_every_peer_of_a_part_is_a_baseline_of_the_op(script: ModuleType) -> None:
+def test_every_peer_of_a_part_is_a_baseline_of_the_op(grid: ModuleType) -> None:
     known = {baseline.name for baseline in OP.baselines}
-    for part in script.PARTS.values():
+    for part in grid.PARTS.values():
         assert set(part.peers) <= known
-        assert set(part.activations) <= set(script.ACTIVATIONS)
+        assert set(part.activations) <= set(grid.ACTIVATIONS)
 
 
 def test_the_script_times_a_workload(
-    script: ModuleType,
+    grid: ModuleType,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
@@ -218,7 +205,7 @@ def test_the_script_times_a_workload(
     out = tmp_path / "records.jsonl"
     words = "decode --shape 64x256 --tokens 3 --activation none --device cpu --seconds 0.02"
     words += f" --implementation torch --baseline eager --out {out}"
-    assert script.run(*script.parsed(words.split()))
+    assert grid.run(*grid.parsed(words.split()))
     printed = capsys.readouterr().out
     assert "ternary-channel none 64x256 M=3: eager" in printed
     assert "torch" in printed

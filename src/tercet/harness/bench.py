@@ -130,35 +130,13 @@ def bench(
     )
     records, findings = list[Record](), list[Finding]()
     for workload in workloads:
-        before = len(records)
-        wanted = _directions(op, directions)
-        variants = list[Variant]()
         judged = _implementations(op, workload, where, implementations, candidate)
-        for implementation in judged:
-            loaded, checked = _gate(session, workload, implementation, "backward" in wanted)
-            findings += checked
-            if isinstance(loaded, Variant):
-                variants.append(loaded)
-            else:
-                records += _refused(op, workload, implementation.name, wanted, loaded)
-        for name in baseline_names(op, baselines, where):
-            loaded = _baseline(op, name)
-            if isinstance(loaded, Variant):
-                variants.append(loaded)
-            else:
-                records += _refused(op, workload, name, wanted, (Outcome.FAILED, loaded.reason))
-        for direction in wanted:
-            give_back(where)
-            timed = attempt(partial(bench_direction, session, workload, direction, variants))
-            if isinstance(timed, Failure):
-                for variant in variants:
-                    why = (Outcome.FAILED, timed.reason)
-                    records += _refused(op, workload, variant.name, [direction], why)
-                continue
-            records += timed[0]
-            findings += timed[1]
+        names = baseline_names(op, baselines, where)
+        timed, found = _workload(session, workload, judged, names, _directions(op, directions))
+        records += timed
+        findings += found
         if keep is not None:
-            keep(records[before:])
+            keep(timed)
     return BenchReport(
         op=op.name,
         device=where,
@@ -167,6 +145,42 @@ def bench(
         records=tuple(records),
         findings=tuple(findings),
     )
+
+
+def _workload(
+    session: Session,
+    workload: Workload,
+    judged: Sequence[Implementation],
+    baselines: Sequence[str],
+    directions: Sequence[Direction],
+) -> tuple[list[Record], list[Finding]]:
+    """The records of one workload, and what was found of the judged before and after timing."""
+    op = session.op
+    records, findings, variants = list[Record](), list[Finding](), list[Variant]()
+    for implementation in judged:
+        loaded, checked = _gate(session, workload, implementation, "backward" in directions)
+        findings += checked
+        if isinstance(loaded, Variant):
+            variants.append(loaded)
+        else:
+            records += _refused(op, workload, implementation.name, directions, loaded)
+    for name in baselines:
+        loaded = _baseline(op, name)
+        if isinstance(loaded, Variant):
+            variants.append(loaded)
+        else:
+            records += _refused(op, workload, name, directions, (Outcome.FAILED, loaded.reason))
+    for direction in directions:
+        give_back(session.device)
+        timed = attempt(partial(bench_direction, session, workload, direction, variants))
+        if isinstance(timed, Failure):
+            for variant in variants:
+                why = (Outcome.FAILED, timed.reason)
+                records += _refused(op, workload, variant.name, [direction], why)
+            continue
+        records += timed[0]
+        findings += timed[1]
+    return records, findings
 
 
 def _directions(op: Op, wanted: Sequence[Direction]) -> tuple[Direction, ...]:

@@ -233,6 +233,7 @@ class Op:
             each element of that gradient, where terms cancel; a gradient's rounding is otherwise
             taken relative to the largest element of its row.
         prepare: a case's arguments to prepared ones.
+        defaults: options of a workload that names none of them, as `inputs` takes them.
         traits: a call's options to what requirements speak of: a scheme's name to its element and
             group, say.
         describe: prepared arguments to the workload that they are, which requirements judge;
@@ -257,6 +258,7 @@ class Op:
     magnitude: Run | None = None
     gradient_magnitude: Callable[..., dict[str, Tensor]] | None = None
     prepare: Callable[[Arguments], dict[str, Any]] = _as_given
+    defaults: Options = field(default_factory=dict[str, Any])
     traits: Callable[[Options], Options] = _as_named
     describe: Callable[[Arguments], Workload] | None = None
     cost: Callable[[Arguments], Cost]
@@ -304,9 +306,14 @@ class Op:
         known = ", ".join(implementation.name for implementation in self.implementations)
         raise UnsupportedError(f"op {self.name!r} has no implementation {name!r}: it has {known}")
 
+    def options_of(self, workload: Workload) -> Options:
+        """The workload's options, and the op's defaults where it names none."""
+        return {**self.defaults, **workload.options}
+
     def context(self, workload: Workload, device: str) -> Context:
         """What a requirement is asked about for that workload on that device."""
-        return Context(device, workload.dtype, workload.sizes, self.traits(workload.options))
+        options = self.traits(self.options_of(workload))
+        return Context(device, workload.dtype, workload.sizes, options)
 
     def unfit(self, implementation: Implementation, prepared: Arguments) -> str | None:
         """Which size or option of these arguments the implementation cannot take, in words."""

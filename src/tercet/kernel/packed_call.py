@@ -124,11 +124,10 @@ def traits(options: Mapping[str, Any]) -> dict[str, Any]:
     """What requirements may ask of a call, from its options.
 
     element: the element's name. group: columns that share a scale, 0 where a whole row does.
-    zero: whether the weight has zero points. scale: the scales' dtype, as prepared. activation:
-    "none" unless it is given. layout, out: as they are given.
+    zero: whether the weight has zero points. scale: the scales' dtype, as prepared. activation,
+    layout, out: as they are given.
     """
-    given = {"activation": "none", **options}
-    return {**given, **_traits_of(given["scheme"])} if "scheme" in given else given
+    return {**options, **_traits_of(options["scheme"])} if "scheme" in options else dict(options)
 
 
 @cache

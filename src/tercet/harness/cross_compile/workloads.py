@@ -50,7 +50,7 @@ def _calls_in(models: tuple[str, ...], op: Op, implementation: Implementation) -
         for model in models
         for workload in workloads_of(op, model)
         if workload.dtype in requirement.dtypes
-        and requirement.unfit(workload.sizes, op.traits(workload.options)) is None
+        and requirement.unfit(workload.sizes, op.traits(op.options_of(workload))) is None
     )
 
 

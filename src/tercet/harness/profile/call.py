@@ -62,7 +62,7 @@ def chosen_implementation(op: Op, workload: Workload, device: str, name: str | N
 
     UnsupportedError where it may not run here, and why.
     """
-    verdicts = explain(op, device, workload.dtype, workload.sizes, workload.options)
+    verdicts = explain(op, device, workload.dtype, workload.sizes, op.options_of(workload))
     if name is not None:
         op.implementation(name)
         verdicts = tuple(verdict for verdict in verdicts if verdict.implementation == name)

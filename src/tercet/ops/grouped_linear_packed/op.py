@@ -294,6 +294,7 @@ OP = Op(
     magnitude=magnitude,
     gradient_magnitude=gradient_magnitude,
     prepare=prepared,
+    defaults={"activation": "none"},
     traits=traits,
     describe=describe,
     cost=cost,

@@ -264,6 +264,7 @@ OP = Op(
     reference=reference,
     magnitude=magnitude,
     prepare=prepared,
+    defaults={"activation": "none"},
     traits=traits,
     describe=describe,
     cost=cost,
