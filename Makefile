@@ -8,7 +8,7 @@ READY = $(VENV)/.ready
 
 demo: $(READY)
 	$(BIN)/tercet fetch smollm2-135m
-	$(BIN)/python -m tercet.recipes.demo demo
+	$(BIN)/python -m tercet.workflows.demo demo
 
 test: $(READY)
 	$(BIN)/tercet fetch smollm2-135m

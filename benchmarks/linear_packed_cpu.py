@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from tercet.formats import encode, fit, parse_scheme
-from tercet.kernel.prepared import PreparedWeight, prepare
 from tercet.ops.linear_packed import linear_packed
 from tercet.ops.linear_packed.cpu import isas
+from tercet.packed_weight.weight import PreparedWeight, prepare
 
 SCHEMES = ("ternary", "nonary", "int4", "int8")
 SHAPES = ((576, 576), (1536, 576), (576, 1536), (49152, 576), (4096, 4096), (14336, 4096))
@@ -107,6 +107,7 @@ def _clone(weight: PreparedWeight) -> PreparedWeight:
         zero=None,
         scheme=weight.scheme,
         shape=weight.shape,
+        layout=weight.layout,
     )
 
 

@@ -1,4 +1,4 @@
-"""Writes the measured tables of README.md from committed records.
+"""Writes the tables of README.md: from committed records, and of the operations there are.
 
 python benchmarks/tables.py [--check]
 """
@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tercet.records.page import Row, filled, markdown, write_pages
+from tercet.ops.discover import discover
+from tercet.records.page import Row, fill, markdown, write_pages
 
 ROOT = Path(__file__).parent.parent
 DEMO = ROOT / "benchmarks" / "demo" / "report.json"
@@ -68,7 +69,25 @@ def _number(value: float) -> str:
     return f"{value:.2f}" if value < 1000 else f"{value:,.0f}"
 
 
-TABLES: dict[str, Callable[[], list[Row]]] = {"demo": demo, "peers": peers}
+def ops() -> list[Row]:
+    """Every operation with its page, and what the benchmark compares it with."""
+    folder = ROOT / "src" / "tercet" / "ops"
+    rows = [["op", "page", "measured beside"]]
+    for name, op in sorted(discover().items()):
+        page = folder / name / "README.md"
+        measured = "\nAll rows: [" in page.read_text(encoding="utf-8")
+        beside = ", ".join(each.name for each in op.baselines if each.name != "eager")
+        rows.append(
+            [
+                f"`{name}`",
+                f"[{'table' if measured else 'checked'}]({page.relative_to(ROOT).as_posix()})",
+                f"torch{', ' * bool(beside)}{beside}" if measured else "not measured yet",
+            ]
+        )
+    return rows
+
+
+TABLES: dict[str, Callable[[], list[Row]]] = {"demo": demo, "peers": peers, "ops": ops}
 
 
 def pages() -> dict[Path, str]:
@@ -76,7 +95,7 @@ def pages() -> dict[Path, str]:
     path = ROOT / "README.md"
     text = path.read_text(encoding="utf-8")
     for name, table in TABLES.items():
-        text = filled(text, f"table {name}", markdown(table(), numbers=True))
+        text = fill(text, f"table {name}", markdown(table(), numbers=name != "ops"))
     return {path: text}
 
 

@@ -14,7 +14,7 @@ if not os.path.exists("/dev/nvidia0"):
 
 from hypothesis import settings
 
-from tercet.kernel.interpreter import correct, interpreting
+from tercet.kernel.interpreter.corrections import correct, interpreting
 
 if interpreting():
     correct()

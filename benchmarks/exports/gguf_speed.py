@@ -21,9 +21,9 @@ import torch
 import tercet
 from tercet.export.gguf import TARGET
 from tercet.export.gguf.client import timed_continuation
-from tercet.recipes.export_run import dominant_format, model_name
-from tercet.recipes.speed import packed_speed
 from tercet.records import Environment, Record, append
+from tercet.workflows.export.run import dominant_format, model_name
+from tercet.workflows.speed import measure_packed
 
 PROMPT = "What is the capital of France?"
 IDLE_LOAD = 0.5
@@ -39,7 +39,7 @@ def llama_cpp(gguf: Path, directory: Path, tokens: int) -> float:
 
 def own(gguf: Path, directory: Path, tokens: int) -> float:
     """The same of `tercet run`."""
-    return packed_speed(directory, PROMPT, tokens).decode_tokens_per_s
+    return measure_packed(directory, PROMPT, tokens).decode_tokens_per_s
 
 
 ENGINES: dict[str, Callable[[Path, Path, int], float]] = {

@@ -17,9 +17,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import tercet
 from tercet.errors import UnsupportedError
 from tercet.export.target import target_names
-from tercet.recipes.export_report import dominant_format, model_name, record, refusal
-from tercet.recipes.export_run import export
 from tercet.records import Record, append
+from tercet.workflows.export.report import dominant_format, model_name, record, refusal
+from tercet.workflows.export.run import export
 
 SMALL: tuple[tuple[str, str, str | None], ...] = (
     ("llama", "ternary-g256", None),

@@ -29,9 +29,9 @@ import tercet
 from tercet.export.onnx.target import OnnxTarget
 from tercet.export.openvino.client import OpenvinoSession
 from tercet.export.openvino.target import OpenvinoTarget
-from tercet.recipes.export_report import dominant_format, model_name
-from tercet.recipes.speed import packed_speed
 from tercet.records import Environment, Record, append
+from tercet.workflows.export.report import dominant_format, model_name
+from tercet.workflows.speed import measure_packed
 
 PROMPT = "What is the capital of France?"
 IDLE_LOAD = 0.5
@@ -69,7 +69,7 @@ def foreign_speed(engine: str, out: Path, directory: Path, tokens: int) -> float
 def speed(engine: str, out: Path, directory: Path, tokens: int) -> float:
     """The same in a process of its own, for any engine."""
     if engine == "tercet":
-        return packed_speed(directory, PROMPT, tokens).decode_tokens_per_s
+        return measure_packed(directory, PROMPT, tokens).decode_tokens_per_s
     command = [sys.executable, __file__, str(out), str(directory)]
     options = ["--tokens", str(tokens), "--engine", engine]
     done = subprocess.run([*command, *options], capture_output=True, text=True, check=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tercet.export.target import find_target, target_names
 from tercet.records import Outcome, Record, load
-from tercet.records.page import Row, filled, markdown, write_pages
+from tercet.records.page import Row, fill, markdown, write_pages
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "reference" / "exports.md"
@@ -186,7 +186,7 @@ def pages() -> dict[Path, str]:
     """The page with every table made anew."""
     text = PAGE.read_text(encoding="utf-8")
     for name, table in TABLES.items():
-        text = filled(text, f"table {name}", markdown(table()))
+        text = fill(text, f"table {name}", markdown(table()))
     return {PAGE: text}
 
 

@@ -26,12 +26,12 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import tercet
-from tercet.checkpoints.source import open_source
+from tercet.checkpoints.sources.open import open_source
 from tercet.export import transformers_client
-from tercet.recipes.export_report import dominant_format, model_name
-from tercet.recipes.export_run import PROMPT, export
 from tercet.records import Environment, Outcome, Record, append
 from tercet.runtime.tokenizer import load_tokenizer
+from tercet.workflows.export.report import dominant_format, model_name
+from tercet.workflows.export.run import PROMPT, export
 
 COUNT = 16
 SCRIPT = str(Path(__file__).with_name("vllm_greedy.py"))

@@ -11,22 +11,24 @@ of the first layers is compared with `torch`'s path before a time counts.
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from tercet.harness.bench_row import Row
-from tercet.harness.ceilings import ceilings, copy_bandwidth
-from tercet.harness.clock import Block, capture, timing_on
-from tercet.harness.interleave import interleave
-from tercet.harness.statistics import median_interval
+from tercet.harness.bench.row import Row
+from tercet.harness.timing.ceilings import ceilings, copy_bandwidth
+from tercet.harness.timing.clock import Block, capture, timing_on
+from tercet.harness.timing.interleave import interleave
+from tercet.harness.timing.statistics import median_interval
 from tercet.kernel.contract import Cost, Workload
 from tercet.kernel.device import read_bytes
-from tercet.kernel.prepared import PreparedWeight
 from tercet.ops.linear_packed import linear_packed, torch_path
 from tercet.ops.linear_packed.op import OP
+from tercet.packed_weight.call import PackedCall
+from tercet.packed_weight.weight import PreparedWeight
 from tercet.records import Outcome, Record, append
 
 # (N, K): q|k|v, o, gate|up, down
@@ -35,7 +37,7 @@ SCHEME = "ternary-channel"
 CHECKED = 8
 # no row of the table of single products
 SUBJECT = "linear_packed, chain"
-NAME, READ, READ_ALL = "cuda_decode", "read only", "read only, one kernel"
+NAME, READ, READ_ALL = "hopper_decode", "read only", "read only, one kernel"
 
 
 def weights(layers: int, device: str) -> list[PreparedWeight]:
@@ -51,7 +53,12 @@ def weights(layers: int, device: str) -> list[PreparedWeight]:
         scale = torch.rand((rows // 16, 1, 16), generator=generator, device=device) * 0.01
         made.append(
             PreparedWeight(
-                codes=codes, scale=scale.half(), zero=None, scheme=SCHEME, shape=(rows, columns)
+                codes=codes,
+                scale=scale.half(),
+                zero=None,
+                scheme=SCHEME,
+                shape=(rows, columns),
+                layout="fragments",
             )
         )
     return made
@@ -72,9 +79,17 @@ def off(x: Tensor, layers: Sequence[PreparedWeight], results: Sequence[Tensor]) 
     ones = torch.ones(len(x), device=x.device)
     for at, (weight, found) in enumerate(zip(layers, results, strict=False)):
         # sums of integers below 2^24 are exact in float32
-        parts = (weight.codes, torch.ones_like(weight.scale), None, None, None, ones, None)
         sums = torch_path.forward(
-            x[:, : weight.shape[1]], *parts, SCHEME, *weight.shape, "int8", torch.float32
+            PackedCall(
+                x=x[:, : weight.shape[1]],
+                weight=replace(weight, scale=torch.ones_like(weight.scale)),
+                bias=None,
+                residual=None,
+                x_scale=ones,
+                x_sum=None,
+                activation="int8",
+                out_dtype=torch.float32,
+            )
         )
         expected = (sums * weight.scale.float().view(-1)).bfloat16()
         if not torch.equal(found, expected):

@@ -1,4 +1,5 @@
-"""Writes to linear_packed's README what the records say of each goal that it was built for.
+"""Writes to linear_packed's lab notebook what the records say of each goal that it was built for,
+and what one eager call costs the host.
 
 python benchmarks/kernels/goals.py [--check]
 
@@ -8,17 +9,17 @@ baseline / ours where more is better (speed), ours / baseline where less is (tim
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import exp, fsum, log
+from math import exp, fsum, inf, log
 from pathlib import Path
 
 from tables import ROOT, committed
 
-from tercet.harness.report.rows import latest, setting, succeeded
-from tercet.kernel.select import find
+from tercet.harness.report.rows import latest, select_succeeded, setting
+from tercet.ops.discover import find
 from tercet.records import Record
-from tercet.records.page import filled, write_pages
+from tercet.records.page import fill, write_pages
 
-README = ROOT / "src" / "tercet" / "ops" / "linear_packed" / "README.md"
+NOTEBOOK = ROOT / "docs" / "kernels" / "linear_packed.md"
 OURS = tuple(each.name for each in find("linear_packed").implementations)
 TERNARY, NONARY, INT4 = "ternary-channel", "nonary-channel", "int4-channel"
 INT8, FP8 = "int8-channel", "fp8_e4m3-channel"
@@ -187,7 +188,7 @@ def table(records: Iterable[Record]) -> str:
 def _times(records: Iterable[Record]) -> Times:
     """Of each call, cold and in a graph; of those timed in both ways the ones that were alone."""
     found: dict[Call, dict[str, dict[str, float]]] = {}
-    for record in latest(succeeded(records)):
+    for record in latest(select_succeeded(records)):
         if (record.subject, setting(record, "cache"), setting(record, "launch")) != (
             "linear_packed",
             "cold",
@@ -253,10 +254,28 @@ def _words(
     return f"| {words} | {kept} of {len(ratios)} | {ends} | {middle:.2f}{aim} |"
 
 
+def host_times(records: Iterable[Record]) -> str:
+    """Microseconds of the host a call, the least of its runs, in the trees that were measured."""
+    found: dict[str, dict[str, float]] = {}
+    for record in records:
+        times, tree = found.setdefault(record.subject, {}), setting(record, "tree")
+        times[tree] = min(times.get(tree, inf), record.metrics["host_us"])
+    trees = list(dict.fromkeys(tree for times in found.values() for tree in times))
+    lines = [f"| eager call | {' | '.join(f'{tree}, us' for tree in trees)} |"]
+    lines.append(f"|---|{'---:|' * len(trees)}")
+    for subject, times in found.items():
+        cells = (f"{times[tree]:.1f}" if tree in times else "-" for tree in trees)
+        lines.append(f"| {subject} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def pages() -> dict[Path, str]:
-    """The README with the goals made anew."""
-    records = [record for record in committed() if record.kind == "bench"]
-    return {README: filled(README.read_text(encoding="utf-8"), "goals", table(records))}
+    """The notebook with its generated parts made anew."""
+    records = committed()
+    text = NOTEBOOK.read_text(encoding="utf-8")
+    text = fill(text, "goals", table([record for record in records if record.kind == "bench"]))
+    host = [record for record in records if record.kind == "host time"]
+    return {NOTEBOOK: fill(text, "host time", host_times(host))}
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from tercet.harness.bench import bench
+from tercet.harness.bench.run import bench
 from tercet.kernel.contract import Op, Workload
 from tercet.records import Outcome, Record, append
 

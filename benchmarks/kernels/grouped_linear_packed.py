@@ -17,13 +17,13 @@ import grid
 import torch
 from linear_packed import ACTIVATIONS
 
-from tercet.harness.attempt import Failure, attempt
-from tercet.kernel import peer_humming
+from tercet.harness.sandbox.try_run import Failure, try_run
 from tercet.kernel.contract import Workload
 from tercet.models.catalog import load
 from tercet.ops.grouped_linear_packed import baselines
 from tercet.ops.grouped_linear_packed.cases import inputs
 from tercet.ops.grouped_linear_packed.op import OP
+from tercet.packed_weight.peers import humming as peer_humming
 
 PEERS = ("eager", "loop over experts", "humming", "read only")
 TOKENS = (1, 4, 16, 64, 128, 256, 512)
@@ -76,7 +76,7 @@ def compile_ahead(calls: Sequence[Workload], device: str) -> str:
             rows = workload.sizes["T"]
             yield layer, peer_humming.configuration(layer, rows, **baselines.GROUPED)
 
-    compiled = attempt(lambda: peer_humming.compile_ahead(wanted(), **baselines.GROUPED))
+    compiled = try_run(lambda: peer_humming.compile_ahead(wanted(), **baselines.GROUPED))
     return f"humming: {compiled.reason if isinstance(compiled, Failure) else compiled}"
 
 

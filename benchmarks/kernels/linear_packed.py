@@ -18,12 +18,12 @@ from itertools import islice, product
 
 import grid
 
-from tercet.harness.attempt import Failure, attempt
-from tercet.kernel import peer_humming
+from tercet.harness.sandbox.try_run import Failure, try_run
 from tercet.kernel.contract import Workload
 from tercet.ops.linear_packed import baselines
 from tercet.ops.linear_packed.cases import inputs
 from tercet.ops.linear_packed.op import OP
+from tercet.packed_weight.peers import humming as peer_humming
 
 # (N, K): Llama 3 8B o, gate, down, 70B gate, down
 PLAIN = ((4096, 4096), (14336, 4096), (4096, 14336), (28672, 8192), (8192, 28672))
@@ -145,7 +145,7 @@ def compile_ahead(workloads: Sequence[Workload], device: str) -> str:
     for workload in workloads:
         key = tuple(str(part) for part in (*list(workload.sizes.items())[1:], workload.options))
         if key not in layers:
-            made = attempt(
+            made = try_run(
                 lambda workload=workload: baselines.prepare_humming(inputs(workload, 0, device))
             )
             if isinstance(made, Failure):
@@ -153,7 +153,7 @@ def compile_ahead(workloads: Sequence[Workload], device: str) -> str:
                 continue
             layers[key] = made["layer"]
         calls.append((layers[key], peer_humming.configuration(layers[key], workload.sizes["M"])))
-    compiled = attempt(lambda: peer_humming.compile_ahead(calls))
+    compiled = try_run(lambda: peer_humming.compile_ahead(calls))
     words = compiled.reason if isinstance(compiled, Failure) else f"{compiled} kernels compiled"
     return "; ".join((f"humming: {words}", *sorted(refused)))
 

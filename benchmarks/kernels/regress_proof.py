@@ -28,8 +28,8 @@ from tempfile import TemporaryDirectory
 
 import torch
 
-from tercet.harness.regress_report import RegressReport
-from tercet.harness.revisions import Row, interleaved, model_rows
+from tercet.harness.regress.report import RegressReport
+from tercet.harness.regress.revisions import Row, compare_revisions, model_rows
 from tercet.kernel.tuned import device_name
 from tercet.records import Environment, Record, append
 
@@ -152,7 +152,7 @@ def main() -> None:
     wrong = list[str]()
     with planted_repository(target, device, given.percent) as folder:
         timed = partial(
-            interleaved, rows, "asis", repository=folder, device=device,
+            compare_revisions, rows, "asis", repository=folder, device=device,
             passes=given.passes, rounds=given.rounds,
         )  # fmt: skip
         names = ["planted", *(f"same {each} of {given.runs}" for each in range(1, given.runs + 1))]

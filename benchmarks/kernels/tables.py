@@ -1,34 +1,104 @@
-"""Writes the measured table of each op's README from the committed records of its benchmark.
+"""Writes what the committed records of the kernel benchmarks say.
 
 python benchmarks/kernels/tables.py [--check]
 
-It is made of the *.jsonl beside this file; of equal rows the last one counts.
+Every row goes to one page per device beside this file, DEVICE.md; each op's README gets at most
+ROWS of them, chosen by rule. Records are the *.jsonl beside this file; of equal rows the last one
+counts.
 """
 
+import re
+from collections import Counter
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
 
-from tercet.harness.report.rows import device_of, latest, setting, succeeded
+from tercet.harness.former_names import use_current_names
+from tercet.harness.report.rows import device_of, latest, select_succeeded, setting
 from tercet.kernel.contract import Op
-from tercet.kernel.select import discover
+from tercet.ops.discover import discover
 from tercet.records import Record, load
-from tercet.records.page import NOTHING, filled, has, write_pages
+from tercet.records.page import NOTHING, fill, has, write_pages
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = Path(__file__).parent
 FIRST_PEERS = ("eager", "compile")
 # what comes first is shown: caches as a model's own traffic leaves them, no launch overhead
 CACHES, LAUNCHES = ("cold", "warm", ""), ("graph", "eager", "")
+# of a README's table; of an op with more rows, the two most measured kinds of call share them
+ROWS, KINDS = 8, 2
 
 
 def table(op: Op, records: Sequence[Record]) -> str:
-    """The op's part of its README: a table for each device, or that there is none."""
-    own = [record for record in latest(succeeded(records)) if record.subject == op.name]
-    devices = sorted({device_of(record) for record in own})
+    """The op's part of its README: a table for each device, or that there is none.
+
+    An op with more than ROWS rows shows its two kinds of call (options, dtype and direction) that
+    were measured most, each at the widest shape of a row count, for four counts from least to most;
+    what is left of ROWS goes to the next rows in the order of the records.
+    """
+    own = _own(op, records)
     parts = [
-        _of_device(op, device, [r for r in own if device_of(r) == device]) for device in devices
+        _of_device(op, device, _representative(op, [r for r in own if device_of(r) == device]))
+        + f"\n\nAll rows: [{_page(device).name}]({_upwards(op)}{_page(device).name}#{op.name})."
+        for device in sorted({device_of(record) for record in own})
     ]
     return "\n\n".join(parts) or NOTHING
+
+
+def _own(op: Op, records: Sequence[Record]) -> list[Record]:
+    return [record for record in latest(select_succeeded(records)) if record.subject == op.name]
+
+
+def _page(device: str) -> Path:
+    return FOLDER / (re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-") + ".md")
+
+
+def _upwards(op: Op) -> str:
+    depth = len(_folder(op).relative_to(ROOT).parts)
+    return f"{'../' * depth}{FOLDER.relative_to(ROOT).as_posix()}/"
+
+
+def _representative(op: Op, records: Sequence[Record]) -> list[Record]:
+    """All records of an op with few rows; else those of the rows that `table` shows."""
+    rows = dict.fromkeys(_row(record) for record in records if _is_ours(op, record))
+    if len(rows) <= ROWS:
+        return list(records)
+    kinds = Counter(_kind(row) for row in rows)
+    shown = [
+        row
+        for kind, _ in kinds.most_common(KINDS)
+        for row in _spread(_widest([row for row in rows if _kind(row) == kind]))
+    ]
+    shown += [row for row in rows if row not in shown][: ROWS - len(shown)]
+    order = {row: place for place, row in enumerate(shown)}
+    kept = [record for record in records if _row(record) in order]
+    return sorted(kept, key=lambda record: order[_row(record)])
+
+
+def _is_ours(op: Op, record: Record) -> bool:
+    return setting(record, "variant") in {each.name for each in op.implementations}
+
+
+def _kind(row: tuple[str, ...]) -> tuple[str, ...]:
+    _, _, dtype, options, direction, _ = row
+    return dtype, options, direction
+
+
+def _widest(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The widest call at each size of the first axis (rows of x), the fewest first."""
+    found: dict[int, tuple[int, tuple[str, ...]]] = {}
+    for row in rows:
+        count, *others = (int(size.partition("=")[2]) for size in row[1].split())
+        # of equal width the last: the one that was timed alone where there are both
+        if prod(others) >= found.get(count, (0, row))[0]:
+            found[count] = prod(others), row
+    return [found[count][1] for count in sorted(found)]
+
+
+def _spread(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """At most ROWS / KINDS of the rows, at even distances, the first and the last among them."""
+    most = min(len(rows), ROWS // KINDS)
+    return [rows[place * (len(rows) - 1) // max(1, most - 1)] for place in range(most)]
 
 
 def _of_device(op: Op, device: str, records: Sequence[Record]) -> str:
@@ -119,20 +189,48 @@ def readmes(records: Sequence[Record]) -> dict[Path, str]:
     """Each op's README as it should be."""
     found: dict[Path, str] = {}
     for op in discover().values():
-        path = ROOT / "src" / "tercet" / "ops" / op.name / "README.md"
+        path = _folder(op) / "README.md"
         if path.exists() and has(text := path.read_text(encoding="utf-8"), "table"):
-            found[path] = filled(text, "table", table(op, records))
+            found[path] = fill(text, "table", table(op, records))
     return found
+
+
+def _folder(op: Op) -> Path:
+    return ROOT / "src" / "tercet" / "ops" / op.name
+
+
+def devices(records: Sequence[Record]) -> dict[Path, str]:
+    """Each device's page, with every row that was measured on it."""
+    ops = [(op, own) for op in discover().values() if (own := _own(op, records))]
+    return {
+        _page(device): _device_page(device, ops)
+        for device in sorted({device_of(record) for _, own in ops for record in own})
+    }
+
+
+def _device_page(device: str, ops: Sequence[tuple[Op, Sequence[Record]]]) -> str:
+    parts = [
+        f"# Kernels on {device}\n\n"
+        "Every measured row of every op, written by `python benchmarks/kernels/tables.py` from the "
+        "committed records. Each op's README explains its columns and shows a few of these rows."
+    ]
+    for op, own in ops:
+        if here := [record for record in own if device_of(record) == device]:
+            parts.append(f"## {op.name}\n\n{_of_device(op, device, here)}")
+    return "\n\n".join(parts) + "\n"
 
 
 def committed() -> list[Record]:
     """Every record beside this file, in the order in which files list them."""
-    return [record for path in sorted(FOLDER.glob("*.jsonl")) for record in load(path)]
+    return use_current_names(
+        record for path in sorted(FOLDER.glob("*.jsonl")) for record in load(path)
+    )
 
 
 def pages() -> dict[Path, str]:
-    """Each op's README as the committed records make it."""
-    return readmes([record for record in committed() if record.kind == "bench"])
+    """Each op's README and each device's page as the committed records make them."""
+    records = [record for record in committed() if record.kind == "bench"]
+    return readmes(records) | devices(records)
 
 
 if __name__ == "__main__":

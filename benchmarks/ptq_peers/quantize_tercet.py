@@ -16,7 +16,7 @@ from decoder_linears import Quantization, library_versions, save_quantized
 from torch import Tensor
 
 from tercet import Plan, compress, open_packed
-from tercet.checkpoints.packed import PackedCheckpoint
+from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.evaluate.size import measure_size
 from tercet.models.input_transform import InputTransform
 
@@ -24,7 +24,7 @@ from tercet.models.input_transform import InputTransform
 def effective_weight(checkpoint: PackedCheckpoint, name: str) -> Tensor:
     """Weight `[out, in]` that acts on the untransformed input as the packed layer does."""
     module = checkpoint.modules[name]
-    weight = InputTransform(hadamard=module.hadamard)(checkpoint.packed(name).dequantize())
+    weight = InputTransform(hadamard=module.hadamard)(checkpoint.read_packed(name).dequantize())
     return weight * checkpoint.input_scale(name) if module.input_scale else weight
 
 

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from tercet.harness.attempt import Failure, attempt
-from tercet.harness.device_state import DeviceState, device_state, state_metrics
+from tercet.harness.sandbox.try_run import Failure, try_run
+from tercet.harness.timing.device_state import DeviceState, device_state, state_metrics
 from tercet.kernel.select import load, using
 from tercet.ops.fake_quantize import fake_quantize
 from tercet.ops.linear_qat import linear_qat, transposed
@@ -249,7 +249,7 @@ def run(options: argparse.Namespace) -> list[Record]:
             exact = wanted(x, weight, grad, mode.ternary)
             return layer, off_by(gradients(layer, x, weight, grad), exact)
 
-        made = attempt(make)
+        made = try_run(make)
         if isinstance(made, Failure):
             refuse(name, Outcome.FAILED, made.reason)
         elif not mode.least <= made[1] <= mode.limit:

@@ -1,7 +1,7 @@
 """One training step of a model of the catalog: bfloat16, and ternary with 8-bit products.
 
     python benchmarks/training/step.py bf16|qat|qat8 [--shape llama-3-8b] [--layers N]
-        [--sequences 2] [--keep-inputs] [--out FILE] [--meet DIRECTORY]
+        [--sequences 2] [--keep-inputs] [--eager plain|fused] [--out FILE] [--meet DIRECTORY]
 
 Weights, gradients and AdamW's moments are bfloat16 in all of them; layers run under torch.compile.
 `qat` multiplies int8 codes forward and for the input gradient, `qat8` for the weight gradient, too;
@@ -26,10 +26,11 @@ import torch
 from llama import TINY, random_model, shape
 
 from tercet.compress.plan import Plan
+from tercet.compress.qat.fused_modules import fuse_modules
 from tercet.compress.qat.student import Student
 from tercet.compress.qat.swap import finish_gradients, refresh, swap
 from tercet.compress.training.cross_entropy import next_token_loss
-from tercet.harness.device_state import DeviceState, device_state, state_metrics
+from tercet.harness.timing.device_state import DeviceState, device_state, state_metrics
 from tercet.models import catalog
 from tercet.records import Environment, Outcome, Record, append
 
@@ -59,11 +60,14 @@ class Step:
         length = given.length if device == "cuda" else 32
         config.max_position_embeddings = length
         model = random_model(config, 0, device, torch.bfloat16)
+        if given.eager == "fused":
+            fuse_modules(model)
         quantized = swap(model, plan(what), torch.bfloat16) if what != "bf16" else {}
         self.student = Student(model, quantized, torch.bfloat16)
         if given.checkpoint:
             self.student.checkpoint_activations()
-        self.student.compile(keep_inputs=given.keep_inputs)
+        if given.eager is None:
+            self.student.compile(keep_inputs=given.keep_inputs)
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
         self.ids = torch.randint(config.vocab_size, (given.sequences, length), device=device)
         self.device, self.number = device, 0
@@ -163,11 +167,12 @@ def measured(given: argparse.Namespace, step: Step) -> Record:
         kind="whole training step",
         subject=f"{given.shape}'s {catalog.read(given.shape).num_hidden_layers} layers",
         settings={
-            "mode": given.what,
+            "mode": f"{given.what}, fused modules" if given.eager == "fused" else given.what,
             "layers": len(step.student.layers()),
             "tokens": tokens,
             "checkpoint": given.checkpoint,
             "keep_inputs": given.keep_inputs,
+            **({"compiled": False} if given.eager else {}),
         },
         metrics={} if wrong else metrics,
         outcome=Outcome.WRONG if wrong else Outcome.OK,
@@ -186,6 +191,11 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=4096)
     parser.add_argument("--checkpoint", action="store_true", help="layers are computed again")
     parser.add_argument("--keep-inputs", action="store_true", help="no codes are made again")
+    parser.add_argument(
+        "--eager",
+        choices=("plain", "fused"),
+        help="no torch.compile, with the modules of transformers or with fused ones",
+    )
     parser.add_argument("--compile-only", action="store_true")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--meet", type=Path)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from tercet.records import Outcome, Record, load
-from tercet.records.page import NOTHING, filled, markdown, write_pages
+from tercet.records.page import NOTHING, fill, markdown, write_pages
 
 PAGE = Path(__file__).parent / "README.md"
 PARTS = ("codes", "forward", "backward", "optimizer")
@@ -112,8 +112,9 @@ def _model(record: Record) -> str:
     settings = record.settings
     again = ", layers computed again" if settings.get("checkpoint") else ""
     kept = ", codes of all inputs kept" if settings.get("keep_inputs") else ""
+    eager = "" if settings.get("compiled", True) else ", layers not compiled"
     tokens = f"{settings['tokens']} tokens a step"
-    return f"{settings['layers']} of {record.subject}, {tokens}{again}{kept}"
+    return f"{settings['layers']} of {record.subject}, {tokens}{again}{kept}{eager}"
 
 
 def curves() -> str:
@@ -201,7 +202,7 @@ def pages() -> dict[Path, str]:
     text = PAGE.read_text(encoding="utf-8")
     made = {"table": table, "whole step": whole, "curves": curves, "devices": devices}
     for name, make in made.items():
-        text = filled(text, name, make())
+        text = fill(text, name, make())
     return {PAGE: text}
 
 

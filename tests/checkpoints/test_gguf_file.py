@@ -14,12 +14,12 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from tercet.checkpoints.fetch import FETCHABLE, is_fetched
-from tercet.checkpoints.gguf_config import llama3_divisors
-from tercet.checkpoints.gguf_file import halves_from_pairs
-from tercet.checkpoints.gguf_header import read_gguf_header
-from tercet.checkpoints.gguf_names import ARCHITECTURES, hugging_face_name
-from tercet.checkpoints.source import open_source
+from tercet.checkpoints.gguf.config import llama3_divisors
+from tercet.checkpoints.gguf.header import read_gguf_header
+from tercet.checkpoints.gguf.names import ARCHITECTURES, hugging_face_name
+from tercet.checkpoints.sources.fetch import FETCHABLE, is_fetched
+from tercet.checkpoints.sources.gguf_file import halves_from_pairs
+from tercet.checkpoints.sources.open import open_source
 from tercet.errors import CheckpointError
 
 HEADS, KEY_HEADS, LAYERS, WIDTH, VOCABULARY = 4, 2, 2, 64, 96
@@ -143,6 +143,10 @@ def test_reads_what_was_converted(tmp_path: Path, kind: str, tied: bool) -> None
         assert torch.equal(source.read(name), state[name]), name
         assert source.shape(name) == tuple(state[name].shape)
         assert source.dtype(name) == torch.float32
+    read = dict(source.read_all(source.names()))
+    assert set(read) == set(source.names())
+    assert all(torch.equal(read[name], state[name]) for name in read)
+    assert source.sha256() == hashlib.sha256(path.read_bytes()).hexdigest()
     assert source.sha256() == hashlib.sha256(path.read_bytes()).hexdigest()
     assert source.size_bytes == path.stat().st_size
 
@@ -406,7 +410,7 @@ def test_a_file_that_shrinks_after_opening_is_told(tmp_path: Path) -> None:
     path = tiny_gguf(tmp_path / "a.gguf")
     source = open_source(path)
     os.truncate(path, path.stat().st_size // 2)
-    last = max(source.names(), key=lambda name: source.stored(name).begin)
+    last = max(source.names(), key=lambda name: source.find_tensor(name).begin)
     with pytest.raises(CheckpointError, match="became shorter while it was read"):
         source.read(last)
 

@@ -7,15 +7,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tercet.checkpoints.layout import (
+from tercet.checkpoints.packed.layout import (
     INDEX_NAME,
     MANIFEST_NAME,
     ModuleInfo,
     PackedModule,
     SourceInfo,
 )
-from tercet.checkpoints.packed import is_packed, open_packed
-from tercet.checkpoints.packed_writer import PackedWriter, RunIdentity, library_versions
+from tercet.checkpoints.packed.read import is_packed, open_packed
+from tercet.checkpoints.packed.write import PackedWriter, RunIdentity, library_versions
 from tercet.errors import CheckpointError
 from tercet.evaluate.size import measure_size
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
@@ -91,7 +91,7 @@ def test_round_trip(directory: Path) -> None:
     assert set(checkpoint.modules) == {"up", "down", "head"}
     for name in FORMATS:
         for part, tensor in packed(name).parts().items():
-            assert torch.equal(checkpoint.packed(name).parts()[part], tensor)
+            assert torch.equal(checkpoint.read_packed(name).parts()[part], tensor)
     assert sorted(checkpoint.names()) == sorted(plain())
     for name, tensor in plain().items():
         assert torch.equal(checkpoint.tensor(name), tensor)
@@ -205,7 +205,7 @@ def test_packed_tensor_of_wrong_shape_or_dtype(directory: Path, wrong: Tensor) -
 def test_scale_that_is_no_scale(directory: Path, value: float) -> None:
     rewrite(directory, lambda tensors: tensors["head.weight_scale"].view(-1)[3:4].fill_(value))
     with pytest.raises(CheckpointError, match=r"head\.scale: 1 values not finite or negative"):
-        open_packed(directory).packed("head")
+        open_packed(directory).read_packed("head")
 
 
 def test_without_manifest_sizes_are_the_same(directory: Path) -> None:

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from safetensors.torch import save, save_file
 from torch import Tensor
 
-from tercet.checkpoints import source as opening
-from tercet.checkpoints.safetensors_header import DTYPES
-from tercet.checkpoints.source import open_source
+from tercet.checkpoints.sources import open as opening
+from tercet.checkpoints.sources.open import open_source
+from tercet.checkpoints.sources.safetensors_header import DTYPES
 from tercet.errors import CheckpointError
 
 CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "tie_word_embeddings": True}
@@ -49,6 +49,25 @@ def sharded_directory(path: Path) -> Path:
         weight_map[name] = shard
     (path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
     return path
+
+
+@pytest.mark.parametrize("make", [model_directory, sharded_directory])
+def test_reads_all_in_the_order_of_the_files_and_hashes_them(
+    tmp_path: Path, make: Callable[[Path], Path]
+) -> None:
+    whole, part = (open_source(make(tmp_path / "model")) for _ in range(2))
+    places: list[tuple[Path, int]] = []
+    for name, tensor in whole.read_all(whole.names()):
+        assert torch.equal(tensor, weights()[name])
+        places.append(whole.place(name))
+    assert sorted(set(places)) == places
+    assert len(places) == len(weights())
+    assert [name for name, _ in part.read_all(["model.norm.weight"])] == ["model.norm.weight"]
+    expected = hashlib.sha256(b"".join(path.read_bytes() for path in whole.files)).hexdigest()
+    assert whole.sha256() == part.sha256() == expected
+    # the hash is of what was read then: nothing is read again
+    whole.files[0].write_bytes(b"")
+    assert whole.sha256() == expected
 
 
 @pytest.mark.parametrize("make", [model_directory, sharded_directory])

@@ -13,7 +13,7 @@ from huggingface_hub.errors import (
 )
 from safetensors.torch import save_file
 
-from tercet.checkpoints.source import open_source
+from tercet.checkpoints.sources.open import open_source
 from tercet.errors import CheckpointError
 
 

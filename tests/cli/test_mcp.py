@@ -18,12 +18,16 @@ from mcp import Client, StdioServerParameters
 from tercet.cli import mcp as command
 from tercet.errors import UnsupportedError
 from tercet.harness.new_op import new_op
-from tercet.recipes.mcp_server import server
+from tercet.workflows import fresh_process
+from tercet.workflows.kernel import calls
+from tercet.workflows.mcp_server import server
 
 TOOLS = {
-    "list_ops", "explain", "new_op", "check", "compile", "bench", "profile", "tune", "shapes",
-    "regress", "report",
+    "list_ops", "explain", "new_op", "cases", "check", "compile", "bench", "profile", "tune",
+    "shapes", "regress", "report",
 }  # fmt: skip
+# an op that is not in the package: the guide's
+GELU_GATE = str(Path(__file__).parents[2] / "docs" / "guides" / "examples" / "gelu_gate")
 SERVE = "from tercet.cli.main import main; main()"
 
 
@@ -71,15 +75,58 @@ def test_every_tool_is_typed_and_described() -> None:
 
 def test_lists_ops() -> None:
     ops = {op["name"]: op for op in ask("list_ops")["result"]}
-    found = ops["gelu_gate"]
+    found = ops["swiglu"]
     assert found["differentiable"] == ["gate", "up"]
     assert found["implementations"] == ["triton (triton)", "torch (torch)"]
     assert found["tensors"]["y"] == "output [M, N] float32, float16, bfloat16"
     assert Path(found["folder"], "op.py").is_file()
 
 
+def test_the_guide_is_a_resource() -> None:
+    async def read(client: Client) -> Any:
+        listed = await client.list_resources()
+        return await client.read_resource(listed.resources[0].uri)
+
+    assert talk(server, read).contents[0].text.startswith("# Write a kernel")
+
+
+def test_names_the_cases_that_it_checks() -> None:
+    found = {each["name"]: each["gradient"] for each in ask("cases", op=GELU_GATE)["result"]}
+    assert found["3-17-float32"]
+    assert False in found.values()
+
+
+def test_compiles_for_given_calls_and_accepts_only_the_usual_ones(tmp_path: Path) -> None:
+    made = ask("new_op", name="compiled_op", to=str(tmp_path), like="swiglu")
+    question = {"op": made["address"], "implementation": "triton", "targets": ["sm_90"]}
+    given = {"sizes": {"M": 16, "N": 4096}, "dtype": "float32"}
+    found = ask("compile", calls=given, **question)
+    assert {row["workload"] for row in found["rows"]} == {"M=16 N=4096"}
+    assert not (tmp_path / "compiled_op" / "compiled.json").exists()
+    assert "give update or calls" in refusal("compile", calls=given, update=True, **question)
+
+
+def test_a_child_that_waits_is_used_once_and_only_with_the_sources_as_they_are() -> None:
+    with fresh_process.keep_one_ready("tercet.workflows.kernel.calls"):
+        (ready,) = fresh_process._ready
+        child = ready.take()
+        assert child is not None
+        assert child.alive
+        assert ready.take() is None
+        names = child.request(
+            "tercet.workflows.fresh_process:call_as_json",
+            {"function": "tercet.workflows.kernel.calls:cases", "arguments": {"op": GELU_GATE}},
+        )
+        assert {"name": "3-17-float32", "gradient": True} in names
+        child.close()
+        ready.begin()
+        imported = Path(calls.__file__)
+        imported.chmod(imported.stat().st_mode)  # as any edit, it changes the file's ctime
+        assert ready.take() is None
+
+
 def test_checks_a_few_cases() -> None:
-    report = ask("check", op="gelu_gate", cases=["3-17-float32", "0-64-bfloat16"], seed=7)
+    report = ask("check", op=GELU_GATE, cases=["3-17-float32", "0-64-bfloat16"], seed=7)
     assert report["passed"] is True
     assert report["seed"] == 7
     assert min(report["green"]["triton"], report["green"]["torch"]) > 8
@@ -92,9 +139,7 @@ def test_names_a_candidates_fault(tmp_path: Path) -> None:
         "def forward(gate, up):\n    return gate * up\n"
         "def gradient(grad, gate, up):\n    return grad, grad\n"
     )
-    report = ask(
-        "check", op="gelu_gate", cases=["3-17-float32"], candidate=str(tmp_path / "half.py")
-    )
+    report = ask("check", op=GELU_GATE, cases=["3-17-float32"], candidate=str(tmp_path / "half.py"))
     assert report["passed"] is False
     assert {fault["check"] for fault in report["faults"]} >= {"forward", "backward"}
     assert any("3-17-float32" in fault["case"] for fault in report["faults"])
@@ -118,17 +163,17 @@ def test_sees_an_op_as_its_files_are_now(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tool", "arguments", "words"),
     [
-        ("check", {"op": "gelu_gat"}, "unknown op 'gelu_gat': did you mean 'gelu_gate'"),
-        ("check", {"op": "gelu_gate", "cases": ["3-17"]}, "did you mean '3-17-float32'"),
-        ("check", {"op": "gelu_gate", "device": "tpu"}, "device 'tpu': allowed are cpu and cuda"),
-        ("explain", {"op": "gelu_gate", "sizes": {"K": 4}}, "has no axes ['K']"),
+        ("check", {"op": "swigl"}, "unknown op 'swigl': did you mean 'swiglu'"),
+        ("check", {"op": GELU_GATE, "cases": ["3-17"]}, "did you mean '3-17-float32'"),
+        ("check", {"op": GELU_GATE, "device": "tpu"}, "device 'tpu': allowed are cpu and cuda"),
+        ("explain", {"op": GELU_GATE, "sizes": {"K": 4}}, "has no axes ['K']"),
         ("new_op", {"name": "lambda"}, "a word of Python"),
-        ("shapes", {"op": "gelu_gate", "models": ["llama"]}, "unknown model 'llama'"),
-        ("bench", {"op": "gelu_gate", "calls": {}}, "give either sizes or a model"),
-        ("bench", {"op": "gelu_gate", "calls": {"sizes": {"M": 4}}}, "needs a size for N"),
-        ("tune", {"op": "gelu_gate", "calls": {"size": {"M": 4}}}, "size"),
+        ("shapes", {"op": GELU_GATE, "models": ["llama"]}, "unknown model 'llama'"),
+        ("bench", {"op": GELU_GATE, "calls": {}}, "give either sizes or a model"),
+        ("bench", {"op": GELU_GATE, "calls": {"sizes": {"M": 4}}}, "needs a size for N"),
+        ("tune", {"op": GELU_GATE, "calls": {"size": {"M": 4}}}, "size"),
         ("regress", {"current": "/nowhere.jsonl"}, "is no file of records"),
-        ("check", {"op": "gelu_gate", "seconds": 0.2}, "not done after 0.2 s"),
+        ("check", {"op": GELU_GATE, "seconds": 0.2}, "not done after 0.2 s"),
     ],
 )
 def test_our_errors_are_tool_errors(tool: str, arguments: dict[str, Any], words: str) -> None:
@@ -137,17 +182,16 @@ def test_our_errors_are_tool_errors(tool: str, arguments: dict[str, Any], words:
 
 def test_a_call_that_takes_too_long_leaves_no_process() -> None:
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    assert "not done after" in refusal("check", op="gelu_gate", seconds=6)
+    assert "not done after" in refusal("check", op=GELU_GATE, seconds=6)
     assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
 
 
 def test_benches_and_reports_on_a_cpu(tmp_path: Path) -> None:
     records, page = tmp_path / "records.jsonl", tmp_path / "page.html"
-    calls = {"sizes": {"M": 8, "N": 64}, "dtype": "float32"}
     found = ask(
         "bench",
-        op="gelu_gate",
-        calls=calls,
+        op=GELU_GATE,
+        calls={"sizes": {"M": 8, "N": 64}, "dtype": "float32"},
         implementation="torch",
         baselines=False,
         write=str(records),

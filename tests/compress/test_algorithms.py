@@ -5,13 +5,8 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from tercet.compress.algorithm import (
-    Quantized,
-    Statistics,
-    algorithm,
-    algorithms,
-    stored_input_scale,
-)
+from tercet.compress.algorithm import Quantized, Statistics, stored_input_scale
+from tercet.compress.ptq import algorithm, algorithms
 from tercet.errors import FormatError, PlanError
 from tercet.formats import parse_scheme
 from tercet.models.input_transform import InputTransform

@@ -12,7 +12,7 @@ from transformers.models.llama import LlamaConfig
 from transformers.models.mistral import MistralConfig
 from transformers.models.qwen2 import Qwen2Config
 
-from tercet.checkpoints.source import open_source
+from tercet.checkpoints.sources.open import open_source
 from tercet.compress.calibrate import BATCH, Accumulator, Stream, inputs_of
 from tercet.compress.skeleton import Skeleton
 
@@ -69,14 +69,14 @@ def linears(layer: nn.Module, prefix: str) -> list[str]:
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_statistics_are_those_of_the_whole_model(kind: str, tmp_path: Path, tokens: Tensor) -> None:
     model, skeleton = build(kind, tmp_path)
-    with skeleton.filled(skeleton.outside()):
+    with skeleton.materialize(skeleton.outside()):
         stream = Stream.start(skeleton, tokens)
     assert stream.hidden.shape == (SEQUENCES, 11, 32)
     for index, prefix in enumerate(skeleton.layer_names()):
         layer = skeleton.layers[index]
         names = linears(layer, prefix)
         expected = hooked_inputs(model, tokens, names)
-        with skeleton.filled([prefix]):
+        with skeleton.materialize([prefix]):
             targets = {name: skeleton.module(name) for name in names}
             groups = stream.collect(layer, index, targets).groups
             stream.advance(layer, index)
@@ -117,7 +117,7 @@ def test_linears_of_one_input_share_statistics(
 ) -> None:
     _, skeleton = build(kind, tmp_path)
     prefix = skeleton.layer_names()[0]
-    with skeleton.filled([*skeleton.outside(), prefix]):
+    with skeleton.materialize([*skeleton.outside(), prefix]):
         stream = Stream.start(skeleton, tokens)
         layer = skeleton.layers[0]
         targets = {name: skeleton.module(name) for name in linears(layer, prefix)}
@@ -128,12 +128,12 @@ def test_linears_of_one_input_share_statistics(
 @pytest.mark.parametrize(("kind", "name"), [("qwen2", "lm_head"), ("bert", "pooler.dense")])
 def test_linears_behind_the_layers(kind: str, name: str, tmp_path: Path, tokens: Tensor) -> None:
     model, skeleton = build(kind, tmp_path)
-    with skeleton.filled(skeleton.outside()):
+    with skeleton.materialize(skeleton.outside()):
         stream = Stream.start(skeleton, tokens)
     for index, prefix in enumerate(skeleton.layer_names()):
-        with skeleton.filled([prefix]):
+        with skeleton.materialize([prefix]):
             stream.advance(skeleton.layers[index], index)
-    with skeleton.filled(skeleton.outside()):
+    with skeleton.materialize(skeleton.outside()):
         collected = stream.collect_after(skeleton, tokens, {name: skeleton.module(name)})
     (group,) = collected.groups.values()
     x = hooked_inputs(model, tokens, [name])[name]
@@ -144,7 +144,7 @@ def test_linears_behind_the_layers(kind: str, name: str, tmp_path: Path, tokens:
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_the_uncompressed_model_is_followed(kind: str, tmp_path: Path, tokens: Tensor) -> None:
     model, skeleton = build(kind, tmp_path)
-    with skeleton.filled(skeleton.outside()):
+    with skeleton.materialize(skeleton.outside()):
         stream = Stream.start(skeleton, tokens)
     stream.teacher = stream.hidden.clone()
     stream.hidden += 0.1 * torch.randn(
@@ -154,7 +154,7 @@ def test_the_uncompressed_model_is_followed(kind: str, tmp_path: Path, tokens: T
         layer = skeleton.layers[index]
         names = linears(layer, prefix)
         expected = hooked_inputs(model, tokens, names)
-        with skeleton.filled([prefix]):
+        with skeleton.materialize([prefix]):
             targets = {name: skeleton.module(name) for name in names}
             with inputs_of(targets) as own:
                 stream.calls[index](layer, stream.hidden[:BATCH])
@@ -174,7 +174,7 @@ def test_the_uncompressed_model_is_followed(kind: str, tmp_path: Path, tokens: T
 
 def test_weights_are_dropped_after_use(tmp_path: Path, tokens: Tensor) -> None:
     _, skeleton = build("llama", tmp_path)
-    with skeleton.filled(["model.layers.0"]):
+    with skeleton.materialize(["model.layers.0"]):
         real = {n for n, p in skeleton.model.named_parameters() if p.device.type != "meta"}
         assert real == {n for n in real if n.startswith("model.layers.0.")}
         assert len(real) == 9

@@ -10,13 +10,13 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import tercet
-from tercet.checkpoints.source import open_source
+from tercet.checkpoints.sources.open import open_source
 from tercet.compress.calibrate import Stream
 from tercet.compress.skeleton import Skeleton
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export import transformers_client
 from tercet.models.split_experts import fused_experts, split
-from tercet.recipes.export_run import export
+from tercet.workflows.export.run import export
 
 EXPERTS = 4
 TOKENS = torch.randint(0, 96, (4, 16), generator=torch.Generator().manual_seed(3))
@@ -127,7 +127,7 @@ def test_an_expert_is_fitted_to_the_tokens_it_sees(source: tuple[Path, Any]) -> 
     source[1].model.layers[0].mlp.experts.register_forward_pre_hook(keep)
     with torch.inference_mode():
         source[1](input_ids=TOKENS, use_cache=False)
-    with skeleton.filled(["model.embed_tokens", "model.layers.0"]):
+    with skeleton.materialize(["model.embed_tokens", "model.layers.0"]):
         stream = Stream.start(skeleton, TOKENS)
         stream.teacher = stream.hidden.clone()
         targets = {name: skeleton.module(name) for name in names}

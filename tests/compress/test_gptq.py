@@ -28,13 +28,13 @@ def problem(rows: int, columns: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 def loss_of(weight: Tensor, gram: Tensor, name: str, **options: object) -> float:
     packed = gptq.quantize(weight, gram, parse_scheme(name), gptq.Options(**options))
-    return quadratic.loss(weight, packed.dequantize(), quadratic.damped(gram, 0.05))
+    return quadratic.loss(weight, packed.dequantize(), quadratic.add_damping(gram, 0.05))
 
 
 @pytest.mark.parametrize("columns", [1, 3, 40])
 def test_inverse_factor(columns: int) -> None:
     _, gram = problem(1, columns)
-    gram = quadratic.damped(gram, 0.05).double()
+    gram = quadratic.add_damping(gram, 0.05).double()
     factor = gptq.inverse_factor(gram)
     assert torch.equal(factor, factor.triu())
     identity = factor.T @ factor @ gram
@@ -64,7 +64,7 @@ def textbook(weight: Tensor, grid: Grid, gram: Tensor) -> Tensor:
 @pytest.mark.parametrize("name", ["ternary-g32", "int4-g32", "int4-g32-asym", "mxfp4"])
 def test_spread_is_the_textbook_loop(name: str, columns: int) -> None:
     weight, gram = problem(6, columns)
-    gram = quadratic.damped(gram, 0.05).double()
+    gram = quadratic.add_damping(gram, 0.05).double()
     scheme = parse_scheme(name)
     grid = Grid.of(scheme, (6, columns), *fit(weight, scheme, "absmax"), "w")
     found = gptq.spread(
@@ -77,7 +77,7 @@ def test_spread_is_the_textbook_loop(name: str, columns: int) -> None:
 
 def test_processing_order_undoes_its_permutation() -> None:
     weight, gram = problem(4, 70)
-    gram = quadratic.damped(gram, 0.05)
+    gram = quadratic.add_damping(gram, 0.05)
     scheme = parse_scheme("int4-channel")
     grid = Grid.of(scheme, (4, 70), *fit(weight, scheme, "absmax"), "w")
     order = torch.randperm(70, generator=torch.Generator().manual_seed(0))
@@ -105,7 +105,7 @@ def test_it_comes_near_the_exhaustive_optimum(columns: int, seed: int) -> None:
     weight, gram = problem(4, columns, seed)
     scheme = parse_scheme("ternary-channel-float32")
     packed = gptq.quantize(weight, gram, scheme, gptq.Options())
-    gram = quadratic.damped(gram, 0.05)
+    gram = quadratic.add_damping(gram, 0.05)
     choices = torch.tensor(list(product((-1.0, 0.0, 1.0), repeat=columns)))
     for row in range(4):
         error = weight[row] - choices * packed.scale[row].float()
@@ -121,7 +121,7 @@ def test_it_comes_near_the_exhaustive_optimum(columns: int, seed: int) -> None:
 def test_it_beats_rtn_and_refining_beats_it(name: str) -> None:
     weight, gram = problem(32, 128)
     plain = rtn.quantize(weight, parse_scheme(name)).dequantize()
-    baseline = quadratic.loss(weight, plain, quadratic.damped(gram, 0.05))
+    baseline = quadratic.loss(weight, plain, quadratic.add_damping(gram, 0.05))
     unrefined = loss_of(weight, gram, name, refine=0)
     refined = loss_of(weight, gram, name, refine=6)
     assert refined < unrefined < 0.85 * baseline

@@ -2,8 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from tercet.compress.algorithm import algorithm
 from tercet.compress.plan import Plan, load_plan, shipped_plans
+from tercet.compress.ptq import algorithm
 from tercet.errors import FormatError, PlanError, TercetError
 from tercet.formats import parse_scheme
 

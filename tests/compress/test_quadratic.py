@@ -20,7 +20,7 @@ def problem(rows: int, columns: int, seed: int = 0) -> tuple[Tensor, Tensor]:
     weight = torch.randn(rows, columns, generator=generator)
     mix = torch.randn(columns, columns, generator=generator)
     inputs = torch.randn(8 * columns, columns, generator=generator) @ mix
-    return weight, quadratic.damped(inputs.T @ inputs / len(inputs), 0.05)
+    return weight, quadratic.add_damping(inputs.T @ inputs / len(inputs), 0.05)
 
 
 def grid_of(weight: Tensor, name: str) -> Grid:
@@ -56,10 +56,10 @@ def test_loss_is_the_squared_output_error() -> None:
 def test_damping_by_hand() -> None:
     gram = torch.tensor([[3.0, 1.0, 0.0], [1.0, 6.0, 0.0], [0.0, 0.0, 0.0]])
     expected = torch.tensor([[3.3, 1.0, 0.0], [1.0, 6.3, 0.0], [0.0, 0.0, 3.0]])
-    torch.testing.assert_close(quadratic.damped(gram, 0.1), expected)
+    torch.testing.assert_close(quadratic.add_damping(gram, 0.1), expected)
     assert gram[0, 0] == 3
-    assert torch.equal(quadratic.damped(torch.zeros(2, 2), 0.1), torch.eye(2))
-    assert quadratic.damped(torch.zeros(0, 0), 0.1).shape == (0, 0)
+    assert torch.equal(quadratic.add_damping(torch.zeros(2, 2), 0.1), torch.eye(2))
+    assert quadratic.add_damping(torch.zeros(0, 0), 0.1).shape == (0, 0)
 
 
 @pytest.mark.parametrize("name", ["ternary", "nonary", "int4", "fp4_e2m1", "fp8_e4m3"])

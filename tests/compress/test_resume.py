@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tercet.checkpoints.packed import open_packed
+from tercet.checkpoints.packed.read import open_packed
 from tercet.compress.pipeline import Progress, compress
 from tercet.compress.plan import Plan
 from tercet.errors import CheckpointError
@@ -29,13 +29,13 @@ RULES = [
 COMMAND = "from tercet.cli.main import main; main()"
 HANGS_BEFORE_NOTE_3 = """
 import time
-from tercet.checkpoints import packed_writer
-write = packed_writer.write_atomic
+from tercet.checkpoints.packed import write as packed_write
+write = packed_write.write_atomic
 def hang(path, content):
     if path.name == "unit-00003.json":
         time.sleep(600)
     write(path, content)
-packed_writer.write_atomic = hang
+packed_write.write_atomic = hang
 """
 
 

@@ -43,7 +43,7 @@ def test_planes_of_every_nonary_level_by_hand() -> None:
 @pytest.mark.parametrize("name", ["ternary-g32", "nonary-g32", "ternary-channel"])
 def test_it_beats_rtn_and_unrefined_gptq(name: str) -> None:
     weight, gram = problem(32, 128)
-    scheme, damped = parse_scheme(name), quadratic.damped(gram, 0.05)
+    scheme, damped = parse_scheme(name), quadratic.add_damping(gram, 0.05)
 
     def loss(quantized: Tensor) -> float:
         return quadratic.loss(weight, quantized, damped)

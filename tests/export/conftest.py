@@ -63,7 +63,7 @@ class Case:
         checkpoint = tercet.open_packed(self.packed)
         model = AutoModelForCausalLM.from_pretrained(self.source)
         for name, entry in checkpoint.modules.items():
-            weight = checkpoint.packed(name).dequantize()
+            weight = checkpoint.read_packed(name).dequantize()
             scale = checkpoint.input_scale(name) if entry.input_scale else torch.ones(())
             module = model.get_submodule(name)
             if entry.activation == "int8_token":

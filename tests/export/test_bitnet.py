@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import tercet
-from tercet.checkpoints.origin import ORIGIN_NAME
+from tercet.checkpoints.packed.origin import ORIGIN_NAME
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export.bitnet import TARGET, pack_rows
 from tercet.formats import encode, parse_scheme
-from tercet.recipes.export_run import export
-from tercet.recipes.import_run import import_checkpoint
+from tercet.workflows.export.run import export
+from tercet.workflows.import_checkpoint import import_checkpoint
 
 EMBEDDING = {"match": "model.embed_tokens", "format": "int8-g32", "algorithm": "rtn"}
 TERNARY = {"match": "*.layers.*", "format": "ternary-tensor", "algorithm": "rtn"}
@@ -90,7 +90,9 @@ def test_without_its_origin_it_is_a_foreign_checkpoint(
     assert set(before.modules) - set(found.modules) == {"model.embed_tokens"}
     for name, entry in found.modules.items():
         assert (entry.format, entry.activation) == ("ternary-tensor-float32", "int8_token")
-        assert torch.equal(found.packed(name).dequantize(), before.packed(name).dequantize())
+        assert torch.equal(
+            found.read_packed(name).dequantize(), before.read_packed(name).dequantize()
+        )
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "no ternary number"])

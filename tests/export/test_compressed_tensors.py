@@ -12,14 +12,14 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import tercet
-from tercet.checkpoints.compressed_tensors import BITS, Form, restore, store
-from tercet.checkpoints.compressed_tensors.tensors import pack_words, unpack_words
-from tercet.checkpoints.origin import ORIGIN_NAME, ORIGIN_TENSORS
+from tercet.checkpoints.imports.compressed_tensors import BITS, Form, restore, store
+from tercet.checkpoints.imports.compressed_tensors.tensors import pack_words, unpack_words
+from tercet.checkpoints.packed.origin import ORIGIN_NAME, ORIGIN_TENSORS
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export.compressed_tensors import TARGET
 from tercet.formats import encode, fit, parse_scheme
-from tercet.recipes.export_run import export
-from tercet.recipes.import_run import import_checkpoint
+from tercet.workflows.export.run import export
+from tercet.workflows.import_checkpoint import import_checkpoint
 
 pytest.importorskip("compressed_tensors")
 
@@ -236,8 +236,8 @@ def test_without_its_origin_it_is_a_foreign_checkpoint(
     assert set(packed.modules) - set(found.modules) == {"model.embed_tokens"}
     for module in found.modules:
         assert found.modules[module].format == "nonary-g32", module
-        assert torch.equal(found.packed(module).codes, packed.packed(module).codes)
-        assert torch.equal(found.packed(module).scale, packed.packed(module).scale)
+        assert torch.equal(found.read_packed(module).codes, packed.read_packed(module).codes)
+        assert torch.equal(found.read_packed(module).scale, packed.read_packed(module).scale)
     ids = torch.tensor([TOKENS])
     own, back = tercet.load(nonary).logits(ids), tercet.load(tmp_path / "back").logits(ids)
     torch.testing.assert_close(back, own, atol=1e-5, rtol=1e-5)
@@ -281,7 +281,7 @@ def test_a_checkpoint_of_the_library_itself(tmp_path: Path, make_case: Callable[
     back.verify()
     assert set(back.modules) == set(expected)
     for module, weight in expected.items():
-        assert torch.equal(back.packed(module).dequantize(), weight), module
+        assert torch.equal(back.read_packed(module).dequantize(), weight), module
     assert tercet.load(tmp_path / "back").logits(torch.tensor([TOKENS])).isfinite().all()
 
 

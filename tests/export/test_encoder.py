@@ -70,7 +70,7 @@ def test_tiny_bert(tiny: Path, scheme: str, bound: float, algorithm: str, tmp_pa
     reference = AutoModel.from_pretrained(tiny).eval()
     for name in checkpoint.modules:
         with torch.no_grad():
-            reference.get_submodule(name).weight.copy_(checkpoint.packed(name).dequantize())
+            reference.get_submodule(name).weight.copy_(checkpoint.read_packed(name).dequantize())
     torch.testing.assert_close(found, embeddings(reference, texts), atol=1e-4, rtol=1e-4)
 
 

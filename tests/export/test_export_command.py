@@ -14,10 +14,10 @@ from tercet.cli.main import app
 from tercet.errors import AccuracyError, PlanError, TercetError, UnsupportedError
 from tercet.export import target as targets
 from tercet.export.target import Holding, Target, find_target, target_names
-from tercet.recipes.export_list import acceptances
-from tercet.recipes.export_report import record
-from tercet.recipes.export_run import export, relative_error
 from tercet.records import Outcome, load
+from tercet.workflows.export.contents import acceptances
+from tercet.workflows.export.report import record
+from tercet.workflows.export.run import export, relative_error
 
 NONARY = {"match": "*.layers.*", "format": "nonary-g32", "algorithm": "rtn"}
 OWN = ("bitnet", "compressed-tensors", "huggingface")
@@ -114,7 +114,7 @@ def test_bits_in_the_list_are_those_on_disk(packed: Path, tmp_path: Path) -> Non
     checkpoint = tercet.open_packed(packed)
     target.write(checkpoint, tmp_path / "out")
     held = {h.module: h.bits_per_weight for h in target.holdings(checkpoint)}
-    from tercet.checkpoints.safetensors_directory import open_weights
+    from tercet.checkpoints.sources.safetensors_directory import open_weights
 
     _, stored = open_weights(tmp_path / "out")
     for module, entry in checkpoint.modules.items():

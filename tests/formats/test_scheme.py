@@ -142,8 +142,3 @@ def test_bits_per_weight_by_hand(name: str, shape: tuple[int, int], bits: float)
     scheme = parse_scheme(name)
     assert scheme.bits_per_weight(shape) == pytest.approx(bits, rel=1e-12)
     assert scheme.size_bytes(shape) == pytest.approx(bits * shape[0] * shape[1] / 8)
-
-
-def test_names_elsewhere() -> None:
-    assert parse_scheme("ternary").foreign_names["gguf"] == "TQ1_0"
-    assert parse_scheme("fp8_e5m2").foreign_names == {}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tercet.errors import BuildError
-from tercet.kernel import compile as native
+from tercet.kernel.jit import cpp as native
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_builds_once_and_again_when_the_source_changes(source: Path) -> None:
 
 def test_two_processes_may_build_at_once(source: Path) -> None:
     script = (
-        "import sys; from pathlib import Path; from tercet.kernel.compile import build;"
+        "import sys; from pathlib import Path; from tercet.kernel.jit.cpp import build;"
         "raise SystemExit(build(Path(sys.argv[1])).answer())"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tercet.kernel.add_product import add_product
-from tercet.kernel.cublas_lt import operand, tiled_product
+from tercet.kernel.device.add_product import add_product
+from tercet.kernel.device.cublas_lt import operand, tiled_product
 
 TILE_128_128, NO_TILE = 20, 9999
 TILES = range(20, 33)  # of 128 x 128 to 128 x 192: the library offers about eight, which vary

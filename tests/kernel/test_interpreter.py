@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from triton.runtime.errors import InterpreterError
 
-from tercet.kernel.interpreter import interpreting
+from tercet.kernel.interpreter.corrections import interpreting
 
 pytestmark = pytest.mark.skipif(not interpreting(), reason="kernels run on a GPU here")
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import triton
 
-from tercet.kernel.cuda import INCLUDE, find_nvcc
+from tercet.kernel.jit.cuda import INCLUDE, find_nvcc
 
 KERNEL = """
-#include "row_stream.cuh"
+#include "kernel/device/row_stream.cuh"
 __global__ void copy(const void* x, int64_t pitch, int rows, int units, int stages, uint4* out) {
   __shared__ uint64_t barriers[row_stream::MAX_WARPS * row_stream::MAX_STAGES];
   extern __shared__ uint4 slots[];

@@ -9,7 +9,7 @@ import torch
 
 from tercet import environment
 from tercet.errors import UnsupportedError
-from tercet.kernel import select
+from tercet.kernel import requirement, select
 from tercet.kernel.contract import Op, TensorSpec
 from tercet.kernel.requirement import Context, Requirement
 from tercet.ops.linear_packed import cpu, linear_packed, prepare, torch_path, triton
@@ -108,10 +108,40 @@ def test_no_implementation_is_an_error() -> None:
 
 
 def test_requirement_says_what_is_missing() -> None:
-    requirement = Requirement(devices=("cuda",), dtypes=(torch.float16,))
-    assert requirement.unmet(Context("cuda", torch.float16)) is None
-    unmet = requirement.unmet(Context("cuda", FULL))
+    needs = Requirement(devices=("cuda",), dtypes=(torch.float16,))
+    assert needs.unmet(Context("cuda", torch.float16)) is None
+    unmet = needs.unmet(Context("cuda", FULL))
     assert unmet == "takes torch.float16, the input is torch.float32"
+
+
+def test_a_requirement_says_the_least_capability_or_the_only_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    least = Requirement(dtypes=(FULL,), capability=(9, 0))
+    only = Requirement(dtypes=(FULL,), architecture=(9, 0))
+    for capability, of_least, of_only in (
+        ((8, 0), "needs compute capability 9.0 or newer, this GPU has 8.0",
+         "needs compute capability 9.0 exactly, this GPU has 8.0"),
+        ((9, 0), None, None),
+        ((10, 0), None, "needs compute capability 9.0 exactly, this GPU has 10.0"),
+        (None, "needs compute capability 9.0 or newer, this GPU has none",
+         "needs compute capability 9.0 exactly, this GPU has none"),
+    ):  # fmt: skip
+        assert least.unmet_by(capability) == of_least
+        assert only.unmet_by(capability) == of_only
+    monkeypatch.setattr(requirement, "gpu_capability", lambda: (10, 0))
+    assert least.unmet(Context("cuda", FULL)) is None
+    assert only.unmet(Context("cuda", FULL)) == (
+        "needs compute capability 9.0 exactly, this GPU has 10.0"
+    )
+
+
+@pytest.mark.parametrize("name", ["hopper_prefill", "hopper_prefill_fp8", "hopper_prefill_float"])
+def test_wgmma_is_left_to_the_gpus_that_have_it(name: str) -> None:
+    needs = OP.implementation(name).requirement
+    assert needs.unmet_by((9, 0)) is None
+    assert needs.unmet_by((10, 0)) is not None
+    assert OP.implementation("hopper_decode").requirement.unmet_by((10, 0)) is None
 
 
 def test_an_op_with_an_axis_that_is_not_declared_is_refused() -> None:

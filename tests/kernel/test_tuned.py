@@ -46,7 +46,7 @@ def test_the_nearest_shape_wins_and_the_default_fills_in(table: Path) -> None:
 
 def test_forced_is_forced_for_one_direction_only(table: Path) -> None:
     table.write_text(json.dumps([entry(16, 1)]))
-    with tuned.forced("op", "triton", "forward", {"BLOCK": 7}) as asked:
+    with tuned.force("op", "triton", "forward", {"BLOCK": 7}) as asked:
         assert tuned.configuration("op", "triton", {"M": 16}, DEFAULT)["BLOCK"] == 7
         assert tuned.configuration("op", "triton", {"M": 16}, DEFAULT)["BLOCK"] == 7
         assert tuned.configuration("op", "triton", {"M": 16}, DEFAULT, "backward") == DEFAULT

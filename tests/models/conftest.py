@@ -10,7 +10,7 @@ from transformers.models.mistral import MistralConfig
 from transformers.models.qwen2 import Qwen2Config
 from transformers.models.qwen3 import Qwen3Config
 
-from tercet.checkpoints.layout import PackedModule
+from tercet.checkpoints.packed.layout import PackedModule
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
 
 CONFIGS = {
@@ -80,7 +80,7 @@ class MemorySource:
     def tensor(self, name: str) -> Tensor:
         return self.plain[name]
 
-    def packed(self, module: str) -> PackedTensor:
+    def read_packed(self, module: str) -> PackedTensor:
         return self._packed[module]
 
     def input_scale(self, module: str) -> Tensor:

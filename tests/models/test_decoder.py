@@ -73,7 +73,7 @@ def test_cached_steps_match_transformers(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if not compiled:
-        monkeypatch.setattr("tercet.models.decoder.native", lambda: None)
+        monkeypatch.setattr("tercet.models.decoder.decoder.native", lambda: None)
     decoder, expected = pair
     cache, end = decoder.cache(batch=2), 0
     for part in ids.split(cuts, dim=1):

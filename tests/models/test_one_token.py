@@ -10,15 +10,15 @@ from torch import Tensor
 from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
 
 from tercet.formats import encode, fit, parse_scheme
-from tercet.kernel import prepare
-from tercet.models.decoder_config import DecoderConfig
+from tercet.models.decoder.config import DecoderConfig
+from tercet.models.decoder.layer import Layer, Norm, Step
+from tercet.models.decoder.linear import SideBySide
+from tercet.models.decoder.native_layer import native_layer
+from tercet.models.decoder.one_token import Heads, Native, native
+from tercet.models.decoder.rope import angles, rotate_
 from tercet.models.input_transform import InputTransform
-from tercet.models.layer import Layer, Norm, Step
-from tercet.models.linear import SideBySide
-from tercet.models.native_layer import native_layer
-from tercet.models.one_token import Heads, Native, native
 from tercet.models.packed_modules import PackedLinear
-from tercet.models.rope import angles, rotate_
+from tercet.packed_weight import prepare
 
 
 @dataclass(frozen=True)

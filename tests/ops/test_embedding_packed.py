@@ -5,10 +5,10 @@ import torch
 
 from tercet.errors import UnsupportedError
 from tercet.formats import encode, fit, parse_scheme
-from tercet.kernel.prepared import prepare
-from tercet.kernel.select import load
+from tercet.kernel.select import load, using
 from tercet.ops.embedding_packed import embedding_packed
 from tercet.ops.embedding_packed.op import OP
+from tercet.packed_weight.weight import prepare
 
 
 def packed(scheme: str, n: int, k: int):
@@ -32,9 +32,10 @@ def test_rounds_as_torch_does(dtype: torch.dtype) -> None:
     expected = weight.dequantize().to(dtype)
     assert expected.isinf().any() == (dtype == torch.float16)
     for name in ("cpu", "torch", "triton"):
-        arranged = OP.arranged(OP.implementation(name))
+        arranged = OP.in_layout_of(OP.implementation(name))
         arguments = arranged.prepare({"ids": ids, "weight": weight, "dtype": dtype})
-        assert torch.equal(load(OP, name).forward(*arguments.values()), expected), name
+        with using(OP, load(OP, name)):
+            assert torch.equal(OP.run(*arguments.values()), expected), name
 
 
 @pytest.mark.parametrize("name", ["cpu", "torch"])
@@ -43,17 +44,19 @@ def test_an_id_out_of_range_is_named(name: str, ids: list[int], message: str) ->
     arguments = OP.prepare(
         {"ids": torch.tensor(ids), "weight": packed("int4", 20, 64), "dtype": torch.float32}
     )
-    with pytest.raises(UnsupportedError, match=rf"{message}.*ids must be from 0 to 19"):
-        load(OP, name).forward(*arguments.values())
+    wrong = pytest.raises(UnsupportedError, match=rf"{message}.*ids must be from 0 to 19")
+    with using(OP, load(OP, name)), wrong:
+        OP.run(*arguments.values())
 
 
 def test_on_a_gpu_an_id_out_of_range_gives_nan() -> None:
     """Its own row alone, and nothing outside of the table is read."""
     weight = packed("int4-asym", 20, 64)
     ids = torch.tensor([3, 20, -1, 2**40, 19, -(2**62)])
-    arranged = OP.arranged(OP.implementation("triton"))
+    arranged = OP.in_layout_of(OP.implementation("triton"))
     arguments = arranged.prepare({"ids": ids, "weight": weight, "dtype": torch.float32})
-    y = load(OP, "triton").forward(*arguments.values())
+    with using(OP, load(OP, "triton")):
+        y = OP.run(*arguments.values())
     assert y.isnan().all(1).tolist() == [False, True, True, True, False, True]
     assert torch.equal(y[[0, 4]], weight.dequantize()[[3, 19]])
 

@@ -9,10 +9,10 @@ from torch._subclasses import FakeTensorMode
 
 from tercet.errors import FormatError, UnsupportedError
 from tercet.formats import encode, fit, parse_scheme
-from tercet.kernel.device import changed_codes
 from tercet.kernel.select import load, using
 from tercet.ops.fake_quantize import (
     FakeQuantized,
+    changed_codes,
     count_changed,
     fake_quantize,
     fake_quantize_gradient,

@@ -8,14 +8,11 @@ from torch.nn import functional
 
 from tercet.errors import UnsupportedError
 from tercet.formats import encode, parse_scheme
-from tercet.harness.shapes import workloads_of
+from tercet.harness.workloads.shapes import workloads_of
 from tercet.kernel.contract import Workload
-from tercet.kernel.interpreter import interpreting
-from tercet.kernel.packed_product import isas
-from tercet.kernel.peer_weight import peer_of
-from tercet.kernel.prepared import decode_blocks
+from tercet.kernel.interpreter.corrections import interpreting
 from tercet.ops.grouped_linear_packed import (
-    StackedWeight,
+    ExpertWeights,
     baselines,
     cpu,
     grouped_linear_packed,
@@ -24,13 +21,17 @@ from tercet.ops.grouped_linear_packed import (
     stack,
 )
 from tercet.ops.grouped_linear_packed import triton as in_triton
+from tercet.ops.grouped_linear_packed.arguments import GroupedCall
 from tercet.ops.grouped_linear_packed.cases import inputs, random_offsets, random_weights
 from tercet.ops.grouped_linear_packed.op import OP
 from tercet.ops.grouped_linear_packed.routing import sums_by_expert
 from tercet.ops.linear_packed import linear_packed
+from tercet.packed_weight.cpu.product import isas
+from tercet.packed_weight.peers.peer import peer_of
+from tercet.packed_weight.weight import decode_blocks
 
 
-def _stacked(scheme: str, experts: int, n: int, k: int) -> StackedWeight:
+def _stacked(scheme: str, experts: int, n: int, k: int) -> ExpertWeights:
     return stack([prepare(each) for each in random_weights(scheme, (0, experts, n, k), 1)])
 
 
@@ -111,7 +112,7 @@ def test_gradients_of_input_bias_and_probability() -> None:
 def test_each_instruction_set_matches_the_reference(isa: str) -> None:
     for case in OP.cases[::3]:
         arguments = case.make(0)
-        found = cpu.for_isa(isa)(*OP.prepare(arguments).values())
+        found = cpu.for_isa(isa)(GroupedCall.from_arguments(*OP.prepare(arguments).values()))
         limit = OP.tolerance(found.dtype).relative * OP.magnitude(**arguments)
         limit = limit + torch.finfo(found.dtype).smallest_normal
         assert ((found.double() - OP.reference(**arguments)).abs() <= limit).all(), case.name
@@ -138,8 +139,7 @@ def test_a_tile_ends_where_its_expert_does(monkeypatch: pytest.MonkeyPatch) -> N
     """Of one tile's program, other experts' rows keep what was there: theirs would hide it."""
     if not interpreting():
         pytest.skip("the grid is cut to one program by hand, which is interpreted")
-    weight, x = _stacked("ternary", 2, 33, 64).arranged("fragments"), torch.randn(8, 64)
-    parts = (weight.codes, weight.scale, weight.zero)
+    weight, x = _stacked("ternary", 2, 33, 64).to_layout("fragments"), torch.randn(8, 64)
 
     def poisoned(shape: tuple[int, ...], **options: Any) -> torch.Tensor:
         return torch.full(shape, torch.nan, **options)
@@ -149,7 +149,9 @@ def test_a_tile_ends_where_its_expert_does(monkeypatch: pytest.MonkeyPatch) -> N
             patch.setattr(in_triton, "token_tiles", lambda sizes, most: 1)
             patch.setattr(torch, "empty", poisoned)
             y = in_triton.forward(
-                x, offsets, *parts, None, None, None, weight.scheme, 33, 64, "none", torch.float32
+                GroupedCall.from_arguments(
+                    x, offsets, *weight.parts, None, None, None, "none", torch.float32
+                )
             )
         expert = int(offsets[1] == 0)
         right = x[mine] @ decode_blocks(weight.expert(expert), slice(None))[:33].T
@@ -162,12 +164,12 @@ def test_a_stack_keeps_every_expert_and_moves_whole() -> None:
     whole = stack(weights)
     assert whole.shape == (3, 20, 64)
     assert whole.size_bytes == sum(each.size_bytes for each in weights)
-    there = whole.arranged("fragments")
+    there = whole.to_layout("fragments")
     assert there.codes.shape == (6, 2, 32, 4)
     for at, each in enumerate(weights):
         assert torch.equal(whole.expert(at).codes, each.codes)
-        assert torch.equal(there.expert(at).codes, each.arranged("fragments").codes)
-        assert torch.equal(there.arranged("rows16").expert(at).codes, each.codes)
+        assert torch.equal(there.expert(at).codes, each.to_layout("fragments").codes)
+        assert torch.equal(there.to_layout("rows16").expert(at).codes, each.codes)
     assert whole.to("meta").scale.device.type == "meta"
 
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from tercet.errors import UnsupportedError
 from tercet.kernel.launch import multiprocessors
 from tercet.kernel.select import load, using
-from tercet.kernel.tuned import forced
+from tercet.kernel.tuned import force
 from tercet.ops.layer_norm import layer_norm
 from tercet.ops.layer_norm.op import OP
 
@@ -76,8 +76,8 @@ def test_every_number_of_programs_gives_the_same(waves: int, rows: int) -> None:
     backward = {**options, "WAVES": max(waves, 1)}
     with (
         using(OP, load(OP, "triton")),
-        forced("layer_norm", "triton", "forward", options),
-        forced("layer_norm", "triton", "backward", backward),
+        force("layer_norm", "triton", "forward", options),
+        force("layer_norm", "triton", "backward", backward),
     ):
         y = layer_norm(x, weight, bias)
         found = torch.autograd.grad(y, (x, weight, bias), direction)

@@ -9,10 +9,10 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tercet.errors import UnsupportedError
-from tercet.harness.check import cannot_run
-from tercet.kernel.interpreter import correct, interpreting
+from tercet.harness.check.run import cannot_run
+from tercet.kernel.interpreter.corrections import correct, interpreting
 from tercet.kernel.select import load, using
-from tercet.kernel.tuned import forced
+from tercet.kernel.tuned import force
 from tercet.ops.linear_cross_entropy import linear_cross_entropy, torch_path
 from tercet.ops.linear_cross_entropy.op import OP
 
@@ -88,7 +88,7 @@ def test_every_schedule_gives_the_same_loss_and_gradients(
 ) -> None:
     x, weight, target = make(m, 8, 44)
     expected = exact(x, weight, target)
-    with using(OP, load(OP, name)), forced(OP.name, name, "forward", schedule):
+    with using(OP, load(OP, name)), force(OP.name, name, "forward", schedule):
         loss = linear_cross_entropy(x, weight, target)
         gradients = torch.autograd.grad(loss, (x, weight))
     for found, right in zip((loss, *gradients), expected, strict=True):
@@ -105,7 +105,7 @@ def test_the_float32_sum_of_x_lies_in_the_gradient_where_it_fits(
     schedule = {"CHUNK": 7, "RESIDENT": 1, "SLICE": piece}
     expected = exact(x, weight, target)
     arguments = (x.detach(), weight.detach(), target, -100, "mean", True, True, False, False, True)
-    with forced(OP.name, name, "forward", schedule), Largest() as made:
+    with force(OP.name, name, "forward", schedule), Largest() as made:
         _, _, *gradients = load(OP, name).forward(*arguments)
     assert ((8, 8), torch.float32) not in made.empty or not inside
     assert ((8, 8), torch.float32) in made.empty or inside
@@ -122,7 +122,7 @@ def test_resident_tokens_are_summed_once_in_bfloat16(name: str) -> None:
     errors = list[float]()
     for resident in (1, 0):
         schedule = {"CHUNK": 1, "RESIDENT": resident}
-        with using(OP, load(OP, name)), forced(OP.name, name, "forward", schedule):
+        with using(OP, load(OP, name)), force(OP.name, name, "forward", schedule):
             loss = linear_cross_entropy(x, weight, target)
             found = torch.autograd.grad(loss, weight)[0]
         errors.append(float((found.double() - expected).square().mean().sqrt()))
@@ -141,7 +141,7 @@ def test_float32_accumulation_is_more_accurate_over_many_chunks(
     for accumulate in (torch.float32, None):
         with (
             using(OP, load(OP, name)),
-            forced(OP.name, name, "forward", {"CHUNK": 1, "RESIDENT": 0}),
+            force(OP.name, name, "forward", {"CHUNK": 1, "RESIDENT": 0}),
         ):
             loss = linear_cross_entropy(x, weight, target, accumulate=accumulate)
             found = torch.autograd.grad(loss, weight)[0]
@@ -178,7 +178,7 @@ def test_logits_never_exist_whole(name: str, monkeypatch: pytest.MonkeyPatch) ->
     x, weight, target = make(m, h, v)
     with (
         using(OP, load(OP, name)),
-        forced(OP.name, name, "forward", {"CHUNK": 4, "RESIDENT": 1, "SLICE": 500}),
+        force(OP.name, name, "forward", {"CHUNK": 4, "RESIDENT": 1, "SLICE": 500}),
         torch.no_grad(),
         Largest() as largest,
     ):
@@ -255,7 +255,7 @@ def test_a_target_out_of_range_makes_a_kernel_return_nan(
 ) -> None:
     x, weight, target = (tensor.detach() for tensor in make(9, 8, 9))
     target[2] = 9
-    with forced(OP.name, name, "forward", schedule):
+    with force(OP.name, name, "forward", schedule):
         arguments = (x, weight, target, -100, "sum", True, True, False, False, True)
         loss, lse, grad_x, _ = load(OP, name).forward(*arguments)
     assert loss.isnan()

@@ -9,9 +9,9 @@ from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tercet.errors import UnsupportedError
-from tercet.kernel.interpreter import correct, interpreting
+from tercet.kernel.interpreter.corrections import correct, interpreting
 from tercet.kernel.select import load, using
-from tercet.kernel.tuned import forced
+from tercet.kernel.tuned import force
 from tercet.ops.linear_kl import linear_kl, torch_path
 from tercet.ops.linear_kl.op import OP
 
@@ -79,7 +79,7 @@ def test_matches_the_definition_for_every_chunk(
     )
     mask = torch.arange(7, device=DEVICE) % 3 != 1
     expected = 1.5**2 * losses[mask].mean()
-    with using(OP, load(OP, name)), forced(OP.name, "triton", "forward", {"CHUNK": chunk}):
+    with using(OP, load(OP, name)), force(OP.name, "triton", "forward", {"CHUNK": chunk}):
         loss = linear_kl(*some, mask=mask, temperature=1.5, beta=beta)
         found = torch.autograd.grad(loss, some[:2])
     same(loss, expected.detach(), 2e-6)
@@ -158,7 +158,7 @@ def test_logits_never_exist_whole(name: str, monkeypatch: pytest.MonkeyPatch) ->
     x, weight, teacher_x, teacher_weight = make(m, h, h, v)
     options = (None, 1.0, 0.0, "mean", True, True, False, False, True)
     with (
-        forced(OP.name, "triton", "forward", {"CHUNK": 4}),
+        force(OP.name, "triton", "forward", {"CHUNK": 4}),
         torch.no_grad(),
         Largest() as largest,
     ):

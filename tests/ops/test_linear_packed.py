@@ -12,10 +12,11 @@ import torch
 from tercet.errors import UnsupportedError
 from tercet.formats import encode
 from tercet.kernel.contract import Case
-from tercet.kernel.device.row_codes import ELEMENTS, quantize
 from tercet.ops.linear_packed import concatenate, cpu, linear_packed, prepare
 from tercet.ops.linear_packed.cases import random_weight
 from tercet.ops.linear_packed.op import OP
+from tercet.packed_weight.call import PackedCall
+from tercet.packed_weight.row_codes import ELEMENTS, quantize
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def threads() -> Iterator[None]:
 def test_each_instruction_set_matches_the_reference(isa: str, case: Case) -> None:
     arguments = case.make(0)
     expected, magnitude = OP.reference(**arguments), OP.magnitude(**arguments)
-    found = cpu.for_isa(isa)(*OP.prepare(arguments).values())
+    found = cpu.for_isa(isa)(PackedCall.from_arguments(*OP.prepare(arguments).values()))
     limit = OP.tolerance(found.dtype).relative * magnitude
     limit = limit + torch.finfo(found.dtype).smallest_normal
     assert ((found.double() - expected).abs() <= limit).all()
@@ -46,10 +47,10 @@ def test_products_of_codes_are_exact(isa: str, m: int, scheme: str) -> None:
     weight = random_weight(scheme, 35, 5001, seed=1)
     held = prepare(weight)
     codes, x_scale, _ = quantize(normal(m, 5001).abs(), "int8")
-    found = cpu.for_isa(isa)(
-        codes, held.codes, held.scale, held.zero, None, None, x_scale, None, held.scheme,
-        *held.shape, "int8", torch.float32,
-    )  # fmt: skip
+    call = PackedCall.from_arguments(
+        codes, *held.parts, None, None, x_scale, None, "int8", torch.float32
+    )
+    found = cpu.for_isa(isa)(call)
     levels = weight.scheme.element.decode(weight.unpack(), torch.float64)
     total = (codes.double() @ levels.T).float()
     assert torch.equal(found, total * weight.scale.float().reshape(-1) * x_scale[:, None])

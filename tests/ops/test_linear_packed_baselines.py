@@ -9,12 +9,13 @@ import pytest
 import torch
 
 from tercet.errors import UnsupportedError
-from tercet.harness import bench_direction, ceilings
+from tercet.harness.bench import direction as bench_direction
+from tercet.harness.timing import ceilings
 from tercet.kernel.contract import Workload
-from tercet.kernel.peer_weight import peer_of
 from tercet.ops.linear_packed import baselines
 from tercet.ops.linear_packed.cases import inputs, random_weight
 from tercet.ops.linear_packed.op import OP
+from tercet.packed_weight.peers.peer import peer_of
 
 SCHEMES = {
     "ternary-channel": 2,
@@ -222,8 +223,8 @@ def test_a_workload_of_floats_is_no_call_of_int8s_implementations() -> None:
     refused = {
         each.name: each.requirement.unfit(sizes, traits)
         for each in OP.implementations
-        if each.name.startswith("cuda_wgmma")
+        if each.name.startswith("hopper_prefill")
     }
-    assert refused["cuda_wgmma_float"] is None
-    assert refused["cuda_wgmma"] is not None
-    assert refused["cuda_wgmma_fp8"] is not None
+    assert refused["hopper_prefill_float"] is None
+    assert refused["hopper_prefill"] is not None
+    assert refused["hopper_prefill_fp8"] is not None

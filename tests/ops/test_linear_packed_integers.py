@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
-from tercet.kernel import prepare
-from tercet.kernel.packed_product import codes_product_for, isas, product_for
 from tercet.ops.linear_packed.reference import magnitude
+from tercet.packed_weight import prepare
+from tercet.packed_weight.cpu.product import codes_product_for, isas, product_for
 
 pytestmark = pytest.mark.skipif("avx2" not in isas(), reason="a CPU with AVX2")
 

@@ -9,7 +9,6 @@ from torch.nn.functional import linear
 
 from tercet.errors import UnsupportedError
 from tercet.formats import from_codes, parse_scheme
-from tercet.kernel.prepared import prepare
 from tercet.kernel.select import load, using
 from tercet.ops.fake_quantize import fake_quantize, fake_quantize_gradient
 from tercet.ops.linear_packed import linear_packed
@@ -17,6 +16,7 @@ from tercet.ops.linear_packed.op import OP as PACKED
 from tercet.ops.linear_qat import linear_qat, transposed
 from tercet.ops.linear_qat.op import OP
 from tercet.ops.quantize_activation import quantize_activation
+from tercet.packed_weight.weight import prepare
 
 every_implementation = pytest.mark.parametrize("name", ["triton", "torch"])
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -89,7 +89,7 @@ def test_training_and_serving_agree_to_the_bit(
     packed.validate()
     served = prepare(packed, torch.device(DEVICE))
     if serve == "triton":
-        served = served.arranged("fragments")
+        served = served.to_layout("fragments")
     with using(PACKED, load(PACKED, serve)):
         wanted = linear_packed(x, served, bias, activation="int8")
     with using(OP, load(OP, name)):

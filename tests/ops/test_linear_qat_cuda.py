@@ -2,22 +2,23 @@
 
 import ctypes
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from tercet.kernel.device.row_codes import quantize
-from tercet.ops.linear_qat import cuda, torch_path
+from tercet.ops.linear_qat import torch_path
+from tercet.ops.linear_qat.arguments import QatGradientCall
+from tercet.ops.linear_qat.hopper import launch as cuda
+from tercet.ops.linear_qat.hopper.plan import default_configuration
+from tercet.packed_weight.row_codes import quantize
 
-FOLDER = Path(cuda.__file__).parent
 _TYPES = {"int": ctypes.c_int, "int64_t": ctypes.c_int64}
 
 
 def signatures() -> dict[str, list[type]]:
     """Each extern "C" function of the sources: how ctypes has to pass its arguments."""
-    text = "".join((FOLDER / name).read_text(encoding="utf-8") for name in cuda.SOURCES)
+    text = "".join(build.source.read_text(encoding="utf-8") for build in cuda.BUILDS)
     return {
         name: [
             ctypes.c_void_p if "*" in argument else _TYPES[argument.split()[0]]
@@ -28,7 +29,7 @@ def signatures() -> dict[str, list[type]]:
 
 
 def test_every_function_is_declared_as_it_is_written() -> None:
-    names = ("tercet_codes_product", "tercet_gradient_codes", "tercet_turned_codes")
+    names = ("tercet_codes_product", "tercet_gradient_codes", "tercet_transposed_codes")
     library = SimpleNamespace(**{name: SimpleNamespace() for name in names})
     cuda.declare_products(library)  # pyright: ignore[reportArgumentType]
     cuda.declare_codings(library)  # pyright: ignore[reportArgumentType]
@@ -73,11 +74,11 @@ def test_what_does_not_fit_is_left_to_triton(
 
 
 def test_a_failed_launch_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    failing = SimpleNamespace(tercet_turned_codes=lambda *_: 700)
+    failing = SimpleNamespace(tercet_transposed_codes=lambda *_: 700)
     monkeypatch.setattr(cuda, "codings", lambda: failing)
     monkeypatch.setattr(cuda, "stream", lambda: 0)
     with pytest.raises(RuntimeError, match="CUDA error 700"):
-        cuda.turned(torch.zeros(16, 8, dtype=torch.int8))
+        cuda.transpose_codes(torch.zeros(16, 8, dtype=torch.int8))
 
 
 @pytest.mark.skipif(
@@ -134,10 +135,10 @@ class Emulated:
             at(sizes, torch.float32, n).copy_(scale)
         return 0
 
-    def tercet_turned_codes(
+    def tercet_transposed_codes(
         self, codes: int, pitch: int, out: int, rows: int, columns: int, stream: int
     ) -> int:
-        self.calls.append("turned")
+        self.calls.append("transposed")
         assert stream == 5
         at(out, torch.int8, columns, rows).copy_(at(codes, torch.int8, rows, pitch)[:, :columns].T)
         return 0
@@ -145,7 +146,7 @@ class Emulated:
     def tercet_codes_product(
         self, a: int, a_pitch: int, b: int, b_pitch: int, row: int, column: int | None, one: bool,
         bias: int | None, bias_type: int, out: int, number: int, m: int, n: int, k: int,
-        cluster: int, band: int, stream: int,
+        cluster: int, swizzle: int, stream: int,
     ) -> int:  # fmt: skip
         self.calls.append("product")
         assert (a_pitch, b_pitch, column, bias, number, stream) == (k, k, None, None, 2, 5)
@@ -178,15 +179,15 @@ def test_a_gradient_in_one_allocation_is_that_of_the_torch_path(
     seed = torch.tensor([9]) if kind == "random" else None
     weight_gradient = "float" if kind == "float" else "int8"
     seen = (x_codes.float() * x_scale[:, None]).bfloat16() if kind == "float" else x_codes.T
-    arguments = (
+    call = QatGradientCall.from_arguments(
         grad, codes, scale, None, x_codes, x_scale, seen.contiguous(), seed, weight_gradient,
         torch.bfloat16, None if frozen else torch.bfloat16,
     )  # fmt: skip
-    wanted = torch_path.gradient(*arguments)
-    for found, right in zip(cuda.gradient(*arguments), wanted, strict=True):
+    wanted = torch_path.gradient(call)
+    for found, right in zip(cuda.gradient(call), wanted, strict=True):
         assert torch.equal(found, right)
     products = 1 if frozen or kind == "float" else 2
-    assert library.calls == ["codes", "turned", *["product"] * products]
+    assert library.calls == ["codes", "transposed", *["product"] * products]
 
 
 @pytest.mark.parametrize(
@@ -202,4 +203,4 @@ def test_a_gradient_in_one_allocation_is_that_of_the_torch_path(
     ],
 )
 def test_blocks_share_tiles_where_there_are_few(m: int, n: int, k: int, cluster: int) -> None:
-    assert cuda._default(m, n, k, 132) == {"CLUSTER": cluster, "BAND": 8}
+    assert default_configuration(m, n, k, 132) == {"CLUSTER": cluster, "SWIZZLE": 8}

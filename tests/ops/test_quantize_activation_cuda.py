@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tercet.kernel.device.row_codes import quantize
 from tercet.kernel.select import explain, load
-from tercet.kernel.tuned import forced
+from tercet.kernel.tuned import force
 from tercet.ops.quantize_activation import cuda
 from tercet.ops.quantize_activation.op import OP
+from tercet.packed_weight.row_codes import quantize
 
 needs_hopper = pytest.mark.skipif(
     not torch.cuda.is_available() or torch.cuda.get_device_capability() < (9, 0),
@@ -88,7 +88,7 @@ def test_rows_on_a_gpu_are_the_definition(element: str, dtype: torch.dtype, k: i
     wide = torch.empty(1600, k + 16, dtype=dtype, device="cuda")
     wide[:, :k] = x
     for vectors, stages in ((4, 1), (4, 3), (8, 1), (8, 2)):
-        with forced(OP.name, "cuda", "forward", {"VECTORS": vectors, "STAGES": stages}):
+        with force(OP.name, "cuda", "forward", {"VECTORS": vectors, "STAGES": stages}):
             for source in (x, wide[:, :k]):
                 codes, scale, row_sum = run(source, element)
                 assert torch.equal(codes.view(torch.uint8), wanted[0].view(torch.uint8))

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from tercet.errors import UnsupportedError
 from tercet.kernel.contract import Op
-from tercet.kernel.device.row_codes import quantize
 from tercet.kernel.select import load, using
 from tercet.ops.rms_norm_quantized import rms_norm_quantized
 from tercet.ops.rms_norm_quantized.op import OP as NORM
 from tercet.ops.swiglu_quantized import swiglu_quantized
 from tercet.ops.swiglu_quantized.op import OP as ACTIVATION
+from tercet.packed_weight.row_codes import quantize
 
 every_implementation = pytest.mark.parametrize("name", ["triton", "torch"])
 every_element = pytest.mark.parametrize("element", ["int8", "fp8_e4m3"])

@@ -9,7 +9,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from tercet.errors import UnsupportedError
 from tercet.kernel.select import load, using
-from tercet.kernel.tuned import forced
+from tercet.kernel.tuned import force
 from tercet.ops.rope import rope
 from tercet.ops.rope.cases import angles
 from tercet.ops.rope.op import OP
@@ -99,7 +99,7 @@ def test_every_tile_gives_the_same(tokens: int, heads: int) -> None:
     angle = angles(3, 7, 10, 0, DEVICE)
     given = q, k, angle.cos().float(), angle.sin().float(), True
     options = {"TOKENS": tokens, "HEADS": heads, "num_warps": 1}
-    with using(OP, load(OP, "triton")), forced("rope", "triton", "forward", options):
+    with using(OP, load(OP, "triton")), force("rope", "triton", "forward", options):
         found = rope(*given)
     for one, other in zip(found, OP.reference(*given), strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-6, atol=1e-6)

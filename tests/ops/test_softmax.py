@@ -8,9 +8,9 @@ import triton
 from torch import Tensor
 
 from tercet.errors import UnsupportedError
-from tercet.kernel.interpreter import interpreting
+from tercet.kernel.interpreter.corrections import interpreting
 from tercet.kernel.select import load, using
-from tercet.kernel.tuned import forced
+from tercet.kernel.tuned import force
 from tercet.ops.softmax import softmax
 from tercet.ops.softmax import triton as kernels
 from tercet.ops.softmax.op import OP
@@ -77,8 +77,8 @@ def test_walking_over_a_row_gives_what_one_block_gives(n: int) -> None:
         expected = softmax(x, 0.5)
         (wanted,) = torch.autograd.grad(expected, x, x.detach())
         with (
-            forced("softmax", "triton", "forward", walk),
-            forced("softmax", "triton", "backward", walk),
+            force("softmax", "triton", "forward", walk),
+            force("softmax", "triton", "backward", walk),
         ):
             found = softmax(x, 0.5)
             (gradient,) = torch.autograd.grad(found, x, x.detach())
@@ -131,8 +131,8 @@ def test_programs_share_a_row(m: int, n: int, waves: int) -> None:
     share = {"ROWS": 1, "BLOCK": 8192, "WAVES": waves, "num_warps": 8}
     with (
         using(OP, load(OP, "triton")),
-        forced("softmax", "triton", "forward", share),
-        forced("softmax", "triton", "backward", share),
+        force("softmax", "triton", "forward", share),
+        force("softmax", "triton", "backward", share),
     ):
         for _ in range(3):
             y = softmax(x, 0.5)
@@ -172,7 +172,7 @@ def test_streamed_rows(m: int, n: int, dtype: torch.dtype, cluster: int) -> None
     x = torch.randn(m, n, generator=torch.Generator().manual_seed(0)).to(DEVICE, dtype) * 4
     if m > 4:
         x[0], x[1, 5], x[2, n - 1], x[3, 1:] = -INFINITY, INFINITY, torch.nan, -INFINITY
-    with using(OP, load(OP, "cuda")), forced("softmax", "cuda", "forward", {"STREAM": cluster}):
+    with using(OP, load(OP, "cuda")), force("softmax", "cuda", "forward", {"STREAM": cluster}):
         y = softmax(x, 0.5)
     expected = OP.reference(x.double(), 0.5)
     relative = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]

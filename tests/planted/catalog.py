@@ -9,11 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tercet.kernel.contract import Implementation, Language, Requirement
+from tercet.kernel.contract import Implementation, Language, Op, Requirement
+from tercet.ops.discover import find, names
 
 FOLDER = Path(__file__).parent
 FAULTS = FOLDER / "faults"
 RIGHT = FOLDER / "right"
+# the guide's op, which is judged like the package's own
+EXAMPLE = FOLDER.parents[1] / "docs" / "guides" / "examples" / "gelu_gate"
 _CONSTANTS = ("OP", "FAULT", "UNUSUAL", "CAUGHT_BY", "DEVICE", "SIZES", "HOSTILE")
 
 
@@ -59,6 +62,16 @@ class Planted:
             module=f"planted.{self.path.parent.name}.{self.name}",
             language=self.language,
         )
+
+
+def op_names() -> tuple[str, ...]:
+    """The package's ops, and the guide's."""
+    return (*names(), EXAMPLE.name)
+
+
+def find_op(name: str) -> Op:
+    """One of `op_names`."""
+    return find(str(EXAMPLE) if name == EXAMPLE.name else name)
 
 
 def planted(folder: Path) -> list[Planted]:

@@ -8,15 +8,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
-from planted.catalog import Planted, read
+from planted.catalog import Planted, find_op, read
 
-from tercet.harness.bench import bench
-from tercet.harness.check import check
+from tercet.harness.bench.run import bench
+from tercet.harness.check.at_scale import check_workload
+from tercet.harness.check.run import check
 from tercet.harness.finding import Finding
-from tercet.harness.workload import check_workload
 from tercet.kernel.contract import Case, Implementation, Op, Workload
-from tercet.kernel.interpreter import correct, interpreting
-from tercet.kernel.select import find
+from tercet.kernel.interpreter.corrections import correct, interpreting
 
 # cases come in threes, one a dtype: any number that three does not divide leaves all in each part
 PARTS = 5
@@ -38,7 +37,7 @@ def red_of_fault(path: str, device: str, seed: int) -> Red:
         return _at_scale(fault, device, seed)
     if fault.caught_by in TIMED:
         return _timed(fault, device, seed)
-    op, red = find(fault.op), Red()
+    op, red = find_op(fault.op), Red()
     cases = op.cases[:1] if fault.hostile else _small(op)
     for part in range(PARTS if len(cases) > PARTS else 1):
         report = check(
@@ -61,12 +60,12 @@ def red_of_fault(path: str, device: str, seed: int) -> Red:
 def red_of_right(path: str, device: str, seed: int, part: int | None) -> Red:
     """The same for a right kernel; `part` limits it to that one of SHARES of the small cases."""
     right = read(Path(path))
-    return _red_of(find(right.op), right.implementation(), device, seed, part)
+    return _red_of(find_op(right.op), right.implementation(), device, seed, part)
 
 
 def red_of_own(op: str, implementation: str, device: str, seed: int, part: int | None) -> Red:
     """The same for an op's own implementation."""
-    return _red_of(find(op), find(op).implementation(implementation), device, seed, part)
+    return _red_of(find_op(op), find_op(op).implementation(implementation), device, seed, part)
 
 
 def _red_of(
@@ -99,7 +98,7 @@ def _at_scale(fault: Planted, device: str, seed: int) -> Red:
     if interpreting():
         correct()
     findings = check_workload(
-        find(fault.op),
+        find_op(fault.op),
         fault.implementation().load(),
         Workload(name="scale", sizes=fault.sizes, dtype=torch.bfloat16),
         implementation=fault.name,
@@ -112,7 +111,7 @@ def _at_scale(fault: Planted, device: str, seed: int) -> Red:
 
 def _timed(fault: Planted, device: str, seed: int) -> Red:
     report = bench(
-        find(fault.op),
+        find_op(fault.op),
         [Workload(name="small", sizes=fault.sizes, dtype=torch.float32)],
         implementations=(),
         baselines=False,

@@ -6,10 +6,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from planted.catalog import FAULTS, RIGHT, planted
+from planted.catalog import FAULTS, RIGHT, op_names, planted
 from planted.twenty_seeds import RECORDS, runs
 
-from tercet.kernel.select import names
 from tercet.records import Outcome, Record, load
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "planted-faults.md"
@@ -85,7 +84,7 @@ def _recorded(path: Path) -> list[Record]:
 
 
 def _expected(kind: str) -> list[tuple[str, str]]:
-    return [(op, name) for op, name, *_ in runs(kind, names())]
+    return [(op, name) for op, name, *_ in runs(kind, op_names())]
 
 
 def _last(records: Iterable[Record]) -> dict[tuple[str, str], Record]:

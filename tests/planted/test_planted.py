@@ -7,17 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 from planted import table
-from planted.catalog import FAULTS, RIGHT, Planted, planted
+from planted.catalog import FAULTS, RIGHT, Planted, find_op, op_names, planted
 from planted.judging import SHARES, TIMED, red_of_fault
 
-from tercet.harness.isolate import Worker
-from tercet.kernel.select import discover
+from tercet.harness.sandbox.isolate import Worker
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WRONG = [fault for fault in planted(FAULTS) if fault.device == "any" or DEVICE == "cuda"]
 OWN = [
     (op.name, implementation.name)
-    for op in discover().values()
+    for op in map(find_op, op_names())
     for implementation in op.implementations
     if DEVICE in implementation.requirement.devices
     or not implementation.requirement.devices

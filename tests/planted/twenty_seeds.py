@@ -20,10 +20,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import torch
-from planted.catalog import RIGHT, planted
+from planted.catalog import RIGHT, find_op, op_names, planted
 
-from tercet.harness.isolate import Worker, WorkerError
-from tercet.kernel.select import find, names
+from tercet.child_process import ChildError
+from tercet.harness.sandbox.isolate import Worker
 from tercet.kernel.tuned import device_name
 from tercet.records import Environment, Outcome, Record, append
 
@@ -45,7 +45,7 @@ def main() -> None:
     for _ in range(given.processes):
         free.put(None)
     with ThreadPoolExecutor(given.processes) as pool:
-        everything = list(runs(given.device, given.ops or names()))
+        everything = list(runs(given.device, given.ops or op_names()))
         reds = [
             [pool.submit(partial(_red, given.device, free), run) for _ in range(SEEDS)]
             for run in everything
@@ -85,7 +85,7 @@ def _red(device: str, free: SimpleQueue[Worker | None], run: Run) -> list[str]:
     worker = free.get() or Worker(device=device, seconds=_SECONDS, paths=(_TESTS,))
     try:
         red = worker.call(function, device=device, seed=seed, part=None, **arguments)
-    except WorkerError as error:
+    except ChildError as error:
         worker.close()
         free.put(None)
         return [f"seed {seed}: {error.kind}: {error}"]
@@ -99,7 +99,7 @@ def runs(device: str, ops: Sequence[str]) -> Iterator[Run]:
         if right.op in ops:
             arguments = {"path": str(right.path)}
             yield right.op, right.name, "planted.judging:red_of_right", arguments
-    for op in map(find, ops):
+    for op in map(find_op, ops):
         for one in op.implementations:
             interpreted = device == "cpu" and one.language == "triton"
             if not one.requirement.devices or device in one.requirement.devices or interpreted:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tercet.records.page import NOTHING, filled, has, markdown, write_pages
+from tercet.records.page import NOTHING, fill, has, markdown, write_pages
 
 PAGE = "a\n<!-- table -->\nold\n<!-- end -->\nb\n<!-- whole step -->\n<!-- end -->\nc"
 
@@ -18,11 +18,11 @@ def test_a_table_in_markdown() -> None:
 
 
 def test_only_the_place_between_the_marks_changes() -> None:
-    made = filled(filled(PAGE, "table", "new"), "whole step", "x\ny")
+    made = fill(fill(PAGE, "table", "new"), "whole step", "x\ny")
     assert made == (
         "a\n<!-- table -->\nnew\n<!-- end -->\nb\n<!-- whole step -->\nx\ny\n<!-- end -->\nc"
     )
-    assert filled(made, "table", "new") == made
+    assert fill(made, "table", "new") == made
     assert has(PAGE, "table")
     assert not has(PAGE, "goals")
 
@@ -30,7 +30,7 @@ def test_only_the_place_between_the_marks_changes() -> None:
 @pytest.mark.parametrize("text", ["no place", "<!-- goals -->\nwithout an end", "<!-- end -->"])
 def test_a_page_without_the_place_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="no place <!-- goals -->"):
-        filled(text, "goals", "new")
+        fill(text, "goals", "new")
 
 
 def test_a_script_writes_what_is_stale_and_check_only_says_so(

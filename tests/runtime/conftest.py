@@ -9,7 +9,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from tercet.checkpoints.layout import PackedModule
+from tercet.checkpoints.packed.layout import PackedModule
 from tercet.models import Decoder
 from tercet.runtime import Generator
 
@@ -45,7 +45,7 @@ class PlainSource:
     def tensor(self, name: str) -> Tensor:
         return self.plain[name]
 
-    def packed(self, module: str) -> Any:
+    def read_packed(self, module: str) -> Any:
         raise KeyError(module)
 
     def input_scale(self, module: str) -> Any:

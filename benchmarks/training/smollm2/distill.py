@@ -34,10 +34,10 @@ from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from writing import END, LENGTH, Openings, Text, shared, written
 
-from tercet.checkpoints.layout import SourceInfo
-from tercet.checkpoints.packed import open_packed
-from tercet.checkpoints.packed_writer import PackedWriter, RunIdentity, library_versions
-from tercet.checkpoints.source import ModelSource, open_source
+from tercet.checkpoints.packed.layout import SourceInfo
+from tercet.checkpoints.packed.read import open_packed
+from tercet.checkpoints.packed.write import PackedWriter, RunIdentity, library_versions
+from tercet.checkpoints.sources.open import ModelSource, open_source
 from tercet.compress.qat.student import Student
 from tercet.compress.qat.swap import refresh, swap
 from tercet.compress.qat.write import units_of, write_student
@@ -142,7 +142,7 @@ class Bench:
             seed=zlib.crc32(name.encode()),
         )
         self.say("wrote", tokens=own.numel())
-        writers = arguments.writers or self.group.ranks
+        writers = arguments.writers or self.group.world_size
         folder = arguments.texts or self.out.parent / "texts"
         return shared(own, folder, name, writers, patience_s=25)
 
@@ -150,7 +150,7 @@ class Bench:
         """Everything that a record holds, each process its part of it."""
         torch.compiler.set_stance("force_eager")
         metrics: dict[str, float] = {}
-        for name in EVALUATIONS[self.group.rank :: self.group.ranks]:
+        for name in EVALUATIONS[self.group.rank :: self.group.world_size]:
             if name == WIKITEXT:
                 found = self._wikitext(student)
             elif self.arguments.tasks:
@@ -162,7 +162,7 @@ class Bench:
         torch.compiler.set_stance("default")
         if self.group.mesh is None:
             return metrics
-        parts: list[Any] = [None] * self.group.ranks
+        parts: list[Any] = [None] * self.group.world_size
         dist.all_gather_object(parts, metrics)
         return {name: value for part in parts for name, value in part.items()}
 
@@ -280,7 +280,7 @@ class Bench:
             return
         student.model.eval()
         size = attempt(lambda: self.write(recipe, student, skeleton)) or {}
-        arguments, ranks = self.arguments, self.group.ranks
+        arguments, ranks = self.arguments, self.group.world_size
         about = {
             "body": recipe.body, "embedding": recipe.embedding, "method": recipe.method,
             "rate": recipe.rate, "tokens": self.tokens, "train_seconds": round(seconds, 1),
@@ -360,7 +360,7 @@ def main() -> None:
             left = recipes[index:]
             spare = arguments.seconds - bench.clock() - arguments.reserve * len(left)
             until = bench.clock() + spare * recipe.share / sum(one.share for one in left)
-            if group.ranks > 1:
+            if group.world_size > 1:
                 # the others would wait for one that gave up: torchrun ends them all
                 bench.student(recipe, texts, until)
             else:

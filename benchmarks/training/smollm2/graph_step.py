@@ -47,7 +47,7 @@ class Step:
         if self._together:
             for parameter in self._parameters:
                 dist.broadcast(parameter.data, 0)
-        self._share = 1 / group.ranks
+        self._share = 1 / group.world_size
         sizes = [parameter.numel() for parameter in self._parameters]
         self._gradients = torch.zeros(sum(sizes), device=ids.device)
         self._parts = [

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tercet.records import Record, load
-from tercet.records.page import Row, filled, markdown, write_pages
+from tercet.records.page import Row, fill, markdown, write_pages
 
 PAGE = Path(__file__).parent / "README.md"
 PEERS = PAGE.parents[2] / "ptq_peers" / "records.jsonl"
@@ -282,7 +282,7 @@ def pages() -> dict[Path, str]:
     """The page with its tables made anew."""
     text = PAGE.read_text(encoding="utf-8")
     for name, make in TABLES.items():
-        text = filled(text, f"table {name}", markdown(make()))
+        text = fill(text, f"table {name}", markdown(make()))
     return {PAGE: text}
 
 

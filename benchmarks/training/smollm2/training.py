@@ -54,7 +54,7 @@ class Training:
     @property
     def tokens(self) -> int:
         """Read until now, by all processes."""
-        return self.steps * self._ids.numel() * self._group.ranks
+        return self.steps * self._ids.numel() * self._group.world_size
 
     def run(self, until: float, most_steps: int = 0) -> None:
         """Trains.
@@ -72,7 +72,7 @@ class Training:
             rate=self._recipe.rate,
             step=how,
             budget_s=round(until - begin, 1),
-            processes=self._group.ranks,
+            processes=self._group.world_size,
         )
         start, marks = time.perf_counter(), list(GLANCES)
         for done in self._shares_done(until - begin, most_steps):

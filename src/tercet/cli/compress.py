@@ -5,30 +5,42 @@ from typing import Annotated
 
 import typer
 
+from tercet.cli.options.source_model import SourceModel
 from tercet.cli.show import Json, bar, console, mebibytes, print_json, say
 from tercet.compress.memory import Estimate
 from tercet.compress.pipeline import Progress, compress
 from tercet.errors import PlanError
-from tercet.recipes.inspection import inspect
+from tercet.workflows.inspection import inspect
 
 
 def compress_command(
-    model: Annotated[str, typer.Argument(help="Directory, hub name, GGUF file or fetched name.")],
+    model: SourceModel,
     to: Annotated[
-        str | None, typer.Option("--to", help="A shipped plan or a format: ternary, int3-g128 ...")
+        str | None,
+        typer.Option("--to", help="Shipped plan or number format, such as ternary or int3-g128."),
     ] = None,
-    plan: Annotated[Path | None, typer.Option("--plan", help="A plan file (YAML).")] = None,
+    plan: Annotated[
+        Path | None, typer.Option("--plan", help="Path of a compression plan (YAML).")
+    ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Directory to write; default: MODEL-FORMAT.")
+        Path | None, typer.Option("--out", help="Output directory. Default: MODEL-FORMAT.")
     ] = None,
     calibration: Annotated[
-        Path | None, typer.Option(help="Text, or safetensors with input_ids; default: shipped.")
+        Path | None,
+        typer.Option(
+            help="Calibration data: a UTF-8 text file, or a .safetensors file with the tensor "
+            "input_ids, one row of token ids per sequence. Default: a text that ships with tercet."
+        ),
     ] = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace what lies at the output.")] = False,
-    resume: Annotated[bool, typer.Option(help="Go on with an unfinished run.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option(help="Replace the output directory if it exists.")
+    ] = False,
+    resume: Annotated[
+        bool, typer.Option(help="Continue an interrupted run after its last finished layer.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Compress a model into a packed checkpoint."""
+    """Quantize a model's weights and write them as a packed checkpoint."""
     if (to is None) == (plan is None):
         raise PlanError("give either --to FORMAT or --plan FILE")
     target = out or Path(f"{Path(model).stem}-{to or Path(str(plan)).stem}")
@@ -75,7 +87,8 @@ def _announce(estimate: Estimate, unmatched: list[str]) -> None:
         f"memory estimate {mebibytes(estimate.total_bytes)}: process "
         f"{mebibytes(estimate.process_bytes)}, largest layer {mebibytes(estimate.unit_bytes)}, "
         f"activations {mebibytes(estimate.activation_bytes)}, "
-        f"statistics {mebibytes(estimate.statistics_bytes)}"
+        f"statistics {mebibytes(estimate.statistics_bytes)}, "
+        f"source weights {mebibytes(estimate.source_bytes)}"
     )
     if unmatched:
         say(f"no rule matches, kept as they are: {', '.join(unmatched)}")

@@ -5,19 +5,18 @@ from typing import Annotated
 
 import typer
 
-from tercet.cli import training_options as option
+from tercet.cli.options import training as option
 from tercet.cli.show import Json
-from tercet.cli.training_live import run_live
 from tercet.compress.distill.settings import DistillSettings
-from tercet.compress.training.override import parse_words, settings_of
+from tercet.compress.training.setting_overrides import build_settings, parse_overrides
 from tercet.compress.training.settings import TrainingSettings
-from tercet.recipes.training import distill
+from tercet.workflows.training import distill
 
 _MODELS = (TrainingSettings, DistillSettings)
 
 
 def distill_command(
-    teacher: Annotated[str, typer.Argument(help="Directory, hub name, GGUF file or fetched name.")],
+    teacher: option.Teacher,
     data: option.Data,
     out: option.Out,
     to: option.To = None,
@@ -28,10 +27,14 @@ def distill_command(
     learning_rate: option.Rate = None,
     words: Annotated[
         list[str] | None,
-        typer.Option("--set", help=f"KEY=VALUE, any of {option.names(_MODELS)}."),
+        typer.Option("--set", help=option.set_help(_MODELS)),
     ] = None,
     targets: Annotated[
-        Path | None, typer.Option(help="With top_k: where cached targets lie, to be used again.")
+        Path | None,
+        typer.Option(
+            help="Directory for the teacher's cached predictions (with --set top_k=K); runs on the "
+            "same data reuse them. Default: inside the run's own state."
+        ),
     ] = None,
     device: option.Device = None,
     tensorboard: option.Tensorboard = False,
@@ -39,18 +42,21 @@ def distill_command(
     resume: option.Resume = False,
     as_json: Json = False,
 ) -> None:
-    """Train a quantized copy of a model to do as the model does; the result is packed."""
-    given = parse_words(words or [], _MODELS) | option.given(
+    """Distill a model into a quantized copy of itself and write a packed checkpoint.
+
+    The uncompressed model is the teacher; the student starts from the teacher's weights.
+    """
+    chosen_settings = parse_overrides(words or [], _MODELS) | option.drop_unset(
         steps=steps, sequences=sequences, length=length, learning_rate=learning_rate
     )
-    with run_live(as_json) as progress:
+    with option.run_live(as_json) as progress:
         result = distill(
             teacher,
-            option.chosen_plan(to, plan),
+            option.choose_plan(to, plan),
             out,
             data=data,
-            settings=settings_of(TrainingSettings, given),
-            losses=settings_of(DistillSettings, given),
+            settings=build_settings(TrainingSettings, chosen_settings),
+            losses=build_settings(DistillSettings, chosen_settings),
             targets=targets,
             device=device,
             tensorboard=tensorboard,

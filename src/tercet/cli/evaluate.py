@@ -7,22 +7,35 @@ import typer
 from rich.table import Table
 
 from tercet.cli.show import Json, bar, console, print_json
-from tercet.recipes.evaluation import evaluate
 from tercet.records import Record, append
+from tercet.workflows.evaluation import evaluate
 
 
 def evaluate_command(
-    directories: Annotated[list[Path], typer.Argument(help="Packed checkpoints of one model.")],
+    directories: Annotated[
+        list[Path], typer.Argument(help="Packed checkpoints of the same model.")
+    ],
     teacher: Annotated[
-        str | None, typer.Option(help="The uncompressed model; 'none' for no comparison.")
+        str | None,
+        typer.Option(
+            help="Uncompressed model to compare with, or 'none' to skip the comparison. Default: "
+            "the model that the checkpoints were made from."
+        ),
     ] = None,
-    text: Annotated[Path | None, typer.Option(help="UTF-8 text; default: shipped.")] = None,
-    length: Annotated[int, typer.Option(help="Tokens in a window.", min=2)] = 1024,
-    windows: Annotated[int, typer.Option(help="Windows; 0 for the whole text.", min=0)] = 16,
-    record: Annotated[Path | None, typer.Option(help="Append the records to this file.")] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(help="Text to evaluate on (UTF-8). Default: the text that ships with tercet."),
+    ] = None,
+    length: Annotated[int, typer.Option(help="Context window in tokens.", min=2)] = 1024,
+    windows: Annotated[
+        int, typer.Option(help="Number of windows to evaluate; 0 for the whole text.", min=0)
+    ] = 16,
+    record: Annotated[
+        Path | None, typer.Option(help="Append the results to this JSON-lines file.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure what compression cost: perplexity, divergence from the teacher, size."""
+    """Measure compressed models: perplexity, divergence from the teacher, size."""
     with bar(as_json) as progress:
         task = progress.add_task("evaluating", total=None)
         records = evaluate(

@@ -7,33 +7,44 @@ import typer
 
 from tercet.cli.show import Json, console, mebibytes, print_json, say
 from tercet.errors import PlanError
-from tercet.recipes.export_list import acceptances
-from tercet.recipes.export_report import ExportReport, record
-from tercet.recipes.export_run import export
 from tercet.records import append
+from tercet.workflows.export.contents import acceptances
+from tercet.workflows.export.report import ExportReport, record
+from tercet.workflows.export.run import export
 
 
 def export_command(
-    directory: Annotated[Path, typer.Argument(help="A packed checkpoint.")],
-    to: Annotated[str | None, typer.Option("--to", help="The target; see --list.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="File or directory to write.")] = None,
+    directory: Annotated[Path, typer.Argument(help="Directory of a packed checkpoint.")],
+    to: Annotated[str | None, typer.Option("--to", help="Export target; --list shows all.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Output file or directory.")] = None,
     kind: Annotated[
         str | None,
-        typer.Option("--type", help="One type for all layers, of a target with several: TQ2_0."),
+        typer.Option(
+            "--type",
+            help="Tensor type for every layer, where the target has several (GGUF: TQ2_0, Q4_0 "
+            "...). Default: for each layer the smallest type that holds it exactly.",
+        ),
     ] = None,
     verify: Annotated[
-        bool, typer.Option(help="Read it back and run it in the target's client.")
+        bool,
+        typer.Option(
+            help="Read the exported file back, run it in the target program and compare logits.",
+        ),
     ] = False,
     listing: Annotated[
-        bool, typer.Option("--list", help="What each target makes of this checkpoint.")
+        bool,
+        typer.Option(
+            "--list", help="List the targets, and the layers of this checkpoint each can hold."
+        ),
     ] = False,
-    tokens: Annotated[int, typer.Option(help="Tokens to generate when verifying.")] = 16,
+    tokens: Annotated[int, typer.Option(help="Tokens to generate with --verify.")] = 16,
     records: Annotated[
-        Path | None, typer.Option(help="Append the verification to this file of records.")
+        Path | None,
+        typer.Option(help="Append the result of --verify to this JSON-lines file."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a packed checkpoint for another program; codes and scales stay as they are."""
+    """Convert a packed checkpoint for another program, keeping every code and scale exactly."""
     if listing:
         _list(directory, as_json)
         return

@@ -4,16 +4,16 @@ from typing import Annotated
 
 import typer
 
-from tercet.checkpoints.fetch import FETCHABLE, fetch
+from tercet.checkpoints.sources.fetch import FETCHABLE, fetch
 from tercet.cli.show import Json, print_json, say
 
 
 def fetch_command(
-    name: Annotated[str, typer.Argument(help=f"One of: {', '.join(FETCHABLE)}.")],
-    verify: Annotated[bool, typer.Option(help="Check the hash of a cached copy too.")] = False,
+    name: Annotated[str, typer.Argument(help=f"Model to download: {', '.join(FETCHABLE)}.")],
+    verify: Annotated[bool, typer.Option(help="Also check the SHA-256 of a cached copy.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Bring a named model into the cache; a second call downloads nothing."""
+    """Download a model into the cache, unless it is there already, and print its path."""
     path = fetch(name, say, verify=verify)
     if as_json:
         print_json({"name": name, "path": str(path)})

@@ -6,17 +6,22 @@ from typing import Annotated
 import typer
 
 from tercet.cli.show import Json, console, mebibytes, print_json
-from tercet.recipes.import_run import import_checkpoint
-from tercet.recipes.inspection import inspect
+from tercet.workflows.import_checkpoint import import_checkpoint
+from tercet.workflows.inspection import inspect
 
 
 def import_command(
-    path: Annotated[Path, typer.Argument(help="A quantized checkpoint of another program.")],
-    out: Annotated[Path, typer.Option("--out", help="Directory to write.")],
-    overwrite: Annotated[bool, typer.Option(help="Replace what lies at the output.")] = False,
+    path: Annotated[Path, typer.Argument(help="Quantized checkpoint of another program.")],
+    out: Annotated[Path, typer.Option("--out", help="Output directory.")],
+    overwrite: Annotated[
+        bool, typer.Option(help="Replace the output directory if it exists.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Turn another program's quantized checkpoint into a packed one, without loss."""
+    """Convert a quantized checkpoint (GPTQ, AWQ, GGUF, BitNet, compressed-tensors) losslessly.
+
+    The result is a packed checkpoint; no weight is quantized a second time.
+    """
     import_checkpoint(path, out, overwrite=overwrite)
     found = inspect(out, verify=True)
     if as_json:

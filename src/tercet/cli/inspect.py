@@ -7,15 +7,15 @@ import typer
 from rich.table import Table
 
 from tercet.cli.show import Json, console, mebibytes, print_json
-from tercet.recipes.inspection import inspect
+from tercet.workflows.inspection import inspect
 
 
 def inspect_command(
-    directory: Annotated[Path, typer.Argument(help="A packed checkpoint.")],
-    verify: Annotated[bool, typer.Option(help="Read and check every byte.")] = False,
+    directory: Annotated[Path, typer.Argument(help="Directory of a packed checkpoint.")],
+    verify: Annotated[bool, typer.Option(help="Read every tensor and check its hash.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what is in a packed checkpoint and where it came from."""
+    """Show a packed checkpoint's layers, formats, size and source model."""
     found = inspect(directory, verify=verify)
     if as_json:
         print_json(found)

@@ -6,41 +6,65 @@ from typing import Annotated
 
 import typer
 
-from tercet.cli import (
-    compress,
-    distill,
-    evaluate,
-    export,
-    fetch,
-    import_,
-    inspect,
-    mcp,
-    plan,
-    run,
-    train,
-)
-from tercet.cli.kernel.app import app as kernel_app
+from tercet.cli.lazy import lazy_group
 from tercet.errors import TercetError
 from tercet.version import VERSION
 
+COMMANDS = {
+    "fetch": (
+        "tercet.cli.fetch:fetch_command",
+        "Download a model into the cache, unless it is there already, and print its path.",
+    ),
+    "compress": (
+        "tercet.cli.compress:compress_command",
+        "Quantize a model's weights and write them as a packed checkpoint.",
+    ),
+    "distill": (
+        "tercet.cli.distill:distill_command",
+        "Distill a model into a quantized copy of itself and write a packed checkpoint.",
+    ),
+    "train": (
+        "tercet.cli.train:train_command",
+        "Train a quantized model on text by next-token prediction and write a packed checkpoint.",
+    ),
+    "eval": (
+        "tercet.cli.evaluate:evaluate_command",
+        "Measure compressed models: perplexity, divergence from the teacher, size.",
+    ),
+    "run": (
+        "tercet.cli.run:run_command",
+        "Generate text with a packed checkpoint, printing tokens as they are generated.",
+    ),
+    "inspect": (
+        "tercet.cli.inspect:inspect_command",
+        "Show a packed checkpoint's layers, formats, size and source model.",
+    ),
+    "export": (
+        "tercet.cli.export:export_command",
+        "Convert a packed checkpoint for another program, keeping every code and scale exactly.",
+    ),
+    "import": (
+        "tercet.cli.import_:import_command",
+        "Convert a quantized checkpoint (GPTQ, AWQ, GGUF, BitNet, compressed-tensors) losslessly.",
+    ),
+    "mcp": (
+        "tercet.cli.mcp:mcp_command",
+        "Serve the `tercet kernel` commands to agents over the Model Context Protocol (stdio).",
+    ),
+    "plan": ("tercet.cli.plan:app", "List and show compression plans."),
+    "kernel": (
+        "tercet.cli.kernel.app:app",
+        "Write, check, benchmark, profile and tune kernels, and guard them against regressions.",
+    ),
+}
 app = typer.Typer(
-    help="Compress language models to ternary, nonary and other low-bit formats; run them packed.",
+    cls=lazy_group(COMMANDS),
+    help="Compress language models to ternary, nonary and other low-bit formats, and run them "
+    "without unpacking the weights.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-app.command(name="fetch")(fetch.fetch_command)
-app.command(name="compress")(compress.compress_command)
-app.command(name="distill")(distill.distill_command)
-app.command(name="train")(train.train_command)
-app.command(name="eval")(evaluate.evaluate_command)
-app.command(name="run")(run.run_command)
-app.command(name="inspect")(inspect.inspect_command)
-app.command(name="export")(export.export_command)
-app.command(name="import")(import_.import_command)
-app.command(name="mcp")(mcp.mcp_command)
-app.add_typer(plan.app, name="plan")
-app.add_typer(kernel_app, name="kernel")
 
 
 def _print_version(wanted: bool) -> None:
@@ -52,15 +76,22 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Version.")
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
 ) -> None:
-    """Compress language models and run them packed."""
+    """Compress language models, and run them without unpacking the weights."""
     del version
 
 
 def main() -> None:
-    """Entry point: 0 done, 2 bad input (one line on standard error), 130 interrupted."""
+    """Run the command line.
+
+    Exit codes: 0 success, 1 a check failed, 2 bad input (one line on standard error),
+    130 interrupted.
+    """
     try:
         app()
     except TercetError as error:

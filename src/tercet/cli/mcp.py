@@ -6,11 +6,13 @@ from tercet.errors import UnsupportedError
 
 
 def mcp_command() -> None:
-    """Serve `tercet kernel` to agents over the Model Context Protocol, on standard input."""
+    """Serve the `tercet kernel` commands to agents over the Model Context Protocol (stdio)."""
     if find_spec("mcp") is None:
         raise UnsupportedError(
             "the Model Context Protocol needs its SDK: run `pip install 'tercet[mcp]'`"
         )
-    from tercet.recipes.mcp_server import server
+    from tercet.workflows.fresh_process import keep_one_ready
+    from tercet.workflows.mcp_server import server
 
-    server.run("stdio")
+    with keep_one_ready("tercet.workflows.kernel.calls"):
+        server.run("stdio")

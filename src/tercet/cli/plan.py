@@ -8,12 +8,12 @@ import yaml
 from tercet.cli.show import Json, print_json
 from tercet.compress.plan import load_plan, shipped_plans
 
-app = typer.Typer(help="Look at compression plans.", no_args_is_help=True)
+app = typer.Typer(help="List and show compression plans.", no_args_is_help=True)
 
 
 @app.command("list")
 def list_command(as_json: Json = False) -> None:
-    """The shipped plans."""
+    """List the plans that ship with tercet."""
     names = list(shipped_plans())
     if as_json:
         print_json(names)
@@ -23,10 +23,10 @@ def list_command(as_json: Json = False) -> None:
 
 @app.command("show")
 def show_command(
-    name: Annotated[str, typer.Argument(help="A shipped plan, a format or a plan file.")],
+    name: Annotated[str, typer.Argument(help="Shipped plan, number format or path of a plan.")],
     as_json: Json = False,
 ) -> None:
-    """A plan with every default filled in; save it, edit it, give it to --plan."""
+    """Print a plan as YAML with all defaults filled in: a starting point for --plan."""
     content = load_plan(name).model_dump(mode="json", exclude_defaults=False)
     content["rules"] = [
         {key: value for key, value in rule.items() if value not in (None, {}, False)}

@@ -11,23 +11,40 @@ from tercet.runtime import load
 
 
 def run_command(
-    directory: Annotated[Path, typer.Argument(help="A packed checkpoint.")],
-    prompt: Annotated[str, typer.Option("--prompt", help="What to answer or continue.")],
-    max_tokens: Annotated[int, typer.Option(help="Stop after so many tokens.")] = 128,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.")] = 0.0,
-    top_k: Annotated[int | None, typer.Option(help="Draw among the k likeliest.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Draw among the likeliest p.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Of the draws.")] = None,
+    directory: Annotated[Path, typer.Argument(help="Directory of a packed checkpoint.")],
+    prompt: Annotated[str, typer.Option("--prompt", help="Text to answer or continue.")],
+    max_tokens: Annotated[int, typer.Option(help="Maximum number of tokens to generate.")] = 128,
+    temperature: Annotated[
+        float,
+        typer.Option(help="Sampling temperature; 0 always picks the most probable token (greedy)."),
+    ] = 0.0,
+    top_k: Annotated[
+        int | None, typer.Option(help="Top-k sampling: keep only the k most probable tokens.")
+    ] = None,
+    top_p: Annotated[
+        float | None,
+        typer.Option(
+            help="Nucleus sampling: keep the smallest set of tokens with total probability p."
+        ),
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="RNG seed for sampling. Default: a new seed each run.")
+    ] = None,
     chat: Annotated[
-        bool | None, typer.Option(help="Use the chat template; default: where there is one.")
+        bool | None,
+        typer.Option(
+            help="Whether to format the prompt with the model's chat template. Default: yes, if "
+            "the model has one."
+        ),
     ] = None,
     ignore_stop: Annotated[
-        bool, typer.Option(help="Go on past end-of-text, to measure speed.")
+        bool,
+        typer.Option(help="Do not stop at an end-of-text token; for speed measurements."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Generate text from a packed checkpoint; tokens appear as they come."""
-    pieces = load(directory).stream(
+    """Generate text with a packed checkpoint, printing tokens as they are generated."""
+    chunks = load(directory).stream(
         prompt,
         chat=chat,
         max_new_tokens=max_tokens,
@@ -37,10 +54,10 @@ def run_command(
         seed=seed,
         ignore_stop=ignore_stop,
     )
-    for piece in pieces:
+    for chunk in chunks:
         if not as_json:
-            typer.echo(piece, nl=False)
-    done = pieces.result
+            typer.echo(chunk, nl=False)
+    done = chunks.result
     if as_json:
         print_json(
             {

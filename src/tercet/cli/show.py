@@ -1,4 +1,4 @@
-"""How results reach the terminal: JSON for machines, tables and progress bars for people."""
+"""Terminal output: JSON for programs, tables and progress bars for people."""
 
 import json
 from collections.abc import Generator
@@ -16,30 +16,30 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object, for machines.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 console = Console()
 _status = Console(stderr=True)
 
 
 def mebibytes(size_bytes: float) -> str:
-    """A size for people."""
+    """Format a size in bytes as text, in MiB."""
     return f"{size_bytes / 2**20:,.0f} MiB"
 
 
 def print_json(content: Any) -> None:
-    """One JSON object on standard output."""
+    """Print `content` as JSON on standard output."""
     typer.echo(json.dumps(content, indent=1))
 
 
 def say(line: str) -> None:
-    """A line about the progress, on standard error."""
+    """Print a progress message on standard error."""
     _status.print(line, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def bar(quiet: bool = False) -> Generator[Progress, None, None]:
-    """A progress bar on standard error, with the time left."""
+    """Show a progress bar with the remaining time on standard error, unless `quiet`."""
     columns = (
         TextColumn("{task.description:24}"),
         BarColumn(),

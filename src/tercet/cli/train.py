@@ -4,18 +4,18 @@ from typing import Annotated
 
 import typer
 
-from tercet.cli import training_options as option
+from tercet.cli.options import training as option
+from tercet.cli.options.source_model import SourceModel
 from tercet.cli.show import Json
-from tercet.cli.training_live import run_live
-from tercet.compress.training.override import parse_words, settings_of
+from tercet.compress.training.setting_overrides import build_settings, parse_overrides
 from tercet.compress.training.settings import TrainingSettings
-from tercet.recipes.training import train
+from tercet.workflows.training import train
 
 _MODELS = (TrainingSettings,)
 
 
 def train_command(
-    model: Annotated[str, typer.Argument(help="Directory, hub name, GGUF file or fetched name.")],
+    model: SourceModel,
     data: option.Data,
     out: option.Out,
     to: option.To = None,
@@ -26,7 +26,7 @@ def train_command(
     learning_rate: option.Rate = None,
     words: Annotated[
         list[str] | None,
-        typer.Option("--set", help=f"KEY=VALUE, any of {option.names(_MODELS)}."),
+        typer.Option("--set", help=option.set_help(_MODELS)),
     ] = None,
     device: option.Device = None,
     tensorboard: option.Tensorboard = False,
@@ -34,17 +34,17 @@ def train_command(
     resume: option.Resume = False,
     as_json: Json = False,
 ) -> None:
-    """Train a quantized model on text, without a teacher; the result is packed."""
-    given = parse_words(words or [], _MODELS) | option.given(
+    """Train a quantized model on text by next-token prediction and write a packed checkpoint."""
+    chosen_settings = parse_overrides(words or [], _MODELS) | option.drop_unset(
         steps=steps, sequences=sequences, length=length, learning_rate=learning_rate
     )
-    with run_live(as_json) as progress:
+    with option.run_live(as_json) as progress:
         result = train(
             model,
-            option.chosen_plan(to, plan),
+            option.choose_plan(to, plan),
             out,
             data=data,
-            settings=settings_of(TrainingSettings, given),
+            settings=build_settings(TrainingSettings, chosen_settings),
             device=device,
             tensorboard=tensorboard,
             overwrite=overwrite,

@@ -1,21 +1,16 @@
 """What a post-training quantization algorithm is to the rest: data in, packed weights out.
 
-An algorithm is one file in `compress/ptq` that exports ALGORITHM; it is found there by name.
+An algorithm is one file in `compress/ptq` that exports ALGORITHM; `compress.ptq` finds it by name.
 """
 
-import importlib
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
 from pydantic import BaseModel
 from torch import Tensor
 
-from tercet.compress import ptq
-from tercet.errors import PlanError, unknown_name
 from tercet.formats import PackedTensor, Scheme
 
 
@@ -78,21 +73,3 @@ class Algorithm:
     options: type[BaseModel]
     needs_inputs: bool
     quantize: Callable[[dict[str, Tensor], Any, Scheme, Any], dict[str, Quantized]]
-
-
-@cache
-def algorithms() -> dict[str, Algorithm]:
-    """Every algorithm in compress/ptq by name."""
-    found: dict[str, Algorithm] = {}
-    for module in pkgutil.iter_modules(ptq.__path__, ptq.__name__ + "."):
-        algorithm = getattr(importlib.import_module(module.name), "ALGORITHM", None)
-        if isinstance(algorithm, Algorithm):
-            found[algorithm.name] = algorithm
-    return found
-
-
-def algorithm(name: str) -> Algorithm:
-    """The algorithm of that name; PlanError offers the nearest ones."""
-    if name not in algorithms():
-        raise PlanError(unknown_name("algorithm", name, algorithms()))
-    return algorithms()[name]

@@ -36,8 +36,8 @@ class _Call:
     def __call__(self, layer: nn.Module, hidden: Tensor) -> Tensor:
         """The layer's output [batch, length, width] for a batch of at most the recorded size."""
         size = hidden.shape[0]
-        named = {name: _cut(value, size) for name, value in self.named.items()}
-        out: Any = layer(hidden, *_cut(self.positional, size), **named)
+        named = {name: _truncate_batch(value, size) for name, value in self.named.items()}
+        out: Any = layer(hidden, *_truncate_batch(self.positional, size), **named)
         return cast(Tensor, out[0] if isinstance(out, tuple) else out)
 
 
@@ -251,10 +251,10 @@ def _run(model: nn.Module, ids: Tensor) -> None:
         return
 
 
-def _cut(value: Any, size: int) -> Any:
+def _truncate_batch(value: Any, size: int) -> Any:
     """A recorded argument, cut to a last and shorter batch where it has a batch dimension."""
     if isinstance(value, tuple):
-        return tuple(_cut(part, size) for part in cast("tuple[Any, ...]", value))
+        return tuple(_truncate_batch(part, size) for part in cast("tuple[Any, ...]", value))
     if isinstance(value, Tensor) and value.ndim and value.shape[0] > size:
         return value[:size]
     return value

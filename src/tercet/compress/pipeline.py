@@ -1,9 +1,9 @@
-"""compress: a source model, a plan, and out comes a packed checkpoint, unit by unit.
+"""compress: quantizes a source model by a plan into a packed checkpoint, unit by unit.
 
-Unit 0 holds what lies outside the repeated layers (embeddings, norms), units 1..L the layers, and
-the last unit the linears behind them (an untied head, a pooler), if there are any. Each unit is on
-disk before the next begins; a resumed run replays finished units from disk and so gives the same
-bytes.
+Unit 0 holds the parameters outside of the repeated layers (embeddings, norms), units 1..L the
+layers, and the last unit the linears behind the layers (an untied head, a pooler), if there are
+any. Each unit is written to disk before the next begins; a resumed run replays the finished units
+from disk, so it writes the same bytes as an uninterrupted run.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,18 +15,19 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from tercet.checkpoints.atomic import disk_errors
-from tercet.checkpoints.layout import ModuleInfo, SourceInfo
-from tercet.checkpoints.packed_writer import (
+from tercet.checkpoints.packed.layout import ModuleInfo, SourceInfo
+from tercet.checkpoints.packed.write import (
     PackedWriter,
     RunIdentity,
     check_free,
     library_versions,
 )
-from tercet.checkpoints.source import ModelSource, open_source
+from tercet.checkpoints.sources.open import ModelSource, open_source
 from tercet.compress import memory, text
-from tercet.compress.algorithm import Quantized, algorithm
+from tercet.compress.algorithm import Quantized
 from tercet.compress.calibrate import Stream
 from tercet.compress.plan import Plan, Rule, load_plan
+from tercet.compress.ptq import algorithm
 from tercet.compress.skeleton import Skeleton
 from tercet.compress.soundness import check_source
 from tercet.compress.unit_file import read_back, stored_parts
@@ -40,11 +41,12 @@ from tercet.records import peak_resident_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Told as a run goes on; every part may be left out.
+    """Callbacks of a compression run; each defaults to doing nothing.
 
     Attributes:
-        planned: the memory estimate and the modules that no rule matches, before the work begins.
-        unit: (units done, units in all, name of the unit that begins).
+        planned: called once before the work begins, with the memory estimate and the names of the
+            modules that no rule matches.
+        unit: called before each unit with (finished units, total units, name of the unit).
     """
 
     planned: Callable[[memory.Estimate, list[str]], None] = lambda _, __: None
@@ -53,14 +55,14 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class Compressed:
-    """The outcome of a run.
+    """Result of a compression run.
 
     Attributes:
         directory: the packed checkpoint.
-        modules: how each packed module came about.
-        unmatched: linears and embeddings that no rule matches, left as they were.
-        estimate: what memory was expected.
-        peak_bytes: the largest resident size of the process, measured.
+        modules: format, algorithm, options and error of each packed module, by name.
+        unmatched: names of linears and embeddings that no rule matches and that stay uncompressed.
+        estimate: the memory estimate made before the run.
+        peak_bytes: the process's measured peak resident memory, in bytes.
     """
 
     directory: Path
@@ -80,21 +82,23 @@ def compress(
     resume: bool = False,
     progress: Progress | None = None,
 ) -> Compressed:
-    """Compresses a model into a packed checkpoint.
+    """Quantize a model and write it as a packed checkpoint.
+
+    A run that fails or is killed leaves the directory `OUT.partial`, from which `resume` continues.
 
     Args:
-        model: a directory, a hub name, a GGUF file or a fetched name.
-        plan: a shipped plan ("ternary"), a format ("int3-g128"), a plan file or a Plan.
-        out: the directory to make.
+        model: a model directory, a Hugging Face hub name, a GGUF file or a fetched model's name.
+        plan: a shipped plan ("ternary"), a number format ("int3-g128"), a plan file or a Plan.
+        out: the directory to write.
         calibration: a text file, a safetensors file with input_ids, or token ids
             [sequences, length]; None for the text that ships with the package.
         overwrite: replace a checkpoint or an unfinished run at `out`.
-        resume: go on with an unfinished run at `out`.
-        progress: told as the run goes on.
+        resume: continue an unfinished run at `out`.
+        progress: callbacks for progress messages.
 
     Raises:
-        CheckpointError, FormatError, PlanError: bad input, found before work begins where it can
-            be; a run that fails later leaves `OUT.partial`, from which `resume` goes on.
+        CheckpointError, FormatError, PlanError: the input is not valid; most errors are found
+            before any work begins.
     """
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
     check_free(Path(out), overwrite=overwrite, resume=resume)
@@ -149,7 +153,7 @@ class _Run:
 
     @property
     def needs_inputs(self) -> bool:
-        """Whether any rule needs calibration."""
+        """Whether any rule's algorithm needs calibration inputs."""
         return any(algorithm(rule.algorithm).needs_inputs for rule in self.rules.values())
 
     def open(
@@ -167,7 +171,7 @@ class _Run:
             streams=2 if self.plan.calibration.match_teacher else 1,
         )
         self.progress.planned(self.estimate, self.unmatched)
-        check_source(self.skeleton)
+        check_source(self.skeleton, self.estimate.source_bytes)
         identity = RunIdentity(
             source=SourceInfo(
                 reference=self.source.reference,
@@ -198,7 +202,7 @@ class _Run:
     def all_units(self) -> Compressed:
         names = ["embeddings", *self.skeleton.layer_names(), "head"][: self.units]
         self.stream: Stream | None = None
-        with self.skeleton.filled(self.before):
+        with self.skeleton.materialize(self.before):
             self.progress.unit(0, self.units, names[0])
             teacher = None
             if self.tokens is not None and self.plan.calibration.match_teacher:
@@ -207,12 +211,14 @@ class _Run:
             if self.tokens is not None:
                 self.stream = Stream.start(self.skeleton, self.tokens)
                 self.stream.teacher = teacher
+        if not self.behind:
+            self.skeleton.release(self.before)
         for index, name in enumerate(self.skeleton.layer_names()):
             self.progress.unit(index + 1, self.units, name)
             self._layer(index, name)
         if self.behind:
             self.progress.unit(self.units - 1, self.units, names[-1])
-            with self.skeleton.filled(self.before + self.behind_parameters):
+            with self.skeleton.materialize(self.before + self.behind_parameters):
                 self._unit(
                     self.units - 1,
                     self.behind_parameters,
@@ -234,8 +240,9 @@ class _Run:
         parameters = [f"{name}.{part}" for part, _ in layer.named_parameters()]
         replay = self.writer.note(index + 1) is not None
         if replay and self.stream is None:
+            self.skeleton.release(parameters)
             return
-        with self.skeleton.filled([name]):
+        with self.skeleton.materialize([name]):
             if replay and self.stream is not None:
                 self.stream.advance_teacher(layer, index)
             transforms = self._unit(
@@ -249,6 +256,7 @@ class _Run:
                 self.stream.advance(layer, index)
                 for remover in removers:
                     remover.remove()
+        self.skeleton.release(parameters)
 
     def _unit(
         self,
@@ -256,9 +264,12 @@ class _Run:
         parameters: list[str],
         quantize: Callable[[list[str]], dict[str, Quantized]],
     ) -> dict[str, InputTransform]:
-        """Quantizes and writes a unit, or reads it back; leaves its weights as they were stored.
+        """Quantize a unit and write it, or read a finished unit back from disk.
 
-        Returns what must happen to the inputs of its modules for the stored weights to be right.
+        Afterwards the unit's weights in memory have their stored values.
+
+        Returns:
+            The transform that each module must apply to its input, by module name.
         """
         names = [n for n in self.rules if f"{n}.weight" in set(parameters)]
         note = self.writer.note(unit)
@@ -289,14 +300,13 @@ class _Run:
         for parameter in parameters:
             module, _, part = parameter.rpartition(".")
             if part != "weight" or module not in quantized:
-                stored = self.skeleton.stored_name(parameter)
-                assert stored is not None
-                tensors[parameter] = self.source.read(stored)
+                tensors[parameter] = self.skeleton.read_stored(parameter)
         self.writer.write(unit, tensors, entries, modules)
 
 
 def packable(model: nn.Module) -> list[str]:
-    """Every linear and embedding with a weight of its own (a tied head has none); no routers."""
+    """List every linear and embedding that has its own weight; a tied head and routers are left
+    out."""
     own: dict[int, str] = {id(p): name for name, p in model.named_parameters()}
     return [
         name

@@ -20,13 +20,21 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from tercet.compress.algorithm import algorithm
+from tercet.compress.ptq import algorithm
 from tercet.errors import FormatError, PlanError, unknown_name
 from tercet.formats import parse_scheme
 
 
 class Rule(BaseModel):
-    """One line of a plan: modules that match get this format, or stay as they are."""
+    """One rule of a plan: quantize matching modules to a format, or keep them uncompressed.
+
+    Attributes:
+        match: shell pattern (fnmatch) for module names.
+        keep: leave matching modules uncompressed.
+        format: number format, such as "ternary-g64"; None with keep.
+        algorithm: quantization algorithm, a name in `algorithms()`.
+        options: the algorithm's options.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -43,14 +51,14 @@ class Rule(BaseModel):
         return self
 
     def check(self) -> None:
-        """FormatError or PlanError where the format, the algorithm or an option is unknown."""
+        """Raise FormatError or PlanError if the format, the algorithm or an option is unknown."""
         if self.format is None:
             return
         parse_scheme(self.format)
         self.parsed_options()
 
     def parsed_options(self) -> BaseModel:
-        """The options as the algorithm's own model, defaults filled in."""
+        """Parse the options into the algorithm's options model, with its defaults."""
         model = algorithm(self.algorithm).options
         try:
             return model.model_validate(self.options)
@@ -62,13 +70,14 @@ class Rule(BaseModel):
 
 
 class Calibration(BaseModel):
-    """How much text the algorithms see: `sequences` of `length` tokens, evenly spaced.
+    """Calibration data of a plan: evenly spaced sequences of the calibration text.
 
     Attributes:
-        sequences, length: how many, of how many tokens.
-        match_teacher: from 0 to 1, how far each layer makes up for the errors of those before it
-            by aiming at the uncompressed model's outputs; above 0 that model's hidden states are
-            followed too.
+        sequences: number of sequences.
+        length: tokens per sequence.
+        match_teacher: from 0 to 1, how far each layer corrects the errors of the layers before it
+            by aiming at the uncompressed model's outputs. Above 0, the uncompressed model's hidden
+            states are computed too.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -79,7 +88,7 @@ class Calibration(BaseModel):
 
 
 class Plan(BaseModel):
-    """A compression plan."""
+    """A compression plan: its rules say which module gets which format; the first match wins."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -88,24 +97,25 @@ class Plan(BaseModel):
     rules: tuple[Rule, ...] = Field(min_length=1)
 
     def rule(self, module: str) -> Rule | None:
-        """The first rule that matches, or None."""
+        """Return the first rule that matches the module's name, or None."""
         return next((rule for rule in self.rules if fnmatchcase(module, rule.match)), None)
 
 
 def shipped_plans() -> dict[str, Path]:
-    """The plans that come with the package, by short name."""
+    """Return the paths of the plans that ship with the package, by plan name."""
     folder = Path(str(files("tercet.compress"))) / "plans"
     return {path.stem: path for path in sorted(folder.glob("*.yaml"), key=lambda path: path.stem)}
 
 
 def load_plan(reference: str | Path) -> Plan:
-    """A shipped plan's short name, the path of a plan file, or the name of a number format.
+    """Load a plan by a shipped plan's name, the path of a plan file, or a number format's name.
 
     A format name such as "int3-g128" stands for the shipped plan of its element with that format
     in every decoder layer.
 
     Raises:
-        PlanError, FormatError: what is unknown or malformed, with the nearest names.
+        PlanError, FormatError: a name is unknown or the file is malformed; the message offers the
+            nearest names.
     """
     path = Path(reference)
     if path.suffix in (".yaml", ".yml") or path.is_file():

@@ -11,7 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from tercet.checkpoints.source import ModelSource
+from tercet.checkpoints.sources.open import ModelSource
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.models.split_experts import KINDS, fused_experts, split
 
@@ -23,11 +23,13 @@ class Skeleton:
         model: the transformers model, parameters on the meta device.
         layers_name: the name of the list of repeated layers, as in "model.layers".
         layers: that list.
+        kept: weights of the source by stored name that were read already and are still to be used.
     """
 
     def __init__(self, source: ModelSource) -> None:
         self.source = source
         self.model = _empty_model(source.config)
+        self.kept: dict[str, Tensor] = {}
         self.layers_name, self.layers = repeated_layers(self.model)
         self._check_names()
 
@@ -62,10 +64,19 @@ class Skeleton:
         return None
 
     def read(self, parameter: str) -> Tensor:
-        """One parameter from the source, float32."""
+        """One parameter from the source, float32, in memory of its own."""
+        return self.read_stored(parameter).to(torch.float32, copy=True)
+
+    def read_stored(self, parameter: str) -> Tensor:
+        """One parameter in the source's dtype: what is kept, or else from the file; read only."""
         stored = self.stored_name(parameter)
         assert stored is not None
-        return self.source.read(stored).float()
+        return self.kept[stored] if stored in self.kept else self.source.read(stored)
+
+    def release(self, parameters: list[str]) -> None:
+        """Keeps these no longer: no work needs them again."""
+        for parameter in parameters:
+            self.kept.pop(self.stored_name(parameter) or parameter, None)
 
     def layer_names(self) -> list[str]:
         """The names of the repeated layers, in order."""
@@ -84,7 +95,7 @@ class Skeleton:
         return self.model.get_submodule(name)
 
     @contextmanager
-    def filled(self, prefixes: list[str]) -> Generator[None, None, None]:
+    def materialize(self, prefixes: list[str]) -> Generator[None, None, None]:
         """Reads all parameters below the given modules or parameters, and drops them afterwards."""
         names = [
             name

@@ -6,29 +6,38 @@ from tercet.compress.skeleton import Skeleton
 from tercet.errors import CheckpointError
 
 
-def check_source(skeleton: Skeleton) -> None:
-    """Reads every weight once, one at a time.
+def check_source(skeleton: Skeleton, keep_bytes: int = 0) -> None:
+    """Reads every weight once, in the order of the files; their hash is known afterwards.
+
+    Args:
+        skeleton: the model.
+        keep_bytes: how many bytes of weights the skeleton keeps, so that work need not read them
+            again.
 
     Raises:
-        CheckpointError: names the first weight whose shape is not the one that config.json calls
-            for, or that holds NaN or inf.
+        CheckpointError: names a weight whose shape is not the one that config.json calls for, or
+            the first one that holds NaN or inf.
     """
     source = skeleton.source
-    stored = {name: skeleton.stored_name(name) for name, _ in skeleton.model.named_parameters()}
-    for parameter, name in stored.items():
+    stored: list[str] = []
+    for parameter, value in skeleton.model.named_parameters():
+        name = skeleton.stored_name(parameter)
         assert name is not None
-        wanted = tuple(skeleton.model.get_parameter(parameter).shape)
+        stored.append(name)
+        wanted = tuple(value.shape)
         if source.shape(name) != wanted:
             raise CheckpointError(
                 f"{source.reference}: {name} has shape {list(source.shape(name))}, config.json "
                 f"calls for {list(wanted)}: check that config.json belongs to these weights"
             )
-    for name in stored.values():
-        assert name is not None
-        broken = ~torch.isfinite(source.read(name))
+    for name, weight in source.read_all(stored):
+        broken = ~torch.isfinite(weight)
         if bool(broken.any()):
             first = [int(i) for i in broken.nonzero()[0]]
             raise CheckpointError(
                 f"{source.reference}: {name}: {int(broken.sum())} of {broken.numel()} values are "
                 f"NaN or inf, the first at {first}: repair the source weights before compressing"
             )
+        if weight.nbytes <= keep_bytes:
+            keep_bytes -= weight.nbytes
+            skeleton.kept[name] = weight

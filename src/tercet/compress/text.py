@@ -9,7 +9,7 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors_torch
 from torch import Tensor
 
-from tercet.checkpoints.layout import CalibrationInfo
+from tercet.checkpoints.packed.layout import CalibrationInfo
 from tercet.checkpoints.text_tokens import text_tokens
 from tercet.compress.plan import Calibration
 from tercet.errors import PlanError

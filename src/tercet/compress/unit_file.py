@@ -7,7 +7,7 @@ import torch
 from safetensors import torch as safetensors_torch
 from torch import Tensor
 
-from tercet.checkpoints.layout import ModuleInfo, PackedModule
+from tercet.checkpoints.packed.layout import ModuleInfo, PackedModule
 from tercet.compress.algorithm import Quantized
 from tercet.compress.plan import Rule
 from tercet.formats import PackedTensor

@@ -5,9 +5,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from tercet.compress.algorithm import Quantized, Statistics, algorithm
+from tercet.compress.algorithm import Quantized, Statistics
 from tercet.compress.calibrate import Collector, Stream
 from tercet.compress.plan import Plan, Rule
+from tercet.compress.ptq import algorithm
 from tercet.compress.skeleton import Skeleton
 from tercet.compress.target import target_weight
 from tercet.formats import parse_scheme

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from math import prod
 
-from tercet.checkpoints.packed import PackedCheckpoint
+from tercet.checkpoints.packed.read import PackedCheckpoint
 
 _BF16_BYTES, _FP32_BYTES = 2, 4
 

@@ -15,10 +15,10 @@ from safetensors.torch import save
 from torch import Tensor
 
 from tercet.checkpoints.atomic import atomic_directory
-from tercet.checkpoints.layout import PackedModule
-from tercet.checkpoints.origin import copy_companions, remember
-from tercet.checkpoints.packed import PackedCheckpoint
-from tercet.checkpoints.safetensors_directory import open_weights, read_json
+from tercet.checkpoints.packed.layout import PackedModule
+from tercet.checkpoints.packed.origin import copy_companions, remember
+from tercet.checkpoints.packed.read import PackedCheckpoint
+from tercet.checkpoints.sources.safetensors_directory import open_weights, read_json
 from tercet.errors import CheckpointError
 from tercet.export import transformers_client
 from tercet.export.target import Holding, client_module, is_embedding, refuse, transform_reason
@@ -59,7 +59,7 @@ class BitNet:
         refuse(self, self.holdings(checkpoint))
         tensors = {name: checkpoint.tensor(name) for name in checkpoint.names()}
         for module in checkpoint.modules:
-            weight = checkpoint.packed(module)
+            weight = checkpoint.read_packed(module)
             if is_embedding(module):
                 tensors[f"{module}.weight"] = weight.dequantize()
                 continue
@@ -75,7 +75,7 @@ class BitNet:
     def write_twin(self, checkpoint: PackedCheckpoint, out: Path) -> None:
         transformers_client.write_twin(checkpoint, out)
 
-    def dequantized(self, out: Path) -> Iterator[tuple[str, Tensor]]:
+    def dequantize(self, out: Path) -> Iterator[tuple[str, Tensor]]:
         unpack = client_module(self, "transformers.integrations.bitnet").unpack_weights
         # the compiled version means the same, and needs a C++ compiler
         plain = getattr(unpack, "_torchdynamo_orig_callable", unpack)

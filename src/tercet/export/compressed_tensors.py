@@ -16,11 +16,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from tercet.checkpoints.atomic import atomic_directory
-from tercet.checkpoints.compressed_tensors import BITS, METHOD, Form, read_section, store
-from tercet.checkpoints.layout import INDEX_NAME, PackedModule
-from tercet.checkpoints.origin import copy_companions, remember
-from tercet.checkpoints.packed import PackedCheckpoint
-from tercet.checkpoints.safetensors_directory import open_weights, read_json
+from tercet.checkpoints.imports.compressed_tensors import BITS, METHOD, Form, read_section, store
+from tercet.checkpoints.packed.layout import INDEX_NAME, PackedModule
+from tercet.checkpoints.packed.origin import copy_companions, remember
+from tercet.checkpoints.packed.read import PackedCheckpoint
+from tercet.checkpoints.sources.safetensors_directory import open_weights, read_json
 from tercet.errors import CheckpointError
 from tercet.export import transformers_client
 from tercet.export.target import Holding, client_module, is_embedding, refuse, transform_reason
@@ -35,7 +35,7 @@ _FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ModuleStorage:
     """How one module is stored.
 
     Attributes:
@@ -78,38 +78,40 @@ class CompressedTensors:
             if reason is not None:
                 found.append(Holding(module=name, reason=reason))
                 continue
-            place = _place(checkpoint, name)
+            storage = _choose_storage(checkpoint, name)
             found.append(
                 Holding(
                     module=name,
-                    kind=place.kind,
-                    bits_per_weight=_bits_per_weight(place, entry),
-                    activation_block=entry.shape[1] if place.activations else None,
+                    kind=storage.kind,
+                    bits_per_weight=_bits_per_weight(storage, entry),
+                    activation_block=entry.shape[1] if storage.activations else None,
                 )
             )
         return tuple(found)
 
     def write(self, checkpoint: PackedCheckpoint, out: Path) -> None:
         refuse(self, self.holdings(checkpoint))
-        places = {n: _place(checkpoint, n) for n in checkpoint.modules if not is_embedding(n)}
+        storages = {
+            n: _choose_storage(checkpoint, n) for n in checkpoint.modules if not is_embedding(n)
+        }
         with atomic_directory(out) as target:
             weight_map: dict[str, str] = {}
             for file in sorted(set(checkpoint.file_of.values())):
-                tensors = _file(checkpoint, file, places)
+                tensors = _file(checkpoint, file, storages)
                 (target / file).write_bytes(save(tensors, {"format": "pt"}))
                 weight_map.update(dict.fromkeys(tensors, file))
             if (checkpoint.directory / INDEX_NAME).exists():
                 total = sum((target / file).stat().st_size for file in set(weight_map.values()))
                 index = {"metadata": {"total_size": total}, "weight_map": weight_map}
                 _write_json(target / INDEX_NAME, index)
-            _write_json(target / "config.json", _config(checkpoint, places))
+            _write_json(target / "config.json", _config(checkpoint, storages))
             copy_companions(checkpoint.directory, target)
             remember(checkpoint, target, [n for n in checkpoint.modules if is_embedding(n)])
 
     def write_twin(self, checkpoint: PackedCheckpoint, out: Path) -> None:
         transformers_client.write_twin(checkpoint, out)
 
-    def dequantized(self, out: Path) -> Iterator[tuple[str, Tensor]]:
+    def dequantize(self, out: Path) -> Iterator[tuple[str, Tensor]]:
         compressors = client_module(self, "compressed_tensors.compressors")
         quantization = client_module(self, "compressed_tensors.quantization")
         section = read_section(read_json(out / "config.json"), str(out))
@@ -226,13 +228,13 @@ def _siblings(checkpoint: PackedCheckpoint, module: str) -> list[str]:
 
 
 def _fused_reason(checkpoint: PackedCheckpoint, module: str) -> str | None:
-    def kept(name: str) -> tuple[object, ...]:
+    def layout_key(name: str) -> tuple[object, ...]:
         entry = checkpoint.modules[name]
         scaling, integer = entry.scheme.scaling, entry.scheme.element.integer
         return scaling.granularity, scaling.group_size, scaling.zero, entry.activation, integer
 
     other = next(
-        (n for n in _siblings(checkpoint, module) if kept(n) != kept(module)),
+        (n for n in _siblings(checkpoint, module) if layout_key(n) != layout_key(module)),
         None,
     )
     if other is None:
@@ -244,7 +246,7 @@ def _fused_reason(checkpoint: PackedCheckpoint, module: str) -> str | None:
     )
 
 
-def _place(checkpoint: PackedCheckpoint, module: str) -> Place:
+def _choose_storage(checkpoint: PackedCheckpoint, module: str) -> ModuleStorage:
     entry = checkpoint.modules[module]
     scheme, scaling = entry.scheme, entry.scheme.scaling
     if scheme.element.name == "fp8_e4m3":
@@ -268,38 +270,40 @@ def _place(checkpoint: PackedCheckpoint, module: str) -> Place:
     }
     kind = "float" if entry.activation == "fp8_token" else "int"
     tokens = {"num_bits": 8, "type": kind, "symmetric": True, "strategy": "token", "dynamic": True}
-    return Place(
+    return ModuleStorage(
         form=form, bits=bits, weights=weights, activations=tokens if entry.activation else None
     )
 
 
-def _bits_per_weight(place: Place, entry: PackedModule) -> float:
+def _bits_per_weight(storage: ModuleStorage, entry: PackedModule) -> float:
     rows, columns = entry.shape
     scaling = entry.scheme.scaling
     groups = scaling.scale_shape(entry.shape)[1]
     width = 4 if scaling.zero is not None else scaling.torch_dtype.itemsize
     scales = rows * groups * width
-    if place.weights["strategy"] == Granularity.TENSOR.value:
+    if storage.weights["strategy"] == Granularity.TENSOR.value:
         scales = width
     size = rows * columns + scales
-    if place.form is Form.PACKED:
-        size = 4 * rows * -(-columns * place.bits // 32) + scales + 2 * torch.int64.itemsize
-        size += 4 * groups * -(-rows * place.bits // 32) if scaling.zero is not None else 0
+    if storage.form is Form.PACKED:
+        size = 4 * rows * -(-columns * storage.bits // 32) + scales + 2 * torch.int64.itemsize
+        size += 4 * groups * -(-rows * storage.bits // 32) if scaling.zero is not None else 0
     return size * 8 / max(rows * columns, 1)
 
 
-def _file(checkpoint: PackedCheckpoint, file: str, places: dict[str, Place]) -> dict[str, Tensor]:
+def _file(
+    checkpoint: PackedCheckpoint, file: str, storages: dict[str, ModuleStorage]
+) -> dict[str, Tensor]:
     """The tensors of one file of the export: those of the checkpoint's file of that name."""
-    names = {name for name, place in checkpoint.file_of.items() if place == file}
+    names = {name for name, home in checkpoint.file_of.items() if home == file}
     tensors = {name: checkpoint.tensor(name) for name in checkpoint.names() if name in names}
     for module in checkpoint.modules:
         if f"{module}.weight_packed" not in names:
             continue
-        weight, place = checkpoint.packed(module), places.get(module)
-        if place is None:
+        weight, storage = checkpoint.read_packed(module), storages.get(module)
+        if storage is None:
             tensors[f"{module}.weight"] = weight.dequantize()
             continue
-        parts = store(weight, place.form, place.bits)
+        parts = store(weight, storage.form, storage.bits)
         if weight.zero is not None:
             # transformers dequantizes these in the dtype of the scales, and float16 would round
             parts["weight_scale"] = parts["weight_scale"].float()
@@ -307,21 +311,21 @@ def _file(checkpoint: PackedCheckpoint, file: str, places: dict[str, Place]) -> 
     return {name: tensor.contiguous() for name, tensor in sorted(tensors.items())}
 
 
-def _config(checkpoint: PackedCheckpoint, places: dict[str, Place]) -> dict[str, Any]:
+def _config(checkpoint: PackedCheckpoint, storages: dict[str, ModuleStorage]) -> dict[str, Any]:
     groups: dict[str, dict[str, Any]] = {}
-    for name, place in places.items():
+    for name, storage in storages.items():
         group = groups.setdefault(
-            place.kind,
+            storage.kind,
             {
                 "targets": [],
-                "weights": place.weights,
-                "input_activations": place.activations,
+                "weights": storage.weights,
+                "input_activations": storage.activations,
                 "output_activations": None,
-                "format": place.form.value,
+                "format": storage.form.value,
             },
         )
         group["targets"].append(name)
-    forms = sorted({place.form.value for place in places.values()})
+    forms = sorted({storage.form.value for storage in storages.values()})
     # engines look for every linear layer in targets or here
     plain = [
         name.removesuffix(".weight")
@@ -337,7 +341,7 @@ def _config(checkpoint: PackedCheckpoint, places: dict[str, Place]) -> dict[str,
         "kv_cache_scheme": None,
         "global_compression_ratio": None,
     }
-    if any(not place.weights["symmetric"] for place in places.values()):
+    if any(not storage.weights["symmetric"] for storage in storages.values()):
         # compressed-tensors 0.20 leaves zero points unpacked on the meta device, so transformers
         # 5.23 finds other shapes in the file, unless it dequantizes while it loads
         section["dequantize"] = True

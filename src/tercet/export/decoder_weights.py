@@ -6,13 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tercet.checkpoints.layout import PackedModule
-from tercet.checkpoints.packed import PackedCheckpoint
+from tercet.checkpoints.packed.layout import PackedModule
+from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.formats import PackedTensor
 from tercet.models import WeightSource, find_architecture, read_config
-from tercet.models.rope import frequencies
-from tercet.models.weight_reader import WeightReader
+from tercet.models.decoder.rope import frequencies
+from tercet.models.decoder.weight_reader import WeightReader
 
 
 class DecoderWeights:
@@ -49,7 +49,7 @@ class DecoderWeights:
     def weight(self, module: str, shape: tuple[int, int]) -> PackedTensor | Tensor:
         """The weight [N, K] of a linear or an embedding; a plain one as `tensor` gives it."""
         if self._reader.is_packed(module, shape):
-            return self._source.packed(module)
+            return self._source.read_packed(module)
         return self.tensor(f"{module}.weight", shape)
 
     def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
@@ -91,10 +91,10 @@ class DequantizedSource:
         """One of those tensors."""
         module = name.removesuffix(".weight")
         if module in self._checkpoint.modules:
-            return self._checkpoint.packed(module).dequantize()
+            return self._checkpoint.read_packed(module).dequantize()
         return self._checkpoint.tensor(name)
 
-    def packed(self, module: str) -> PackedTensor:
+    def read_packed(self, module: str) -> PackedTensor:
         """Never there."""
         raise CheckpointError(f"{module}: nothing is packed in a dequantized model")
 

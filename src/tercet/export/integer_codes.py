@@ -6,7 +6,7 @@ W[i, j] = (code[i, j] - zero_code[i // br, j // bk]) * scale[i // br, j // bk]
 import torch
 from torch import Tensor
 
-from tercet.checkpoints.layout import PackedModule
+from tercet.checkpoints.packed.layout import PackedModule
 from tercet.errors import UnsupportedError
 from tercet.export.target import transform_reason
 from tercet.formats import Granularity, PackedTensor

@@ -13,8 +13,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tercet.checkpoints.atomic import atomic_directory
-from tercet.checkpoints.packed import PackedCheckpoint
-from tercet.checkpoints.safetensors_directory import TOKENIZER_FILES
+from tercet.checkpoints.packed.read import PackedCheckpoint
+from tercet.checkpoints.sources.safetensors_directory import TOKENIZER_FILES
 from tercet.errors import CheckpointError
 from tercet.version import VERSION
 

@@ -15,8 +15,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from tercet.checkpoints.layout import PackedModule
-from tercet.checkpoints.packed import PackedCheckpoint
+from tercet.checkpoints.packed.layout import PackedModule
+from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.errors import UnsupportedError, unknown_name
 
 _EMBEDDING = re.compile(r"(^|\.)(embed_tokens|wte|wpe|\w+_embeddings?)$")
@@ -87,7 +87,7 @@ class Target(Protocol):
         """
         ...
 
-    def dequantized(self, out: Path) -> Iterator[tuple[str, Tensor]]:
+    def dequantize(self, out: Path) -> Iterator[tuple[str, Tensor]]:
         """(module, float32 [N, K]) of every packed module, read with the target's own library."""
         ...
 

@@ -9,8 +9,8 @@ from safetensors import torch as safetensors_torch
 from torch import Tensor
 
 from tercet.checkpoints.atomic import atomic_directory
-from tercet.checkpoints.origin import copy_companions
-from tercet.checkpoints.packed import PackedCheckpoint
+from tercet.checkpoints.packed.origin import copy_companions
+from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.models.input_transform import hadamard_transform
 
 
@@ -45,7 +45,7 @@ def effective_weight(checkpoint: PackedCheckpoint, module: str) -> Tensor:
 
     Only the quantization of activations, which is no product, is left out.
     """
-    entry, weight = checkpoint.modules[module], checkpoint.packed(module).dequantize()
+    entry, weight = checkpoint.modules[module], checkpoint.read_packed(module).dequantize()
     if entry.hadamard is not None:
         # (x s) H W^T = x (s (W H))^T, because H is symmetric
         weight = hadamard_transform(weight, entry.hadamard)

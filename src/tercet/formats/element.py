@@ -23,11 +23,13 @@ class Element:
         name: the element's name in schemes and files.
         levels: the value of each code; NaN marks a bit pattern that is not a number.
         integer: True when the levels are consecutive integers.
+        storage: the storage that a scheme takes which names none: the densest that holds it.
     """
 
     name: str
     levels: tuple[float, ...]
     integer: bool
+    storage: str
 
     @cached_property
     def lowest(self) -> float:
@@ -97,16 +99,16 @@ def _rounding_tables(element: Element) -> tuple[Tensor, Tensor, Tensor]:
     return codes, middles, codes[:-1] % 2 == 1
 
 
-def _integers(name: str, lowest: int, highest: int) -> Element:
+def _integers(name: str, lowest: int, highest: int, storage: str) -> Element:
     levels = tuple(float(value) for value in range(lowest, highest + 1))
-    return Element(name=name, levels=levels, integer=True)
+    return Element(name=name, levels=levels, integer=True, storage=storage)
 
 
 def _floats(name: str, dtype: torch.dtype) -> Element:
     patterns = torch.arange(256, dtype=torch.uint8).view(dtype).to(torch.float64)
     finite = torch.where(patterns.isinf(), torch.nan, patterns)
     levels = tuple(float(pattern) for pattern in finite)
-    return Element(name=name, levels=levels, integer=False)
+    return Element(name=name, levels=levels, integer=False, storage="bits8")
 
 
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -114,15 +116,20 @@ _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 ELEMENTS: dict[str, Element] = {
     element.name: element
     for element in (
-        _integers("ternary", -1, 1),
-        _integers("nonary", -4, 4),
-        _integers("int2", -2, 1),
-        _integers("int3", -4, 3),
-        _integers("int4", -8, 7),
-        _integers("int8", -128, 127),
+        _integers("ternary", -1, 1, "base3"),
+        _integers("nonary", -4, 4, "base9"),
+        _integers("int2", -2, 1, "bits2"),
+        _integers("int3", -4, 3, "bits3"),
+        _integers("int4", -8, 7, "bits4"),
+        _integers("int8", -128, 127, "bits8"),
         _floats("fp8_e4m3", torch.float8_e4m3fn),
         _floats("fp8_e5m2", torch.float8_e5m2),
-        Element(name="fp4_e2m1", levels=_E2M1 + tuple(-level for level in _E2M1), integer=False),
+        Element(
+            name="fp4_e2m1",
+            levels=_E2M1 + tuple(-level for level in _E2M1),
+            integer=False,
+            storage="bits4",
+        ),
     )
 }
 

@@ -41,11 +41,11 @@ class PackedTensor:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of every tensor this one is made of."""
+        """Total size in bytes of codes, scales and zero points."""
         return sum(part.numel() * part.element_size() for part in self.parts().values())
 
     def parts(self) -> dict[str, Tensor]:
-        """The tensors that are present, by the name they carry in a checkpoint."""
+        """Return the tensors that are not None, by their name in a checkpoint."""
         named = {
             "packed": self.codes,
             "scale": self.scale,
@@ -55,7 +55,7 @@ class PackedTensor:
         return {name: part for name, part in named.items() if part is not None}
 
     def validate(self, name: str = "tensor") -> None:
-        """Raises FormatError, naming the tensor, where an invariant does not hold."""
+        """Raise FormatError, naming the tensor, if an invariant does not hold."""
         expected = expected_parts(self.scheme, self.shape)
         found = self.parts()
         if set(found) != set(expected):
@@ -108,11 +108,11 @@ class PackedTensor:
             )
 
     def unpack(self) -> Tensor:
-        """uint8 codes [N, K]."""
+        """Unpack the codes: uint8 [N, K]."""
         return self.scheme.storage.unpack(self.codes, self.shape[1])
 
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """W [N, K]; computed in float32 (float64 for dtype float64), then rounded to dtype."""
+        """Return W [N, K], computed in float32 (in float64 for float64) and rounded to dtype."""
         work = torch.float64 if dtype == torch.float64 else torch.float32
         return apply_scale(
             self.scheme.element.decode(self.unpack(), work),

@@ -20,37 +20,15 @@ from tercet.formats.element import ELEMENTS, Element
 from tercet.formats.scaling import SCALE_DTYPES, Granularity, Scaling
 from tercet.formats.storage import STORAGES, Storage
 
-DENSEST_STORAGE: dict[str, str] = {
-    "ternary": "base3",
-    "nonary": "base9",
-    "int2": "bits2",
-    "int3": "bits3",
-    "int4": "bits4",
-    "int8": "bits8",
-    "fp8_e4m3": "bits8",
-    "fp8_e5m2": "bits8",
-    "fp4_e2m1": "bits4",
-}
-
-FOREIGN_NAMES: dict[str, dict[str, str]] = {
-    "ternary": {"gguf": "TQ1_0", "onnx": "MatMulNBits-2", "bitnet": "bitnet", "vllm": "int2"},
-    "nonary": {"gguf": "Q4_0", "onnx": "MatMulNBits-4", "vllm": "int4"},
-    "int2": {"compressed-tensors": "pack-quantized-2", "onnx": "MatMulNBits-2"},
-    "int4": {"compressed-tensors": "pack-quantized-4", "gguf": "Q4_0", "onnx": "MatMulNBits-4"},
-    "int8": {"compressed-tensors": "pack-quantized-8", "gguf": "Q8_0", "onnx": "MatMulNBits-8"},
-    "fp8_e4m3": {"compressed-tensors": "float-quantized"},
-    "fp4_e2m1": {"compressed-tensors": "nvfp4-pack-quantized"},
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Scheme:
-    """One number format of a weight W [N, K], whole.
+    """The complete number format of a weight W [N, K].
 
     Attributes:
         element: the values a weight can take.
-        scaling: how scales are shared and held.
-        storage: how codes become bytes.
+        scaling: which weights share a scale, and the scales' dtype.
+        storage: how codes are packed into bytes.
     """
 
     element: Element
@@ -62,7 +40,7 @@ class Scheme:
             raise FormatError(
                 f"storage {self.storage.name!r} holds {self.storage.code_count} codes, element "
                 f"{self.element.name!r} has {len(self.element.levels)}: "
-                f"use {DENSEST_STORAGE[self.element.name]!r}"
+                f"use {self.element.storage!r}"
             )
         if self.scaling.zero is not None and not self.element.integer:
             raise FormatError(
@@ -90,22 +68,17 @@ class Scheme:
             parts.append(scaling.dtype)
         if scaling.second_level:
             parts.append("twolevel")
-        if self.storage.name != DENSEST_STORAGE[self.element.name]:
+        if self.storage.name != self.element.storage:
             parts.append(self.storage.name)
         return "-".join(parts)
 
-    @property
-    def foreign_names(self) -> dict[str, str]:
-        """What other ecosystems call this element."""
-        return FOREIGN_NAMES.get(self.element.name, {})
-
     def bits_per_weight(self, shape: tuple[int, int]) -> float:
-        """Bits of codes, scales, zero points and padding per weight of W [N, K]."""
+        """Return bits per weight of W [N, K], counting codes, scales, zero points and padding."""
         weights = shape[0] * shape[1]
         return self.size_bytes(shape) * 8 / weights if weights else 0.0
 
     def size_bytes(self, shape: tuple[int, int]) -> int:
-        """Bytes of codes, scales and zero points of W [N, K], padding counted."""
+        """Return the bytes of W [N, K]: codes, scales, zero points and padding."""
         codes = shape[0] * self.storage.row_bytes(shape[1])
         return codes + self.scaling.size_bits(shape) // 8
 
@@ -131,7 +104,7 @@ SPECIAL_SCHEMES: dict[str, Scheme] = {
 
 
 def parse_scheme(name: str) -> Scheme:
-    """The scheme of that name (grammar above); FormatError offers the nearest names."""
+    """Parse a scheme name (grammar above); FormatError for an unknown name offers the nearest."""
     if name in SPECIAL_SCHEMES:
         return SPECIAL_SCHEMES[name]
     element_name, *words = name.split("-")
@@ -151,7 +124,7 @@ def parse_scheme(name: str) -> Scheme:
         options |= found
     if "granularity" not in options:
         options |= _scaling_option("g64" if chosen.bits <= 4 else "channel")
-    stored = STORAGES[str(options.pop("storage", DENSEST_STORAGE[element_name]))]
+    stored = STORAGES[str(options.pop("storage", chosen.storage))]
     scaling = Scaling(**options)  # pyright: ignore[reportArgumentType]
     return Scheme(element=chosen, scaling=scaling, storage=stored)
 

@@ -9,9 +9,8 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
-from tercet.kernel.prepared import PreparedWeight, concatenate, prepare
 from tercet.kernel.requirement import Context, Requirement
-from tercet.kernel.select import choose, discover, explain
+from tercet.kernel.select import choose, explain
 
 __all__ = [
     "Axis",
@@ -20,13 +19,9 @@ __all__ = [
     "Cost",
     "Implementation",
     "Op",
-    "PreparedWeight",
     "Requirement",
     "TensorSpec",
     "Tolerance",
     "choose",
-    "concatenate",
-    "discover",
     "explain",
-    "prepare",
 ]

@@ -26,10 +26,12 @@ KINDS = (
     "constant",  # one number everywhere: no variance
     "mixed",  # outliers: every seventh is 10,000 times as large
     "offset",  # a mean far from zero: sums cancel
-    "inf",  # one +inf and one -inf in the first row
-    "nan",  # one NaN in the first row
+    "inf",  # one +inf and one -inf
+    "nan",  # one NaN
+    "wide",  # sizes from 1e-3 to 1e3, each power of ten as often
 )
-_NOT_DIFFERENTIABLE = ("largest", "inf", "nan")
+_SPECIAL = {"inf": ("inf", "-inf"), "nan": ("nan",)}
+NOT_DIFFERENTIABLE = ("largest", "inf", "nan")
 
 
 def values(
@@ -72,9 +74,12 @@ def values(
             x = x + 100.0
         case "inf" | "nan":
             flat = x.view(-1)
-            for place, special in ((0, "inf"), (2, "-inf")) if kind == "inf" else ((1, "nan"),):
-                if flat.numel() > place:
-                    flat[place] = float(special)
+            places = torch.randperm(flat.numel(), generator=generator, device=device)
+            for place, special in zip(places, _SPECIAL[kind], strict=False):
+                flat[place] = float(special)
+        case "wide":
+            powers = torch.rand(shape, generator=generator, device=device)
+            x = x.sign() * 10 ** (6 * powers - 3)
         case _:
             raise ValueError(unknown_name("kind of values", kind, KINDS))
     return x.to(dtype)
@@ -110,5 +115,6 @@ def _case(inputs: Inputs, workload: Workload, kind: str) -> Case:
     return Case(
         name=workload.name if kind == "normal" else f"{workload.name}-{kind}",
         make=make,
-        gradient=kind not in _NOT_DIFFERENTIABLE,
+        gradient=kind not in NOT_DIFFERENTIABLE,
+        options=workload.options,
     )

@@ -20,10 +20,16 @@ Language = Literal["torch", "cpp", "triton", "gluon", "cuda"]
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """A named axis and what runs along it."""
+    """A named axis and what runs along it.
+
+    Attributes:
+        name, meaning: what the op calls it, and what runs along it.
+        most: the largest size that a check draws, where a large one would take minutes.
+    """
 
     name: str
     meaning: str
+    most: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +97,16 @@ class Case:
         make: seed -> the arguments of the reference, on the CPU; fresh values for every seed, equal
             ones for equal seeds.
         gradient: whether the gradient is defined and checked here (not at inf and NaN).
+        options: of the workload that it was made from: cases that are drawn combine them anew.
+        refusable: whether UnsupportedError is as right as the reference's result: of inputs that
+            only an implementation on a CPU can refuse without waiting for them.
     """
 
     name: str
     make: Callable[[int], dict[str, Any]]
     gradient: bool = True
+    refusable: bool = False
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,8 +129,10 @@ class Kernels:
     """A loaded implementation.
 
     Attributes:
-        forward: takes what the torch.library op takes, in its order; returns its outputs.
-        gradient: takes what the op's gradient takes; None where it has none of its own.
+        forward: takes what the torch.library op takes, in its order, or the one value that the op
+            builds of it (a PackedCall, say: the op's own implementations show which); returns its
+            outputs.
+        gradient: likewise takes what the op's gradient takes; None where it has none of its own.
     """
 
     forward: Run
@@ -145,6 +158,7 @@ class Implementation:
             arithmetic bounds what its sums can keep: derived, each with its reason.
         space, gradient_space: the configurations of forward and gradient that the tuner may choose
             from: option -> values.
+        former_names: that records of the same kernel carry from before it was renamed.
     """
 
     name: str
@@ -159,6 +173,13 @@ class Implementation:
     gradient_space: Mapping[str, tuple[int, ...]] = field(
         default_factory=dict[str, tuple[int, ...]]
     )
+    former_names: tuple[str, ...] = ()
+
+    def has_gradient(self, context: Context) -> bool:
+        """Whether it may run there and has a gradient of its own; builds nothing."""
+        if self.requirement.unmet(context) is not None:
+            return False
+        return hasattr(import_module(self.module), "gradient")
 
     def load(self) -> Kernels:
         """The implementation. BuildError where its native code cannot be built."""
@@ -193,23 +214,23 @@ class Baseline:
 
     def load(self) -> Run:
         """The function. ImportError where the package is missing."""
-        return _imported(self.path)
+        return _import_run(self.path)
 
     def preparation(self, op: "Op") -> Callable[[Arguments], dict[str, Any]]:
         """What makes its arguments of the reference's."""
-        return op.prepare if self.prepare is None else _imported(self.prepare)
+        return op.prepare if self.prepare is None else _import_run(self.prepare)
 
 
-def _imported(path: str) -> Run:
+def _import_run(path: str) -> Run:
     module, function = path.split(":")
     return getattr(import_module(module), function)
 
 
-def _as_given(arguments: Arguments) -> dict[str, Any]:
+def _pass_arguments(arguments: Arguments) -> dict[str, Any]:
     return dict(arguments)
 
 
-def _as_named(options: Options) -> Options:
+def _pass_options(options: Options) -> Options:
     return options
 
 
@@ -245,6 +266,8 @@ class Op:
         implementations: best first.
         inputs: (workload, seed, device) -> the arguments of the reference for it.
         shapes: the op's calls in a model, from the model's published shape.
+        derived: of an argument that is made of others (codes of a tensor, its transpose), which:
+            a check that changes an argument's contents leaves these alone.
         independent: an axis along which calls are independent of each other, so that a check at
             scale may compare some of its rows; None where there is none.
         baselines: what the benchmark compares with; the first is plain torch.
@@ -257,9 +280,9 @@ class Op:
     reference: Run
     magnitude: Run | None = None
     gradient_magnitude: Callable[..., dict[str, Tensor]] | None = None
-    prepare: Callable[[Arguments], dict[str, Any]] = _as_given
+    prepare: Callable[[Arguments], dict[str, Any]] = _pass_arguments
     defaults: Options = field(default_factory=dict[str, Any])
-    traits: Callable[[Options], Options] = _as_named
+    traits: Callable[[Options], Options] = _pass_options
     describe: Callable[[Arguments], Workload] | None = None
     cost: Callable[[Arguments], Cost]
     gradient_cost: Callable[[Arguments], Cost] | None = None
@@ -269,6 +292,7 @@ class Op:
     implementations: tuple[Implementation, ...]
     inputs: Callable[[Workload, int, str], dict[str, Any]] | None = None
     shapes: Callable[[ModelShape], tuple[Workload, ...]] = _no_workloads
+    derived: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     independent: str | None = None
     baselines: tuple[Baseline, ...] = ()
 
@@ -324,7 +348,7 @@ class Op:
             return f"takes {', '.join(map(str, needs.dtypes))}, the input is {call.dtype}"
         return needs.unfit(call.sizes, self.traits(call.options))
 
-    def arranged(self, implementation: Implementation) -> "Op":
+    def in_layout_of(self, implementation: Implementation) -> "Op":
         """The op whose `prepare` gives the layout that the implementation takes."""
         if implementation.arrange is None:
             return self

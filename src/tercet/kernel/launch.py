@@ -12,7 +12,7 @@ _IN_FLIGHT_BYTES = 128 * 1024
 
 def as_rows(x: Tensor) -> Tensor:
     """x [..., N] as [M, N] with unit stride along N; a view where strides allow, else a copy."""
-    rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])
+    rows = x if x.dim() == 2 else x.reshape(x.shape[:-1].numel(), x.shape[-1])
     return rows if rows.stride(-1) == 1 or rows.shape[-1] <= 1 else rows.contiguous()
 
 

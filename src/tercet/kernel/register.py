@@ -4,20 +4,33 @@ The Python function behind each op stays reachable (`behind`), so that a check c
 implementation inside its own watch on memory.
 """
 
+import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from tercet.errors import UnsupportedError
 from tercet.kernel.contract import Run
 
 _library = torch.library.Library("tercet", "FRAGMENT")
+_AUTOCAST = ("AutocastCPU", "AutocastCUDA")
+_torch: Any = torch._C  # pyright: ignore[reportPrivateUsage]
+_exclude = _torch._ExcludeDispatchKeyGuard
+_AUTOCAST_KEYS = _torch.DispatchKeySet(_torch.DispatchKey.AutocastCPU) | _torch.DispatchKeySet(
+    _torch.DispatchKey.AutocastCUDA
+)
 _behind: dict[Any, Run] = {}
+_folders: dict[str, Path] = {}
 
 
 def define(name: str, schema: str, run: Run, fake: Run) -> Any:
     """Registers `tercet::name`.
+
+    Autocast does not reach inside: products that an op writes in float32 are meant so, and torch
+    would otherwise make them of bfloat16.
 
     Args:
         name: the op's name.
@@ -32,7 +45,15 @@ def define(name: str, schema: str, run: Run, fake: Run) -> Any:
     _library.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"tercet::{name}", fake, lib=_library)
     overload = getattr(torch.ops.tercet, name).default
+
+    def without_autocast(*arguments: Any) -> Any:
+        with _exclude(_AUTOCAST_KEYS):
+            return overload(*arguments)
+
+    for key in _AUTOCAST:
+        _library.impl(name, without_autocast, key)
     _behind[overload] = run
+    _folders[name] = Path(inspect.getfile(run)).parent
     return overload
 
 
@@ -74,3 +95,10 @@ def differentiate(
 def behind(overload: Any) -> Run | None:
     """The Python function of an op that `define` made; None for every other op."""
     return _behind.get(overload)
+
+
+def folder_of(name: str) -> Path:
+    """The folder of the file that defined an op: its tuned tables and sources lie there."""
+    if name not in _folders:
+        raise UnsupportedError(f"op {name!r} is not defined yet: import its op.py first")
+    return _folders[name]

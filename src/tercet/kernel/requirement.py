@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from tercet.kernel.compile import find_compiler
-from tercet.kernel.cuda import find_nvcc
+from tercet.kernel.jit.cpp import find_compiler
+from tercet.kernel.jit.cuda import find_nvcc
 
 Sizes = Mapping[str, int]
 Options = Mapping[str, Any]
@@ -33,6 +33,8 @@ class Requirement:
         compiler: whether a C++ compiler has to be present.
         nvcc: whether the CUDA compiler has to be present.
         capability: the least CUDA compute capability, (major, minor).
+        architecture: the only CUDA compute capability that it runs on, for kernels with
+            instructions of one architecture (wgmma is (9, 0)'s alone).
         multiples: axis -> what its size must be a multiple of.
         ranges: axis -> the least and the largest size.
         options: option -> the values it takes, in the words of the op's `traits`.
@@ -43,6 +45,7 @@ class Requirement:
     compiler: bool = False
     nvcc: bool = False
     capability: tuple[int, int] | None = None
+    architecture: tuple[int, int] | None = None
     multiples: Mapping[str, int] = field(default_factory=dict[str, int])
     ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
@@ -58,11 +61,19 @@ class Requirement:
             return "no C++ compiler was found: run `apt install g++` or set CXX"
         if self.nvcc and find_nvcc() is None:
             return "no nvcc was found: put CUDA's bin on PATH, or its folder in CUDA_HOME"
-        if self.capability is not None and torch.cuda.is_available():
-            found = torch.cuda.get_device_capability()
-            if found < self.capability:
-                return f"needs compute capability {self.capability}, this GPU has {found}"
+        capability = gpu_capability()
+        if capability is not None and (missing := self.unmet_by(capability)):
+            return missing
         return self.unfit(context.sizes, context.options)
+
+    def unmet_by(self, capability: tuple[int, int] | None) -> str | None:
+        """What a GPU of that compute capability (None: it has none) misses, in words; or None."""
+        found = f"this GPU has {'none' if capability is None else _dotted(capability)}"
+        if self.architecture is not None and capability != self.architecture:
+            return f"needs compute capability {_dotted(self.architecture)} exactly, {found}"
+        if self.capability is None or (capability is not None and capability >= self.capability):
+            return None
+        return f"needs compute capability {_dotted(self.capability)} or newer, {found}"
 
     def unfit(self, sizes: Sizes, options: Options | None = None) -> str | None:
         """Which size or option it cannot take, in words; those not given are not judged."""
@@ -77,3 +88,12 @@ class Requirement:
                 words = " or ".join(map(str, allowed))
                 return f"takes {name} {words}, it is {options[name]}"
         return None
+
+
+def gpu_capability() -> tuple[int, int] | None:
+    """The compute capability of the current GPU; None without one."""
+    return torch.cuda.get_device_capability() if torch.cuda.is_available() else None
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return f"{capability[0]}.{capability[1]}"

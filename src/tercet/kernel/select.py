@@ -1,19 +1,13 @@
 """Select: which implementation of an op runs, and why."""
 
-import importlib.util
-import pkgutil
-import sys
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib import import_module
-from pathlib import Path
 
 import torch
 
-from tercet.errors import BuildError, UnsupportedError, unknown_name
+from tercet.errors import BuildError, UnsupportedError
 from tercet.kernel.contract import Implementation, Kernels, Op, Run
 from tercet.kernel.requirement import Context, Options, Sizes
 
@@ -59,24 +53,31 @@ def choose(
         key = (op.name, device, dtype, *_fits(op, context))
         if key not in _chosen:
             _chosen[key] = _first_that_runs(op, context)
-        if len(_by_call) >= _CALLS:
-            _by_call.clear()
-        found = _by_call[call] = _chosen[key]
+        found = _keep(call, _chosen[key])
     return found
 
 
 def choose_gradient(op: Op, device: str, dtype: torch.dtype, sizes: Sizes | None = None) -> Run:
-    """The gradient of the chosen implementation, or of the first that may run and has one."""
-    kernels = choose(op, device, dtype, sizes)
-    if kernels.gradient is not None:
-        return kernels.gradient
-    context = Context(device, dtype, sizes or {})
-    for implementation in op.implementations:
-        if implementation.requirement.unmet(context) is None:
-            gradient = implementation.load().gradient
-            if gradient is not None:
-                return gradient
-    raise UnsupportedError(f"op {op.name!r} has no gradient that may run on {device} in {dtype}")
+    """The gradient of the best implementation that may run and has one; only that one is built.
+
+    UnsupportedError where none has.
+    """
+    forced = _forced.get(op.name)
+    if forced is not None and forced.gradient is not None:
+        return forced.gradient
+    call = (op.name, "gradient", device, dtype, *(sizes or {}).values())
+    if call not in _by_call:
+        context = Context(device, dtype, sizes or {})
+        with_gradient = (each for each in op.implementations if each.has_gradient(context))
+        found = next((each for each in with_gradient if _missing(each, context) is None), None)
+        if found is None:
+            raise UnsupportedError(
+                f"op {op.name!r} has no gradient that may run on {device} in {dtype}"
+            )
+        _keep(call, found.load())
+    gradient = _by_call[call].gradient
+    assert gradient is not None
+    return gradient
 
 
 @contextmanager
@@ -130,6 +131,14 @@ def load(op: Op, name: str) -> Kernels:
     return op.implementation(name).load()
 
 
+def _keep(call: tuple[object, ...], kernels: Kernels) -> Kernels:
+    """Remembers what a call is answered with."""
+    if len(_by_call) >= _CALLS:
+        _by_call.clear()
+    _by_call[call] = kernels
+    return kernels
+
+
 def _fits(op: Op, context: Context) -> tuple[bool, ...]:
     return tuple(
         implementation.requirement.unfit(context.sizes, context.options) is None
@@ -174,41 +183,3 @@ def _worth_a_warning(op: Op, context: Context) -> bool:
         for implementation in op.implementations
         if not implementation.slow
     )
-
-
-def names() -> tuple[str, ...]:
-    """Every op's name: each folder of `tercet.ops` has an op.py that exports OP."""
-    folder = import_module("tercet.ops")
-    return tuple(module.name for module in pkgutil.iter_modules(folder.__path__))
-
-
-@lru_cache(maxsize=1)
-def discover() -> dict[str, Op]:
-    """Every op by name."""
-    return {name: import_module(f"tercet.ops.{name}.op").OP for name in names()}
-
-
-def find(name: str) -> Op:
-    """The op of that name, or the one in the folder that `name` is the path of.
-
-    A folder outside of the package is imported as `tercet.ops.<folder's name>`. UnsupportedError
-    for a name that is neither, with the names that come near.
-    """
-    if name in names():
-        return import_module(f"tercet.ops.{name}.op").OP
-    folder = Path(name).resolve()
-    if not (folder / "op.py").is_file():
-        raise UnsupportedError(
-            f"{unknown_name('op', name, names())}; or give the path of a folder with an op.py"
-        )
-    package = f"tercet.ops.{folder.name}"
-    if package not in sys.modules:
-        spec = importlib.util.spec_from_file_location(
-            package, folder / "__init__.py", submodule_search_locations=[str(folder)]
-        )
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[package] = module
-        spec.loader.exec_module(module)
-    return import_module(f"{package}.op").OP

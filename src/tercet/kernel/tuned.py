@@ -4,6 +4,9 @@
 (forward or backward), sizes, configuration. A shape that
 is not in it takes the entry of the nearest one (the least sum of |log2| of size ratios); a device
 without a table takes the kernel's own default.
+
+What a kernel plans with (its tiles, and what they cost) is in `ops/OP/tuned/KERNEL/DEVICE.json`,
+which that kernel reads.
 """
 
 import json
@@ -12,19 +15,19 @@ import re
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
 import torch
 
 from tercet.kernel.contract import Sizes
+from tercet.kernel.register import folder_of
 
 Configuration = Mapping[str, int]
 Direction = Literal["forward", "backward"]
 
 
-class Entry(TypedDict):
+class TunedEntry(TypedDict):
     """One line of a tuned table."""
 
     implementation: str
@@ -47,10 +50,10 @@ def configuration(
 ) -> Configuration:
     """What to launch with: the default, overridden by the table's entry for the nearest shape."""
     if (op, implementation, direction) in _forced:
-        chosen, asked = _forced[op, implementation, direction]
+        options, asked = _forced[op, implementation, direction]
         if sizes not in asked:
             asked.append(dict(sizes))
-        return {**default, **chosen}
+        return {**default, **options}
     device = _device or device_name()
     key = (op, implementation, direction, device, *sizes.items())
     if key not in _known:
@@ -60,8 +63,8 @@ def configuration(
 
 
 @contextmanager
-def forced(
-    op: str, implementation: str, direction: Direction, chosen: Configuration
+def force(
+    op: str, implementation: str, direction: Direction, options: Configuration
 ) -> Generator[list[Sizes], None, None]:
     """Every launch in the block takes this configuration: for the tuner.
 
@@ -70,7 +73,7 @@ def forced(
         kernel that takes rows without gaps as one long row asks for that row.
     """
     asked = list[Sizes]()
-    _forced[op, implementation, direction] = chosen, asked
+    _forced[op, implementation, direction] = options, asked
     try:
         yield asked
     finally:
@@ -93,8 +96,8 @@ def tables_of(device: str) -> Generator[None, None, None]:
 
 
 def nearest(
-    entries: tuple[Entry, ...], implementation: str, direction: Direction, sizes: Sizes
-) -> Entry | None:
+    entries: tuple[TunedEntry, ...], implementation: str, direction: Direction, sizes: Sizes
+) -> TunedEntry | None:
     """The entry of the implementation whose sizes are nearest; None where there is none."""
     own = [
         entry
@@ -106,13 +109,11 @@ def nearest(
 
 def table_path(op: str, device: str) -> Path:
     """Where the op's table for that device is, or would be written."""
-    folder = import_module(f"tercet.ops.{op}").__file__
-    assert folder is not None
-    return Path(folder).parent / "tuned" / f"{device}.json"
+    return folder_of(op) / "tuned" / f"{device}.json"
 
 
 @cache
-def table(op: str, device: str) -> tuple[Entry, ...]:
+def table(op: str, device: str) -> tuple[TunedEntry, ...]:
     """The op's entries for that device; none where no table was written."""
     path = table_path(op, device)
     entries: list[Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []

@@ -6,15 +6,15 @@ from tercet.models.architectures import (
     find_architecture,
     supported_architecture,
 )
-from tercet.models.decoder import Decoder
-from tercet.models.decoder_config import DecoderConfig, read_config
+from tercet.models.decoder.config import DecoderConfig, read_config
+from tercet.models.decoder.decoder import Decoder
+from tercet.models.decoder.kv_cache import KeyValueCache
 from tercet.models.input_transform import (
     InputTransform,
     fake_quantize_fp8,
     fake_quantize_int8,
     hadamard_transform,
 )
-from tercet.models.kv_cache import KeyValueCache
 from tercet.models.packed_modules import (
     PackedEmbedding,
     PackedLinear,

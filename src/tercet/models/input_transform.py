@@ -61,7 +61,7 @@ class InputTransform:
         """The activation of `linear_packed` that does what `activation` says, on exact codes."""
         return "none" if self.activation is None else _PRODUCTS[self.activation]
 
-    def turned(self, x: Tensor) -> Tensor:
+    def scale_and_rotate(self, x: Tensor) -> Tensor:
         """x [.., K] after all steps but the last: what a product that quantizes by itself takes."""
         if self.scale is not None:
             x = x * self.scale.to(x.dtype)
@@ -71,7 +71,7 @@ class InputTransform:
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [.., K] to its transform, of the same shape and dtype."""
-        x = self.turned(x)
+        x = self.scale_and_rotate(x)
         if self.activation is None:
             return x
         return fake_quantize_int8(x) if self.activation == "int8_token" else fake_quantize_fp8(x)

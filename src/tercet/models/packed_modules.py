@@ -4,11 +4,11 @@ import torch
 from torch import Tensor, nn
 
 from tercet.errors import UnsupportedError
-from tercet.kernel import PreparedWeight, prepare
 from tercet.models.input_transform import InputTransform
 from tercet.models.weight_source import WeightSource
 from tercet.ops.embedding_packed import embedding_packed
 from tercet.ops.linear_packed import linear_packed
+from tercet.packed_weight import PreparedWeight, prepare
 
 
 class PackedLinear(nn.Module):
@@ -37,7 +37,7 @@ class PackedLinear(nn.Module):
         transform = self.transform
         if transform is None:
             return linear_packed(x, self.weight, self.bias)
-        x = transform.turned(x)
+        x = transform.scale_and_rotate(x)
         return linear_packed(x, self.weight, self.bias, activation=transform.product)
 
     def extra_repr(self) -> str:
@@ -80,7 +80,7 @@ def load_transform(source: WeightSource, module: str) -> InputTransform:
 
 def load_packed_linear(source: WeightSource, module: str, bias: Tensor | None) -> PackedLinear:
     """A packed module of the source as a linear layer; one packed tensor is read at a time."""
-    return PackedLinear(prepare(source.packed(module)), bias, load_transform(source, module))
+    return PackedLinear(prepare(source.read_packed(module)), bias, load_transform(source, module))
 
 
 def load_packed_embedding(source: WeightSource, module: str, dtype: torch.dtype) -> PackedEmbedding:
@@ -90,4 +90,4 @@ def load_packed_embedding(source: WeightSource, module: str, dtype: torch.dtype)
             f"{module}: an embedding has no input to transform: compress it without rotation, "
             f"input scale and activation quantization"
         )
-    return PackedEmbedding(prepare(source.packed(module)), dtype)
+    return PackedEmbedding(prepare(source.read_packed(module)), dtype)

@@ -36,17 +36,17 @@ class Expert(nn.Module):
 class SplitExperts(nn.ModuleList):
     """Takes the place of a fused experts module and computes the same."""
 
-    def forward(self, hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
         """The experts' outputs, weighted and added.
 
         Args:
             hidden: [tokens, H].
-            chosen: [tokens, top_k], each token's experts.
+            experts: [tokens, top_k], each token's experts.
             weights: [tokens, top_k], how much each of them counts.
         """
         total = torch.zeros_like(hidden)
-        for index in cast("list[int]", chosen.unique().tolist()):
-            token, place = torch.where(chosen == index)
+        for index in cast("list[int]", experts.unique().tolist()):
+            token, place = torch.where(experts == index)
             found = self[index](hidden[token]) * weights[token, place, None]
             total.index_add_(0, token, found.to(total.dtype))
         return total

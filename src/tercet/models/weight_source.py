@@ -5,7 +5,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from tercet.checkpoints.layout import PackedModule
+from tercet.checkpoints.packed.layout import PackedModule
 from tercet.formats import PackedTensor
 
 
@@ -30,7 +30,7 @@ class WeightSource(Protocol):
         """One of those tensors."""
         ...
 
-    def packed(self, module: str) -> PackedTensor:
+    def read_packed(self, module: str) -> PackedTensor:
         """The weight of a packed module."""
         ...
 

@@ -1,1 +1,1 @@
-"""Nothing but operations: one folder each, found by discovery, independent of each other."""
+"""Nothing but operations: one folder each, found by discover.py, independent of each other."""

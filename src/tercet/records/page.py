@@ -35,7 +35,7 @@ def has(text: str, name: str) -> bool:
     return f"<!-- {name} -->" in text
 
 
-def filled(text: str, name: str, content: str) -> str:
+def fill(text: str, name: str, content: str) -> str:
     """The page with other content between the mark of that name and the end after it.
 
     Raises:
@@ -63,7 +63,9 @@ def write_pages(description: str, script: str, pages: Callable[[], Mapping[Path,
     parser.add_argument("--check", action="store_true", help="Only say what is out of date.")
     check = parser.parse_args().check
     stale = {
-        path: text for path, text in pages().items() if path.read_text(encoding="utf-8") != text
+        path: text
+        for path, text in pages().items()
+        if not path.exists() or path.read_text(encoding="utf-8") != text
     }
     if check and stale:
         sys.exit(f"out of date: {', '.join(map(str, stale))}: run python {script}")

@@ -1,4 +1,4 @@
-"""The inference engine: prompts in, text out, from weights that stay packed."""
+"""The inference engine: generates text from prompts, with weights that stay packed."""
 
 from tercet.runtime.chat_template import Message
 from tercet.runtime.generate import stream

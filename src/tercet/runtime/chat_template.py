@@ -1,4 +1,4 @@
-"""Chat templates: messages to one text, as the model was trained to read them.
+"""Chat templates: format messages as one text, as the model was trained to read them.
 
 Templates come with the model, so they run in jinja2's sandbox.
 """
@@ -19,7 +19,7 @@ class Message(TypedDict):
 
 
 def render(template: str, messages: Sequence[Message], special: dict[str, str]) -> str:
-    """The conversation up to where the assistant speaks next.
+    """Format a conversation as text that ends where the assistant's next message starts.
 
     Args:
         template: jinja2 source, in the dialect of the Hugging Face hub.

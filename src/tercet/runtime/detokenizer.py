@@ -1,4 +1,4 @@
-"""Token ids to text as they come, whole characters only."""
+"""Streaming detokenizer: turns token ids into text one by one, whole characters only."""
 
 from collections.abc import Callable, Sequence
 
@@ -20,30 +20,30 @@ class Detokenizer:
         self._decode = decode
         self._context: list[int] = []
         self._pending: list[int] = []
-        self._given = 0
+        self._emitted = 0
         self._waiting = 0
 
     def push(self, token: int) -> str:
-        """The text that this id completes; "" while a character is unfinished."""
+        """Add a token id and return the text that it completes; "" within a character."""
         self._pending.append(token)
         text = self._text()
         whole = text.rstrip(_UNFINISHED)
-        piece = whole[self._given :]
-        self._waiting = 0 if piece else self._waiting + 1
+        chunk = whole[self._emitted :]
+        self._waiting = 0 if chunk else self._waiting + 1
         # bytes that wait longer than the longest character is will never become one
         if whole != text and self._waiting < _LONGEST_CHARACTER:
-            self._given = max(self._given, len(whole))
-            return piece
-        piece = text[self._given :]
+            self._emitted = max(self._emitted, len(whole))
+            return chunk
+        chunk = text[self._emitted :]
         self._context, self._pending = self._pending, []
-        self._given = self._waiting = 0
-        return piece
+        self._emitted = self._waiting = 0
+        return chunk
 
     def flush(self) -> str:
-        """The rest at the end of a stream; bytes of an unfinished character are dropped."""
-        piece = self._text().rstrip(_UNFINISHED)[self._given :]
-        self._context, self._pending, self._given = [], [], 0
-        return piece
+        """End the stream and return the rest of the text, without an unfinished character."""
+        chunk = self._text().rstrip(_UNFINISHED)[self._emitted :]
+        self._context, self._pending, self._emitted = [], [], 0
+        return chunk
 
     def _text(self) -> str:
         before = self._decode(self._context)

@@ -1,4 +1,4 @@
-"""Continuing a prompt, token by token."""
+"""Token-by-token generation."""
 
 from collections.abc import Iterator, Sequence
 
@@ -19,12 +19,14 @@ def stream(
     settings: GenerationSettings,
     stop: frozenset[int] = frozenset(),
 ) -> Iterator[int]:
-    """The tokens after the prompt, each as soon as it is known.
+    """Generate token ids after the prompt, yielding each as soon as it is known.
 
-    Ends after `max_new_tokens`, before a token of `stop`, or when the model's positions are full.
+    Generation ends after `max_new_tokens`, before a token of `stop`, or at the model's last
+    position.
 
     Raises:
-        UnsupportedError: the prompt is empty, does not fit the model, or holds no such ids.
+        UnsupportedError: the prompt is empty, too long for the model, or has an id outside of the
+            vocabulary.
     """
     ids = _check(model, prompt)
     room = model.config.positions - len(ids)

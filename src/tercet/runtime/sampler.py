@@ -1,4 +1,4 @@
-"""Picks the next token from its scores."""
+"""Sampling: chooses the next token from the logits."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from tercet.runtime.settings import GenerationSettings
 
 
 class Sampler:
-    """Greedy or random choice as the settings say; equal seeds give equal draws."""
+    """Chooses tokens greedily or at random, as the settings say; equal seeds give equal tokens."""
 
     def __init__(self, settings: GenerationSettings) -> None:
         self.settings = settings
@@ -20,11 +20,11 @@ class Sampler:
             self._random.manual_seed(settings.seed)
 
     def pick(self, scores: Tensor, seen: Sequence[int]) -> int:
-        """The next token.
+        """Return the id of the next token.
 
         Args:
             scores: logits [V].
-            seen: the prompt and what came after it, for the repetition penalty.
+            seen: ids of the prompt and of all tokens generated so far, for the repetition penalty.
         """
         if self.settings.repetition_penalty != 1.0 and seen:
             scores = penalize(scores, seen, self.settings.repetition_penalty)
@@ -34,9 +34,10 @@ class Sampler:
         return int(tokens[torch.multinomial(probabilities, 1, generator=self._random)])
 
     def candidates(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Probabilities [C] in falling order, and tokens [C], that a draw is made from.
+        """Return the tokens [C] to sample from and their probabilities [C], in falling order.
 
-        temperature, top-k, top-p and min-p apply in this order, each on what the last one left.
+        Filters apply in this order, each to the tokens that the one before kept: temperature,
+        top-k, top-p, min-p.
         """
         settings = self.settings
         ordered, tokens = scores.float().topk(min(settings.top_k or len(scores), len(scores)))
@@ -52,7 +53,7 @@ class Sampler:
 
 
 def penalize(scores: Tensor, seen: Sequence[int], penalty: float) -> Tensor:
-    """Scores [V] with seen tokens moved down: s / penalty where s > 0, else s * penalty."""
+    """Lower the logits [V] of seen tokens: s / penalty where s > 0, else s * penalty."""
     tokens = torch.tensor(sorted(set(seen)), device=scores.device)
     found = scores[tokens]
     return scores.index_copy(0, tokens, torch.where(found > 0, found / penalty, found * penalty))

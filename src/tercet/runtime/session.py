@@ -1,4 +1,4 @@
-"""A packed checkpoint, loaded and ready to generate."""
+"""Generator: a packed checkpoint, loaded and ready to generate text."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from tercet.checkpoints.packed import open_packed
+from tercet.checkpoints.packed.read import open_packed
 from tercet.errors import UnsupportedError
 from tercet.models import Decoder
 from tercet.runtime.chat_template import Message
@@ -24,15 +24,16 @@ Prompt = str | Sequence[int] | Sequence[Message]
 
 @dataclass(frozen=True, kw_only=True)
 class Generation:
-    """What came out, and how fast.
+    """Generated text with its timings.
 
     Attributes:
-        text: the text.
-        ids: its tokens, the stop token left out.
-        prompt_tokens: tokens of the prompt.
-        reason: "stop" at an end-of-text token, "length" at max_new_tokens or a full context.
-        prefill_s: time to the first token, prompt included.
-        decode_s: time of all tokens after the first.
+        text: the generated text, without the prompt.
+        ids: ids of the generated tokens, without the end-of-text token.
+        prompt_tokens: number of tokens in the prompt.
+        reason: why generation ended: "stop" at an end-of-text token, "length" at max_new_tokens or
+            at the model's last position.
+        prefill_s: time to first token (TTFT) in seconds, including the prompt's.
+        decode_s: time in seconds for all tokens after the first.
     """
 
     text: str
@@ -44,12 +45,12 @@ class Generation:
 
     @property
     def prefill_tokens_per_s(self) -> float:
-        """Prompt tokens per second."""
+        """Prompt tokens per second of prefill."""
         return self.prompt_tokens / self.prefill_s if self.prefill_s else 0.0
 
     @property
     def decode_tokens_per_s(self) -> float:
-        """Tokens per second after the first."""
+        """Generated tokens per second, not counting the first."""
         return (len(self.ids) - 1) / self.decode_s if self.decode_s else 0.0
 
 
@@ -63,22 +64,22 @@ class TextStream:
         self._result: Generation | None = None
 
     def __iter__(self) -> Iterator[str]:
-        session, found, pieces = self._session, list[int](), list[str]()
+        session, found, chunks = self._session, list[int](), list[str]()
         detokenizer = session.tokenizer.detokenizer()
         start = first = last = perf_counter()
         for token in stream(session.model, self._ids, self._settings, session.stop):
             last = perf_counter()
             first = first if found else last
             found.append(token)
-            if piece := detokenizer.push(token):
-                pieces.append(piece)
-                yield piece
-        if piece := detokenizer.flush():
-            pieces.append(piece)
-            yield piece
+            if chunk := detokenizer.push(token):
+                chunks.append(chunk)
+                yield chunk
+        if chunk := detokenizer.flush():
+            chunks.append(chunk)
+            yield chunk
         full = len(self._ids) + len(found) >= session.model.config.positions
         self._result = Generation(
-            text="".join(pieces),
+            text="".join(chunks),
             ids=tuple(found),
             prompt_tokens=len(self._ids),
             reason="length" if full or len(found) == self._settings.max_new_tokens else "stop",
@@ -88,18 +89,18 @@ class TextStream:
 
     @property
     def result(self) -> Generation:
-        """The whole; UnsupportedError before the stream has been read to its end."""
+        """The finished Generation; UnsupportedError before the stream has been read to its end."""
         if self._result is None:
             raise UnsupportedError("the stream is not finished: read it to its end first")
         return self._result
 
 
 class Generator:
-    """A language model and its tokenizer.
+    """Generates text with a language model and its tokenizer.
 
     Attributes:
         model: the decoder.
-        directory: where the tokenizer's files lie; read when first needed.
+        directory: directory of the tokenizer's files, which are read when first needed.
     """
 
     def __init__(self, model: Decoder, directory: Path) -> None:
@@ -108,12 +109,13 @@ class Generator:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer; CheckpointError where its files are missing."""
+        """The tokenizer; CheckpointError if its files are missing."""
         return load_tokenizer(self.directory)
 
     @cached_property
     def stop(self) -> frozenset[int]:
-        """End-of-text ids: of generation_config.json, else config.json, and the tokenizer's."""
+        """End-of-text ids: eos_token_id of generation_config.json, or else of config.json, and the
+        tokenizer's eos_token."""
         found: object = None
         for name in ("generation_config.json", "config.json"):
             if found is None:
@@ -122,12 +124,12 @@ class Generator:
         return frozenset(i for i in [*ids, self.tokenizer.stop_id] if isinstance(i, int))
 
     def encode(self, prompt: Prompt, chat: bool | None = None) -> list[int]:
-        """ids of a prompt.
+        """Convert a prompt to token ids.
 
         Args:
-            prompt: text, ids or messages.
-            chat: whether text is a user's message to be put in the chat template; None for yes
-                where the model has one.
+            prompt: text, token ids or chat messages.
+            chat: whether to format text with the chat template, as a user's message; None: yes if
+                the model has a chat template.
         """
         if isinstance(prompt, str):
             if chat is False or (chat is None and self.tokenizer.template is None):
@@ -140,28 +142,32 @@ class Generator:
         return self.tokenizer.encode_chat(messages) if messages else ids
 
     def stream(self, prompt: Prompt, *, chat: bool | None = None, **settings: Any) -> TextStream:
-        """The continuation piece by piece; `settings` are those of GenerationSettings."""
+        """Generate text chunk by chunk; `settings` are the fields of GenerationSettings."""
         return TextStream(self, self.encode(prompt, chat), GenerationSettings(**settings))
 
     def generate(self, prompt: Prompt, *, chat: bool | None = None, **settings: Any) -> Generation:
-        """The whole continuation; `settings` are those of GenerationSettings."""
-        pieces = self.stream(prompt, chat=chat, **settings)
-        for _ in pieces:
+        """Generate the whole text; `settings` are the fields of GenerationSettings."""
+        chunks = self.stream(prompt, chat=chat, **settings)
+        for _ in chunks:
             pass
-        return pieces.result
+        return chunks.result
 
     def logits(self, ids: Tensor | Sequence[int]) -> Tensor:
-        """Scores [B, T, V] after each position of ids [B, T] or [T]."""
+        """Return logits [B, T, V] after each position of token ids [B, T] or [T]."""
         given = torch.as_tensor(ids)
         return self.model.logits(given.unsqueeze(0) if given.ndim == 1 else given)
 
 
 def load(directory: str | Path, dtype: torch.dtype = torch.float32) -> Generator:
-    """Opens a packed checkpoint and loads its model; weights stay packed.
+    """Load the model of a packed checkpoint; its weights stay packed in memory.
+
+    Args:
+        directory: the packed checkpoint.
+        dtype: dtype of activations and unpacked tensors.
 
     Raises:
-        CheckpointError: it is missing or damaged.
-        UnsupportedError: the lean decoder does not know its architecture.
+        CheckpointError: the checkpoint is missing or damaged.
+        UnsupportedError: Tercet's decoder does not support the model's architecture.
     """
     checkpoint = open_packed(directory)
     return Generator(Decoder.from_checkpoint(checkpoint, dtype), checkpoint.directory)

@@ -1,4 +1,4 @@
-"""How to continue a prompt."""
+"""Settings of text generation."""
 
 from dataclasses import dataclass
 
@@ -7,19 +7,21 @@ from tercet.errors import UnsupportedError
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationSettings:
-    """Settings of one generation; each is checked when made.
+    """Settings of one generation; UnsupportedError for a value out of range.
 
     Attributes:
-        max_new_tokens: stop after so many, at the latest.
-        temperature: 0 takes the likeliest token; above, tokens are drawn from softmax(logits / t).
-        top_k: draw among the k likeliest only.
-        top_p: draw among the fewest tokens whose probabilities reach this sum (arXiv:1904.09751).
-        min_p: draw among tokens of at least this part of the likeliest one's probability
-            (arXiv:2407.01082).
-        repetition_penalty: divides the positive logits of tokens seen before, and multiplies the
-            negative ones (arXiv:1909.05858); 1 does nothing.
-        seed: of the draws; None takes a new one each time.
-        ignore_stop: go on past end-of-text tokens, to measure speed.
+        max_new_tokens: maximum number of tokens to generate.
+        temperature: 0 picks the most probable token (greedy); t > 0 samples from
+            softmax(logits / t).
+        top_k: top-k sampling: keep only the k most probable tokens; None keeps all.
+        top_p: nucleus sampling: keep the smallest set of tokens with total probability p
+            (arXiv:1904.09751); None keeps all.
+        min_p: keep only tokens with at least min_p times the highest token probability
+            (arXiv:2407.01082); None keeps all.
+        repetition_penalty: divides the positive logits of tokens that occurred before, and
+            multiplies their negative logits (arXiv:1909.05858); 1 changes nothing.
+        seed: RNG seed for sampling; None for a new seed each time.
+        ignore_stop: do not stop at end-of-text tokens; for speed measurements.
     """
 
     max_new_tokens: int = 128

@@ -16,7 +16,7 @@ from tercet.runtime.detokenizer import Detokenizer
 
 
 class Tokenizer:
-    """Text to ids and back.
+    """Converts text to token ids and back.
 
     Attributes:
         template: the chat template, or None.
@@ -35,11 +35,11 @@ class Tokenizer:
         return None if token is None else self._backend.token_to_id(token)
 
     def encode(self, text: str) -> list[int]:
-        """ids of a text, with what the model wants around it (say, a beginning-of-text token)."""
+        """Convert text to token ids, with the model's special tokens (such as a BOS token)."""
         return self._backend.encode(text).ids
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
-        """ids of a conversation; CheckpointError where the model has no chat template."""
+        """Convert a conversation to token ids; CheckpointError without a chat template."""
         if self.template is None:
             raise CheckpointError(
                 "the checkpoint has no chat template (chat_template.jinja, or chat_template in "
@@ -49,16 +49,16 @@ class Tokenizer:
         return self._backend.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, special tokens left out."""
+        """Convert token ids to text, leaving out special tokens."""
         return self._backend.decode(list(ids), skip_special_tokens=True)
 
     def detokenizer(self) -> Detokenizer:
-        """A new stream from ids to text."""
+        """Return a new streaming detokenizer."""
         return Detokenizer(self.decode)
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
-    """The tokenizer of a model directory.
+    """Load the tokenizer of a model directory.
 
     Raises:
         CheckpointError: there is no tokenizer.json, or a file of the tokenizer cannot be read.
@@ -83,7 +83,7 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An optional JSON object; {} where there is no file."""
+    """Read a JSON object from a file; {} if there is no such file."""
     try:
         found: object = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except ValueError as error:

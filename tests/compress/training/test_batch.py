@@ -10,11 +10,10 @@ from transformers import LlamaForCausalLM
 
 from tercet.compress.plan import Plan
 from tercet.compress.qat import batch
+from tercet.compress.qat.sharding.wire import wire_of
 from tercet.compress.qat.swap import refresh, swap
-from tercet.compress.qat.wire import wire_of
 from tercet.formats import parse_scheme
-from tercet.kernel.device import weights_codes
-from tercet.ops.fake_quantize import fake_quantize, quantize_together
+from tercet.ops.fake_quantize import fake_quantize, quantize_together, weights_codes
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
@@ -83,7 +82,7 @@ def test_a_refresh_in_batches_is_one_of_each(
         monkeypatch.setattr(batch, "fits_together", lambda *_: False)
         found = refresh(one, step=step)
         monkeypatch.setattr(batch, "fits_together", lambda weight, *_: weights_codes.fits(weight))
-        assert batch.batched(other.values())[0]
+        assert batch.group_batches(other.values())[0]
         assert tuple(map(int, refresh(other, step=step))) == tuple(map(int, found))
         assert (int(found[0]) > 0) == (step > 0)
         for a, b in zip(one.values(), other.values(), strict=True):

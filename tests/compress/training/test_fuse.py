@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import gelu, silu
 
-from tercet.compress.qat.fuse import fuse
+from tercet.compress.qat.graph_passes.fuse import fuse
 from tercet.ops.linear_qat import linear_qat
 from tercet.ops.quantize_activation import quantize_activation
 from tercet.ops.swiglu_quantized import swiglu_quantized

@@ -242,11 +242,11 @@ def test_corpus_of_texts(tmp_path: Path) -> None:
     written = tmp_path / "tokenizer.json"
     names = [str(tmp_path / name) for name in ("1.txt", "2.jsonl", "3.safetensors")]
     for data in (names, [str(tmp_path)]):
-        found = torch.cat(list(Corpus(data, written, 0).pieces(100)))
+        found = torch.cat(list(Corpus(data, written, 0).chunks(100)))
         assert found.tolist() == [1, 2, 0, 3, 0, 1, 1, 0, 2, 2]
-    assert torch.cat(list(Corpus(names, written, None).pieces(4))).tolist() == [1, 2, 3, 1]
+    assert torch.cat(list(Corpus(names, written, None).chunks(4))).tolist() == [1, 2, 3, 1]
     (tmp_path / "2.jsonl").write_text("{}")
     with pytest.raises(PlanError, match="line 1: no JSON object with a text"):
-        list(Corpus(names, written, 0).pieces(100))
+        list(Corpus(names, written, 0).chunks(100))
     with pytest.raises(PlanError, match="need one"):
         Corpus(["teacher:100"], written, 0)

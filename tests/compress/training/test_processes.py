@@ -17,7 +17,7 @@ from tercet.compress.training.group import Group, open_group
 from tercet.compress.training.journal import Line, read_journal
 from tercet.compress.training.settings import TrainingSettings
 from tercet.errors import CheckpointError
-from tercet.recipes.training import distill
+from tercet.workflows.training import distill
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*slow path"),
@@ -129,6 +129,6 @@ def test_one_process_of_torchrun_is_no_group(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
     with open_group("cpu") as group:
-        assert (group.mesh, group.first, group.ranks) == (None, True, 1)
-        group.wait()
+        assert (group.mesh, group.first, group.world_size) == (None, True, 1)
+        group.barrier()
         assert group.mean([torch.tensor(3.0)]).tolist() == [3.0]

@@ -10,7 +10,7 @@ from torch._dynamo.backends.common import aot_autograd
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tercet.compress.plan import Plan
-from tercet.compress.qat.layer_pass import LayerPass
+from tercet.compress.qat.graph_passes.layer import LayerPass
 from tercet.compress.qat.student import Student
 from tercet.compress.qat.swap import refresh, swap
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tercet.checkpoints.packed import open_packed
+from tercet.checkpoints.packed.read import open_packed
 from tercet.compress.distill.settings import DistillSettings
 from tercet.compress.training.journal import read_journal
 from tercet.compress.training.settings import TrainingSettings
 from tercet.errors import CheckpointError, PlanError, UnsupportedError
-from tercet.recipes.training import distill, train
 from tercet.runtime import load
+from tercet.workflows.training import distill, train
 
 # a CPU has the slow path only, and says so
 pytestmark = pytest.mark.filterwarnings("ignore:.*slow path")

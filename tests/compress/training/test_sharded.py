@@ -14,15 +14,15 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from transformers import LlamaForCausalLM
 
 from tercet.compress.plan import Plan
-from tercet.compress.qat.parallel import clip_gradients, reduce_outside, shard
-from tercet.compress.qat.sharded import ShardedWeight, shard_parameter
+from tercet.compress.qat.fsdp import clip_gradients, reduce_outside, shard
+from tercet.compress.qat.sharding.weights import ShardedWeight, shard_parameter
+from tercet.compress.qat.sharding.wire import wire_of
 from tercet.compress.qat.student import Student
 from tercet.compress.qat.swap import finish_gradients, refresh, swap
-from tercet.compress.qat.wire import wire_of
 from tercet.compress.training.cross_entropy import next_token_loss
 from tercet.errors import PlanError
 from tercet.formats import parse_scheme
-from tercet.kernel.device import packed_codes
+from tercet.packed_weight.triton import packed_codes
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*slow path"),

@@ -11,7 +11,7 @@ from torch.nn.functional import linear
 from transformers import LlamaForCausalLM
 
 from tercet.compress.plan import Plan
-from tercet.compress.qat.codes import first_step, pack
+from tercet.compress.ptq.qat_codes import first_step, pack
 from tercet.compress.qat.embedding import QatEmbedding, TiedHead
 from tercet.compress.qat.linear import QatLinear
 from tercet.compress.qat.plan import training_plan

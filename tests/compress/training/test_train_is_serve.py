@@ -14,7 +14,7 @@ from tercet.compress.training.settings import TrainingSettings
 from tercet.export.huggingface import register
 from tercet.ops.linear_packed import linear_packed
 from tercet.ops.linear_qat import linear_qat
-from tercet.recipes import training
+from tercet.workflows import training
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*slow path")
 
@@ -40,7 +40,9 @@ def test_linear_qat_is_linear_packed(scheme: str, method: str) -> None:
         for rows in (1, 9):
             x = normal(rows, 300).to(dtype)
             trained = linear_qat(x, module.codes, module.scale, module.weight).detach()
-            assert torch.equal(trained, linear_packed(x, module.served(), activation="int8"))
+            assert torch.equal(
+                trained, linear_packed(x, module.prepare_product(), activation="int8")
+            )
 
 
 def test_with_a_bias_eval_mode_is_what_is_served() -> None:
@@ -50,7 +52,7 @@ def test_with_a_bias_eval_mode_is_what_is_served() -> None:
     x = normal(50, 300)
     trained = layer(x).detach()
     evaluated = layer.eval()(x)
-    served = linear_packed(x, quantized["0"].served(), layer[0].bias, activation="int8")
+    served = linear_packed(x, quantized["0"].prepare_product(), layer[0].bias, activation="int8")
     assert torch.equal(evaluated, served)
     torch.testing.assert_close(trained, served, rtol=0, atol=1e-6)
 

@@ -12,8 +12,8 @@ from transformers.models.qwen2 import Qwen2Config
 from transformers.models.qwen3 import Qwen3Config
 
 import tercet
-from tercet.checkpoints.layout import PackedModule, QuantizationConfig
-from tercet.checkpoints.packed import PackedCheckpoint, open_packed
+from tercet.checkpoints.packed.layout import PackedModule, QuantizationConfig
+from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
 from tercet.models import Decoder
 
 # 80 and 104 columns are no multiple of 32 or 64: the last groups are short

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tercet.checkpoints.packed import PackedCheckpoint
+from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export.onnx.quantized_blocks import quantized_blocks
 from tercet.export.onnx.target import TARGET, OnnxTarget
@@ -48,10 +48,10 @@ def test_it_is_found_by_name():
 @ARCHITECTURES
 @pytest.mark.parametrize("target", [EXACT, TARGET], ids=["exact", "default"])
 def test_every_packed_weight_reads_back_bit_by_bit(case, exported, target):
-    found = list(target.dequantized(exported(case, target)))
+    found = list(target.dequantize(exported(case, target)))
     assert sorted(name for name, _ in found) == sorted(case.checkpoint.modules)
     for name, weight in found:
-        expected = case.checkpoint.packed(name).dequantize()
+        expected = case.checkpoint.read_packed(name).dequantize()
         assert torch.equal(weight, expected), name
 
 
@@ -120,7 +120,7 @@ def test_padded_rows_answer_as_alone(case, exported, tokens, side):
 @ARCHITECTURES
 def test_the_twin_holds_the_same_model_in_float32(case, tmp_path, tokens):
     TARGET.write_twin(case.checkpoint, tmp_path / "twin")
-    assert not list(TARGET.dequantized(tmp_path / "twin"))
+    assert not list(TARGET.dequantize(tmp_path / "twin"))
     expected = case.decoder.logits(torch.tensor([tokens]))[0]
     found = TARGET.logits(tmp_path / "twin", tokens)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
@@ -143,7 +143,7 @@ def test_sizes_told_are_sizes_written(case, exported):
 
 def test_a_tied_embedding_is_written_once(cases, exported):
     out = exported(cases("llama"))
-    embedding = cases("llama").checkpoint.packed("model.embed_tokens")
+    embedding = cases("llama").checkpoint.read_packed("model.embed_tokens")
     table = embedding.shape[0] * embedding.shape[1]
     assert table * 4 > (out / "model.onnx.data").stat().st_size - 60 * 4096
     onnx.checker.check_model(str(out / "model.onnx"))
@@ -192,7 +192,7 @@ def test_a_missing_client_names_the_command(cases, exported, monkeypatch, module
     out = exported(cases("llama"))
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(UnsupportedError, match=r"pip install 'tercet\[onnx\]'"):
-        list(EXACT.dequantized(out))
+        list(EXACT.dequantize(out))
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "missing", "no seal"])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tercet.checkpoints.packed import PackedCheckpoint
+from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export.openvino.client import MODEL_NAME, OpenvinoSession, read_back
 from tercet.export.openvino.constants import Constants
@@ -48,10 +48,10 @@ def test_it_is_found_by_name():
 
 @ARCHITECTURES
 def test_every_packed_weight_reads_back_bit_by_bit(case, exported):
-    found = list(TARGET.dequantized(exported(case)))
+    found = list(TARGET.dequantize(exported(case)))
     assert sorted(name for name, _ in found) == sorted(case.checkpoint.modules)
     for name, weight in found:
-        assert torch.equal(weight, case.checkpoint.packed(name).dequantize()), name
+        assert torch.equal(weight, case.checkpoint.read_packed(name).dequantize()), name
 
 
 @ARCHITECTURES
@@ -117,7 +117,7 @@ def test_rows_padded_on_the_left_answer_as_alone(case, exported, tokens):
 @ARCHITECTURES
 def test_the_twin_holds_the_same_model_in_float32(case, tmp_path, tokens):
     TARGET.write_twin(case.checkpoint, tmp_path / "twin")
-    assert not list(TARGET.dequantized(tmp_path / "twin"))
+    assert not list(TARGET.dequantize(tmp_path / "twin"))
     expected = case.decoder.logits(torch.tensor([tokens]))[0]
     found = TARGET.logits(tmp_path / "twin", tokens)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))
@@ -126,7 +126,7 @@ def test_the_twin_holds_the_same_model_in_float32(case, tmp_path, tokens):
 @ARCHITECTURES
 def test_sizes_told_are_sizes_written(case, exported, tmp_path):
     told = sum(
-        holding.bits_per_weight * case.checkpoint.packed(holding.module).unpack().numel() / 8
+        holding.bits_per_weight * case.checkpoint.read_packed(holding.module).unpack().numel() / 8
         for holding in TARGET.holdings(case.checkpoint)
     )
     TARGET.write_twin(case.checkpoint, tmp_path / "twin")
@@ -147,7 +147,7 @@ def test_any_group_size_is_exact(tmp_path, columns, scheme):
     scale, zero = fit(weight, parse_scheme(scheme), "absmax")
     packed = encode(weight, parse_scheme(scheme), scale, zero)
     constants = Constants(openvino=openvino, ops=openvino.opset13)
-    result = openvino.opset13.result(constants.dequantized(packed, "w"))
+    result = openvino.opset13.result(constants.dequantize(packed, "w"))
     openvino.serialize(openvino.Model([result], [], "m"), str(tmp_path / "openvino_model.xml"))
     ((name, found),) = read_back(openvino, tmp_path)
     assert name == "w"
@@ -160,7 +160,7 @@ def test_zero_points_beyond_the_codes_are_refused():
     packed = from_codes(codes, scheme, scale, torch.tensor([[9]], dtype=torch.int8))
     constants = Constants(openvino=openvino, ops=openvino.opset13)
     with pytest.raises(UnsupportedError, match=r"zero points from 9 to 9.*from -8 to 7.*symmetric"):
-        constants.dequantized(packed, "w")
+        constants.dequantize(packed, "w")
 
 
 def test_refusals(refused: tuple[PackedCheckpoint, str], tmp_path: Path):

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import tercet
-from tercet.checkpoints.packed import PackedCheckpoint
+from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.export.gguf.llama_cpp import library_path
 
 SIZES: dict[str, Any] = {

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from tercet.checkpoints.gguf_file import GgufFile
-from tercet.checkpoints.gguf_import import import_gguf
-from tercet.checkpoints.gguf_notes import check_checksums
+from tercet.checkpoints.gguf.notes import check_checksums
+from tercet.checkpoints.imports.gguf import import_gguf
+from tercet.checkpoints.sources.gguf_file import GgufFile
 from tercet.errors import CheckpointError
 from tercet.export.gguf import TARGET
 

@@ -12,12 +12,12 @@ from gguf.quants import dequantize
 from torch import Tensor
 
 import tercet
-from tercet.checkpoints.gguf_codes import CODE_BLOCKS
-from tercet.checkpoints.gguf_import import import_gguf
-from tercet.checkpoints.packed import PackedCheckpoint
+from tercet.checkpoints.gguf.codes import CODE_BLOCKS
+from tercet.checkpoints.imports.gguf import import_gguf
+from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.errors import UnsupportedError
 from tercet.export.gguf import TARGET
-from tercet.export.gguf.tensors import encoded, pairs_from_halves
+from tercet.export.gguf.tensors import encode_blocks, pairs_from_halves
 from tercet.formats import parse_scheme
 from tercet.formats.encode import from_codes
 
@@ -111,10 +111,10 @@ def test_exact_in_llama_cpp_and_back(
         found["model.layers.1.mlp.down_proj"].bits_per_weight == CODE_BLOCKS[held].bits_per_weight
     )
     TARGET.write(checkpoint, tmp_path / "a.gguf")
-    values = dict(TARGET.dequantized(tmp_path / "a.gguf"))
+    values = dict(TARGET.dequantize(tmp_path / "a.gguf"))
     assert set(values) == set(checkpoint.modules)
     for module, value in values.items():
-        assert torch.equal(value, checkpoint.packed(module).dequantize()), module
+        assert torch.equal(value, checkpoint.read_packed(module).dequantize()), module
     expected = scores(checkpoint)
     assert error(TARGET.logits(tmp_path / "a.gguf", IDS), expected) < INT8
     imported = import_gguf(tmp_path / "a.gguf", tmp_path / "back")
@@ -217,7 +217,7 @@ def test_a_scale_of_minus_zero_turns_no_number(tmp_path: Path) -> None:
     blocks = CODE_BLOCKS["Q4_0"]
     codes = torch.arange(32, dtype=torch.uint8).reshape(1, 32) % 16
     weight = from_codes(codes, parse_scheme("int4-g32"), torch.full((1, 1), -0.0).half())
-    raw = b"".join(encoded(weight, blocks, None))
+    raw = b"".join(encode_blocks(weight, blocks, None))
     found, scale, _ = blocks.decode(torch.frombuffer(bytearray(raw), dtype=torch.uint8)[None])
     assert torch.equal(found, codes)
     assert not bool(scale.signbit().any())

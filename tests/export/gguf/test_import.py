@@ -12,11 +12,11 @@ from gguf.quants import quantize
 from torch import Tensor
 
 import tercet
-from tercet.checkpoints import gguf_blocks
-from tercet.checkpoints.gguf_codes import CODE_BLOCKS
-from tercet.checkpoints.gguf_file import GgufFile
-from tercet.checkpoints.gguf_import import import_gguf, read_packed
-from tercet.checkpoints.source import open_source
+from tercet.checkpoints.gguf import blocks as gguf_blocks
+from tercet.checkpoints.gguf.codes import CODE_BLOCKS
+from tercet.checkpoints.imports.gguf import import_gguf, read_packed
+from tercet.checkpoints.sources.gguf_file import GgufFile
+from tercet.checkpoints.sources.open import open_source
 from tercet.errors import CheckpointError
 from tercet.export.gguf import TARGET
 from tercet.export.gguf.container import TensorEntry, write_container
@@ -39,7 +39,7 @@ def foreign(path: Path, kind: str, make_blocks: Callable[[Tensor], bytes], numbe
                 shape=shape,
                 number=number,
                 size_bytes=len(raw),
-                pieces=lambda raw=raw: [raw],
+                chunks=lambda raw=raw: [raw],
             )
         )
     norms = ["output_norm"] + [f"blk.{i}.{n}_norm" for i in (0, 1) for n in ("attn", "ffn")]
@@ -51,7 +51,7 @@ def foreign(path: Path, kind: str, make_blocks: Callable[[Tensor], bytes], numbe
                 shape=(256,),
                 number=0,
                 size_bytes=1024,
-                pieces=lambda raw=raw: [raw],
+                chunks=lambda raw=raw: [raw],
             )
         )
     fields = {
@@ -109,11 +109,11 @@ def test_foreign_files_are_imported_without_loss(
     assert len(checkpoint.modules) == 16
     for module in checkpoint.modules:
         expected = source.read(f"{module}.weight")
-        assert torch.equal(checkpoint.packed(module).dequantize(), expected), module
+        assert torch.equal(checkpoint.read_packed(module).dequantize(), expected), module
     TARGET.write(checkpoint, tmp_path / "again.gguf")
     again = GgufFile(tmp_path / "again.gguf")
     for module in checkpoint.modules:
-        first, second = (file.stored(f"{module}.weight") for file in (GgufFile(path), again))
+        first, second = (file.find_tensor(f"{module}.weight") for file in (GgufFile(path), again))
         assert first.kind == second.kind
         assert torch.equal(
             gguf_blocks.read_code_blocks(path, first),

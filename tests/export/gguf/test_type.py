@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from tercet.cli.main import app
 from tercet.errors import UnsupportedError
-from tercet.recipes.export_run import export
+from tercet.workflows.export.run import export
 
 
 @pytest.fixture(scope="module")

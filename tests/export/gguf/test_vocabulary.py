@@ -9,7 +9,7 @@ import pytest
 from gguf import GGUFReader
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tercet.checkpoints.packed import PackedCheckpoint
+from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export.gguf import TARGET
 from tercet.export.gguf.client import text_tokens

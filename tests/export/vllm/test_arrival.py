@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tercet.checkpoints.layout import PackedModule
+from tercet.checkpoints.packed.layout import PackedModule
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export.vllm.arrival import Arrival
 from tercet.export.vllm.shard import Shard, shard_of

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tercet.checkpoints.compressed_tensors import BITS, Form, store
+from tercet.checkpoints.imports.compressed_tensors import BITS, Form, store
 from tercet.export.vllm.packed_words import packed_from_words
 from tercet.formats import encode, fit, parse_scheme
 

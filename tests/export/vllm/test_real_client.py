@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import tercet
 from tercet.export import transformers_client
-from tercet.recipes.export_run import export
+from tercet.workflows.export.run import export
 
 pytestmark = [
     pytest.mark.vllm,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tercet.kernel.select import explain
-from tercet.ops.linear_packed.decode_plan import (
+from tercet.ops.linear_packed.hopper_decode.plan import (
     DIGIT_TOKENS,
     MOST_COLUMNS,
     PIECE_UNITS,
@@ -38,31 +38,31 @@ def test_a_plan_covers_k_and_fits(m: int, x_bytes: int, zeros: bool, digits: boo
         sent = x_bytes == 1 and bits == 2 and not digits
         plan = plan_for(m, row_blocks, units, needs, PROCESSORS, sent=sent)
         assert 1 <= plan.clusters <= row_blocks
-        assert bool(plan.sharing) == sent
-        assert plan.clusters % max(1, plan.sharing) == 0
-        assert plan.ranks in (1, 2, 4, 8)
+        assert bool(plan.multicast) == sent
+        assert plan.clusters % max(1, plan.multicast) == 0
+        assert plan.cluster_size in (1, 2, 4, 8)
         assert 1 <= plan.warps_k * plan.warps_n <= 16
         share = plan.warp_units(units)
         assert share % PIECE_UNITS == 0
-        assert share * plan.warps_k * plan.ranks >= units
+        assert share * plan.warps_k * plan.cluster_size >= units
         assert shared_bytes(m, row_blocks, units, plan, needs) <= SHARED
 
 
 def test_every_multiprocessor_has_work() -> None:
     for row_blocks in (132, 256, 896, 1792):
         plan = plan_for(1, row_blocks, 32, needs_of(1, 2, 1), PROCESSORS)
-        assert plan.clusters * plan.ranks >= PROCESSORS
+        assert plan.clusters * plan.cluster_size >= PROCESSORS
 
 
 def test_two_blocks_are_sent_x_together_where_it_is_long_beside_their_weights() -> None:
     needs = needs_of(8, 2, 1)
-    assert plan_for(8, 256, 32, needs, PROCESSORS, sent=True).sharing == 2
-    assert plan_for(4, 256, 32, needs, PROCESSORS, sent=True).sharing == 2
-    assert plan_for(4, 1792, 64, needs, PROCESSORS, sent=True).sharing == 1
+    assert plan_for(8, 256, 32, needs, PROCESSORS, sent=True).multicast == 2
+    assert plan_for(4, 256, 32, needs, PROCESSORS, sent=True).multicast == 2
+    assert plan_for(4, 1792, 64, needs, PROCESSORS, sent=True).multicast == 1
     # no two blocks where each takes another part of x, or where one would be left over
-    assert plan_for(16, 256, 112, needs, PROCESSORS, sent=True).sharing == 1
-    assert plan_for(8, 131, 32, needs, 131, sent=True).sharing == 1
-    assert plan_for(8, 256, 32, needs, PROCESSORS).sharing == 0
+    assert plan_for(16, 256, 112, needs, PROCESSORS, sent=True).multicast == 1
+    assert plan_for(8, 131, 32, needs, 131, sent=True).multicast == 1
+    assert plan_for(8, 256, 32, needs, PROCESSORS).multicast == 0
 
 
 def test_digits_need_few_tokens_and_more_than_a_row_block_a_multiprocessor() -> None:
@@ -91,7 +91,7 @@ def test_needs_by_hand() -> None:
 
 
 def test_shared_memory_by_hand() -> None:
-    plan = Plan(clusters=2, ranks=2, warps_k=3, warps_n=2)
+    plan = Plan(clusters=2, cluster_size=2, warps_k=3, warps_n=2)
     # 50 units of 32 columns over 6 warps of whole pieces: 12 each, 36 a block
     assert plan.warp_units(50) == 12
     x, scales, slots = 2 * (36 * 32 + 16), 256, 3 * 3 * 2 * 80
@@ -122,17 +122,17 @@ TAKEN = {"scheme": "ternary-g128", "activation": "int8", "layout": "fragments", 
 def test_refuses_what_it_cannot_do(
     change: dict[str, str], sizes: dict[str, int], dtype: torch.dtype, reason: str
 ) -> None:
-    requirement = OP.implementation("cuda_decode").requirement
+    requirement = OP.implementation("hopper_decode").requirement
     taken = {"M": 16, "N": 4096, "K": 4096}
     assert requirement.unfit(taken, OP.traits(TAKEN)) is None
     verdicts = explain(OP, "cuda", dtype, taken | sizes, TAKEN | change)
-    found = next(one for one in verdicts if one.implementation == "cuda_decode")
+    found = next(one for one in verdicts if one.implementation == "hopper_decode")
     assert not found.allowed
     assert reason in found.reason
 
 
 def test_zero_points_all_integers_and_8_bit_floats_are_taken_with_any_codes_of_x() -> None:
-    requirement = OP.implementation("cuda_decode").requirement
+    requirement = OP.implementation("hopper_decode").requirement
     integers = ("ternary", "nonary", "int3", "int4-asym", "int4-hqq", "int8-g32-asym")
     for scheme in (*integers, "fp8_e4m3", "fp8_e5m2", "fp8_e4m3-b128x128"):
         for activation in ("none", "int8", "fp8_e4m3"):

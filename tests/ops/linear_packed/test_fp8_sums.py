@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from tercet.kernel.packed_call import TOLERANCES
-from tercet.ops.linear_packed.fp8_sums import COLUMNS, TOLERANCE, lost
+from tercet.ops.linear_packed.hopper_prefill.fp8_sums import COLUMNS, TOLERANCE, lost
 from tercet.ops.linear_packed.op import OP
+from tercet.packed_weight.call import TOLERANCES
 
 FRACTION = 13  # bits behind the point of the largest number added
 STEP = 32  # columns of one product
@@ -172,10 +172,10 @@ def test_the_check_finds_sums_of_all_columns_of_positive_numbers() -> None:
 def test_only_the_product_in_fp8_is_held_to_it_and_no_candidate() -> None:
     for one in OP.implementations:
         held = OP.held_to(one).tolerance(torch.bfloat16)
-        assert (held == TOLERANCE) == (one.name == "cuda_wgmma_fp8")
+        assert (held == TOLERANCE) == (one.name == "hopper_prefill_fp8")
         for dtype in (torch.float16, torch.float32):
             assert OP.held_to(one).tolerance(dtype) == OP.tolerance(dtype)
-    candidate = replace(OP.implementation("cuda_wgmma_fp8"), module="/tmp/candidate.py")
+    candidate = replace(OP.implementation("hopper_prefill_fp8"), module="/tmp/candidate.py")
     assert OP.held_to(candidate).tolerance(torch.bfloat16) == OP.tolerance(torch.bfloat16)
 
 

@@ -32,4 +32,4 @@ def forward(
     y = (wide - mean) * rstd * weight.float()
     if bias is not None:
         y = y + bias.float()
-    return y.to(x.dtype), mean.reshape(-1), rstd.reshape(-1)
+    return y.to(x.dtype).contiguous(), mean.reshape(-1), rstd.reshape(-1)

@@ -23,5 +23,5 @@ def forward(x: Tensor, element: str) -> tuple[Tensor, Tensor, Tensor]:
     scale = absmax / torch.full_like(absmax, 127.0)
     usable = (scale > 0) & scale.isfinite()
     ratio = torch.where(usable[..., None], wide, 0.0) / torch.where(usable, scale, 1.0)[..., None]
-    codes = ((ratio.clamp(-127.0, 127.0) + _MAGIC) - _MAGIC).to(torch.int8)
+    codes = ((ratio.clamp(-127.0, 127.0) + _MAGIC) - _MAGIC).to(torch.int8).contiguous()
     return codes, scale, codes.sum(-1, dtype=torch.int32)

@@ -29,4 +29,4 @@ def _wide(x: Tensor) -> np.ndarray:
 
 
 def _as(values: np.ndarray, like: Tensor) -> Tensor:
-    return torch.from_numpy(values).to(like.dtype).to(like.device)
+    return torch.from_numpy(values).to(like.dtype).to(like.device).contiguous()

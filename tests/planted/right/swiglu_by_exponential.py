@@ -18,4 +18,4 @@ def forward(gate: Tensor, up: Tensor | None) -> Tensor:
     wide = gate.float()
     small = torch.exp(-wide.abs())
     sigmoid = torch.where(wide >= 0, 1.0, small) / (1.0 + small)
-    return (wide * sigmoid * up.float()).to(gate.dtype)
+    return (wide * sigmoid * up.float()).to(gate.dtype).contiguous()

@@ -1,1 +1,1 @@
-"""`tercet kernel`: one file a verb."""
+"""`tercet kernel`: one file per subcommand."""

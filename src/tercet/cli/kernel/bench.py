@@ -15,16 +15,16 @@ from tercet.cli.kernel.calls import (
     Shapes,
     TensorParallel,
     Tokens,
-    chosen_directions,
-    chosen_workloads,
+    parse_directions,
+    select_workloads,
 )
-from tercet.cli.kernel.shape import Device, OpName, Options, Seed
+from tercet.cli.options.op import Device, OpName, Options, Seed
 from tercet.cli.show import Json, console, print_json, say
-from tercet.harness.bench import CACHES, LAUNCHES, SECONDS_PER_ROW, BenchReport, bench
-from tercet.harness.candidate import candidate_from
-from tercet.harness.given import device_or_best
-from tercet.harness.variant import Cache, Launch
-from tercet.kernel.select import find
+from tercet.harness.bench.run import CACHES, LAUNCHES, SECONDS_PER_ROW, BenchReport, bench
+from tercet.harness.bench.variant import Cache, Launch
+from tercet.harness.sandbox.candidate import candidate_from
+from tercet.harness.workloads.arguments import device_or_best
+from tercet.ops.discover import find, names
 from tercet.records import Outcome, Record, append
 
 _COLUMNS = ("timing", "variant", "us", "+-", "rate", "roofline", "eager")
@@ -45,41 +45,52 @@ def bench_command(
     dtype: GivenDtype = None,
     option: Options = None,
     implementation: Annotated[
-        list[str] | None, typer.Option(help="Only this one (may be repeated).")
+        list[str] | None,
+        typer.Option(help="Time only this implementation (may be repeated). Default: all."),
     ] = None,
     candidate: Annotated[
-        Path | None, typer.Option(help="A Python file with forward (and gradient) to time too.")
+        Path | None,
+        typer.Option(
+            help="Also time this Python file, which defines forward() and optionally gradient()."
+        ),
     ] = None,
     baselines: Annotated[
-        bool, typer.Option("--baselines/--no-baselines", help="Time baselines too.")
+        bool,
+        typer.Option(
+            "--baselines/--no-baselines", help="Also time the baselines: torch, other libraries."
+        ),
     ] = True,
     direction: Directions = None,
     cache: Annotated[
-        Cache | None, typer.Option(help="Only times with a cold, or a warm, cache.")
+        Cache | None, typer.Option(help="Time with a cold or a warm L2 cache only. Default: both.")
     ] = None,
     launch: Annotated[
-        Launch | None, typer.Option(help="Only times in a CUDA graph, or of plain calls.")
+        Launch | None,
+        typer.Option(help="Time in a CUDA graph or as eager calls only. Default: both."),
     ] = None,
     device: Device = None,
     seed: Seed = None,
-    seconds: Annotated[float, typer.Option(help="For each row, at most.")] = SECONDS_PER_ROW,
+    seconds: Annotated[
+        float, typer.Option(help="Time limit for one row of the table, in seconds.")
+    ] = SECONDS_PER_ROW,
     settle: Annotated[
         float,
         typer.Option(
             min=0.0,
-            help="Time each variant alone, after it has run for so many seconds: at the clock that "
-            "its own power allows. 0.25 is enough. Default: in turn, at one clock for all.",
+            help="Run each variant by itself for this many seconds before timing it, so that the "
+            "GPU's clock settles at what that variant's power draw allows; 0.25 is enough. "
+            "Default 0: interleave all variants, so that all share one clock.",
         ),
     ] = 0.0,
     out: Annotated[
         Path | None,
-        typer.Option(help="Append each call's records to this file (JSON lines) as it is timed."),
+        typer.Option(help="Append the records to this JSON-lines file, workload by workload."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Time an op beside its baselines, against what this machine can reach."""
+    """Time an op and its baselines, and compare them with this machine's measured roofline."""
     found = find(op)
-    workloads = chosen_workloads(
+    workloads = select_workloads(
         found, shape, model, dtype=dtype, options=option,
         tensor_parallel=tensor_parallel, tokens=tokens,
     )  # fmt: skip
@@ -88,7 +99,7 @@ def bench_command(
         workloads,
         implementations=implementation,
         baselines=baselines,
-        directions=chosen_directions(direction),
+        directions=parse_directions(direction),
         caches=(cache,) if cache else CACHES,
         launches=(launch,) if launch else LAUNCHES,
         device=device_or_best(device),
@@ -96,6 +107,7 @@ def bench_command(
         seconds_per_row=seconds,
         settle_seconds=settle,
         candidate=candidate_from(candidate) if candidate is not None else None,
+        location=None if op in names() else op,
         keep=partial(append, out) if out is not None else None,
     )
     if out is not None:
@@ -120,6 +132,8 @@ def _show(report: BenchReport) -> None:
         rows = [record for record in report.records if _call(record) == call]
         if any(record.outcome is Outcome.OK for record in rows):
             console.print(_table(call, rows))
+    for guarantee in report.not_guaranteed:
+        console.print(f"[yellow]not guaranteed:[/] {guarantee}")
     if any(_shared_low_clock(record) for record in report.records):
         console.print(_SHARED_CLOCK, soft_wrap=True)
     for record in report.records:
@@ -144,10 +158,10 @@ def _call(record: Record) -> str:
 
 
 def _table(call: str, records: Sequence[Record]) -> Table:
-    """Forward before backward, times in a graph and cold ones first; fastest first in each.
+    """Make a table of times: forward first, then graph, then cold cache; fastest variant first.
 
-    Columns: half of the 95 % interval (+-), the part of the roofline and what binds it, and how
-    many times as fast as eager.
+    Columns: time in us, half-width of the 95 % confidence interval (+-), the fraction of the
+    roofline with what limits it, and the speedup over eager torch.
     """
     table = Table(title=call, box=None, pad_edge=False, title_justify="left")
     for column in _COLUMNS:

@@ -1,4 +1,4 @@
-"""Which calls of an op are meant: shapes typed by hand, or the op's calls in published models."""
+"""The options that select workloads: shapes typed by hand, or an op's calls in catalog models."""
 
 from dataclasses import replace
 from typing import Annotated
@@ -7,32 +7,41 @@ import typer
 
 from tercet.cli.kernel.shape import parse_workload
 from tercet.errors import UnsupportedError
-from tercet.harness.given import complete_sizes
-from tercet.harness.shapes import workloads_of
+from tercet.harness.workloads.arguments import complete_sizes
+from tercet.harness.workloads.shapes import workloads_of
 from tercet.kernel.contract import Op, Workload
 from tercet.kernel.tuned import Direction
 
 Shapes = Annotated[
-    list[str] | None, typer.Option("--shape", help='Sizes of the axes: "M=16384,N=8192".')
+    list[str] | None,
+    typer.Option("--shape", help='Axis sizes, such as "M=16384,N=8192" (may be repeated).'),
 ]
 Models = Annotated[
-    list[str] | None, typer.Option("--model", help="The op's calls in this model of the catalog.")
+    list[str] | None,
+    typer.Option(
+        "--model", help="Use the op's shapes in this model of the catalog (may be repeated)."
+    ),
 ]
-TensorParallel = Annotated[int, typer.Option(help="Over how many GPUs a --model is split.")]
-Tokens = Annotated[int | None, typer.Option(help="Tokens in one call of a --model.")]
+TensorParallel = Annotated[
+    int, typer.Option(help="With --model: the number of GPUs that share each layer.")
+]
+Tokens = Annotated[int | None, typer.Option(help="With --model: tokens per call.")]
 Directions = Annotated[
-    list[str] | None, typer.Option("--direction", help="forward or backward. Default: both.")
+    list[str] | None,
+    typer.Option("--direction", help="forward or backward (may be repeated). Default: both."),
 ]
 GivenDtype = Annotated[
     str | None,
     typer.Option(
-        "--dtype", help="bfloat16, float16 or float32. Default: bfloat16; a model's call: its own."
+        "--dtype",
+        help="Data type: bfloat16, float16 or float32. Default: with --model that of the model's "
+        "call, else bfloat16.",
     ),
 ]
 _USUAL = "bfloat16"
 
 
-def chosen_workloads(
+def select_workloads(
     op: Op,
     shapes: list[str] | None,
     models: list[str] | None,
@@ -42,9 +51,13 @@ def chosen_workloads(
     tensor_parallel: int = 1,
     tokens: int | None = None,
 ) -> tuple[Workload, ...]:
-    """The workloads that were asked for. UnsupportedError where none was, or an axis has no size.
+    """Build the workloads that the options select.
 
-    A model's calls keep their own dtype and options, except those that are given.
+    A model's calls keep their own dtype and options, except where `dtype` or `options` override
+    them.
+
+    Raises:
+        UnsupportedError: no workload is selected, or an axis has no size.
     """
     found = list[Workload]()
     for shape in shapes or ():
@@ -65,8 +78,8 @@ def chosen_workloads(
     return tuple(found)
 
 
-def chosen_directions(names: list[str] | None) -> tuple[Direction, ...]:
-    """The directions of those names. UnsupportedError for another word."""
+def parse_directions(names: list[str] | None) -> tuple[Direction, ...]:
+    """Parse direction names, by default both; UnsupportedError for an unknown name."""
     directions = list[Direction]()
     for name in names or ("forward", "backward"):
         match name:

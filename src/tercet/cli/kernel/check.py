@@ -2,48 +2,98 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
-from tercet.cli.kernel.shape import Device, OpName, Seed
+from tercet.cli.options.op import Device, OpName, Seed
 from tercet.cli.show import Json, bar, console, print_json
-from tercet.harness.candidate import candidate_from
-from tercet.harness.check import CheckReport, check
-from tercet.harness.given import device_or_best
-from tercet.harness.isolate import MEMORY_BYTES, SECONDS
-from tercet.harness.scale import check_scale
-from tercet.kernel.select import find, names
+from tercet.errors import UnsupportedError
+from tercet.harness.sandbox.early import start_early
+from tercet.harness.sandbox.isolate import MEMORY_BYTES, SECONDS
+
+if TYPE_CHECKING:
+    from tercet.harness.check.run import CheckReport
 
 
 def check_command(
     op: OpName,
-    implementation: Annotated[str | None, typer.Option(help="Only this one.")] = None,
+    implementation: Annotated[
+        str | None, typer.Option(help="Check only this implementation. Default: all.")
+    ] = None,
     candidate: Annotated[
         Path | None,
-        typer.Option(help="A Python file with forward (and gradient) to judge instead."),
+        typer.Option(
+            help="Check this Python file instead, which defines forward() and optionally "
+            "gradient()."
+        ),
     ] = None,
     device: Device = None,
     seed: Seed = None,
     scale: Annotated[
-        str | None, typer.Option(help="Check at the shapes of this model of the catalog instead.")
+        str | None,
+        typer.Option(
+            help="Check at the production shapes of this catalog model instead of the small cases."
+        ),
     ] = None,
     sanitizer: Annotated[
-        str | None, typer.Option(help="Run under compute-sanitizer: memcheck, racecheck, ...")
+        str | None,
+        typer.Option(
+            help="Run under this compute-sanitizer tool: memcheck, racecheck, initcheck or "
+            "synccheck."
+        ),
     ] = None,
-    seconds: Annotated[float, typer.Option(help="Time limit of one case.")] = SECONDS,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            help="While editing: the likeliest faults first, until one is found, for at most some "
+            "15 seconds. Green here is no reason to merge."
+        ),
+    ] = False,
+    case: Annotated[
+        list[str] | None, typer.Option(help="Check only this case (may be repeated).")
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="Check only the cases in this dtype.")] = None,
+    seconds: Annotated[float, typer.Option(help="Time limit per case, in seconds.")] = SECONDS,
     memory_gib: Annotated[
-        float, typer.Option(help="Memory limit of the process that is judged.")
+        float, typer.Option(help="Memory limit of the process that runs the kernel, in GiB.")
     ] = MEMORY_BYTES / 2**30,
     as_json: Json = False,
 ) -> None:
-    """Check forward and backward against float64, and all that a kernel must not do."""
+    """Check an op's forward and backward pass against its float64 reference.
+
+    It also checks what a kernel must not do: write out of bounds, change its inputs, leave
+    outputs unwritten, differ from run to run.
+    """
+    if scale is not None and sanitizer is not None:
+        raise UnsupportedError(
+            "--sanitizer runs on the small cases and --scale on production shapes: give one of them"
+        )
+    if scale is None and sanitizer is None:
+        # it and this process import torch at the same time
+        start_early(device)
+    from tercet.harness.check.run import cases_of, check
+    from tercet.harness.check.scale import check_scale
+    from tercet.harness.sandbox.candidate import candidate_from
+    from tercet.harness.workloads.arguments import device_or_best, dtype_of
+    from tercet.ops.discover import find, names
+
     found = find(op)
     where = device_or_best(device)
+    named = None if dtype is None else dtype_of(dtype)
     judged = candidate_from(candidate) if candidate is not None else None
     if scale is not None:
-        report = check_scale(found, scale, device=where, seed=seed, implementation=implementation)
+        report = check_scale(
+            found,
+            scale,
+            device=where,
+            seed=seed,
+            implementation=implementation,
+            candidate=judged,
+            location=None if op in names() else op,
+            seconds=seconds,
+        )
     else:
         with bar(quiet=as_json) as progress:
             task = progress.add_task("check", total=None)
@@ -53,6 +103,9 @@ def check_command(
                 candidate=judged,
                 device=where,
                 seed=seed,
+                quick=quick,
+                cases=cases_of(found, case or (), named) if case or named else None,
+                integration=not case,
                 sanitizer=sanitizer,
                 seconds=seconds,
                 memory_bytes=int(memory_gib * 2**30),
@@ -67,7 +120,7 @@ def check_command(
         raise typer.Exit(1)
 
 
-def _show(report: CheckReport) -> None:
+def _show(report: "CheckReport") -> None:
     table = Table(title=f"{report.op} on {report.device}, seed {report.seed}")
     for column in ("implementation", "check", "passed", "failed", "worst error / limit"):
         table.add_column(column)
@@ -83,16 +136,20 @@ def _show(report: CheckReport) -> None:
     console.print(table)
     for name, reason in report.skipped.items():
         console.print(f"{name} was not checked: {reason}")
+    for guarantee in report.not_guaranteed:
+        console.print(f"[yellow]not guaranteed:[/] {guarantee}")
     for fault in report.faults[:12]:
         console.print(f"[red]{fault.implementation} {fault.check}[/] on {fault.case}:")
         console.print(f"  {fault.message}", soft_wrap=True, highlight=False, markup=False)
     if len(report.faults) > 12:
         console.print(f"and {len(report.faults) - 12} more: see --json")
+    if report.left and report.passed:
+        console.print(f"[yellow]{report.left} cases were left out: check without --quick[/]")
     if not report.findings:
         console.print("[red]nothing was checked[/]")
 
 
-def _worst(report: CheckReport, implementation: str, kind: str) -> str:
+def _worst(report: "CheckReport", implementation: str, kind: str) -> str:
     errors = [
         error
         for finding in report.findings

@@ -1,40 +1,97 @@
 """tercet kernel compile [OP ...]."""
 
+from itertools import groupby
 from typing import Annotated
 
 import typer
 from rich.markup import escape
-from rich.table import Table
 
+from tercet.cli.kernel.calls import (
+    GivenDtype,
+    Models,
+    Shapes,
+    TensorParallel,
+    Tokens,
+    select_workloads,
+)
+from tercet.cli.options.op import Options
 from tercet.cli.show import Json, console, print_json, say
+from tercet.errors import UnsupportedError
 from tercet.harness.cross_compile import (
+    ALL,
+    MODELS,
     TARGETS,
     CompileReport,
+    CompileRow,
+    accept,
+    baseline_path,
     cross_compile,
-    judge,
-    write_baseline,
 )
-from tercet.kernel.contract import Op
-from tercet.kernel.select import discover, find
+from tercet.ops.discover import discover, find
 
 
 def compile_command(
-    ops: Annotated[list[str] | None, typer.Argument(help="Names or folders; none: all.")] = None,
-    implementation: Annotated[str | None, typer.Option(help="Only this one.")] = None,
-    target: Annotated[
-        list[str] | None, typer.Option(help=f"Of {', '.join(TARGETS)}; may be repeated.")
+    ops: Annotated[
+        list[str] | None, typer.Argument(help="Ops: names or folders. Default: all.")
     ] = None,
-    update: Annotated[bool, typer.Option(help="Accept: write compiled.json.")] = False,
+    implementation: Annotated[
+        str | None, typer.Option(help="Compile only this implementation. Default: all.")
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"GPU architecture (may be repeated): {', '.join(TARGETS)}. Default: all."
+        ),
+    ] = None,
+    shape: Shapes = None,
+    model: Models = None,
+    tensor_parallel: TensorParallel = 1,
+    tokens: Tokens = None,
+    dtype: GivenDtype = None,
+    option: Options = None,
+    update: Annotated[
+        bool,
+        typer.Option(help="Accept the result as the new baseline: write the op's compiled.json."),
+    ] = False,
+    recompile: Annotated[
+        bool,
+        typer.Option(help="Compile also what has not changed since the baseline was accepted."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Cross-compile kernels for GPUs that this machine does not have, and guard their resources."""
+    """Cross-compile kernels, no GPU needed, and compare their resources with the baseline.
+
+    Resources are registers, spills, shared memory and tensor-core instructions; the baseline is
+    the op's compiled.json. With --shape, --model or --dtype only spills are judged. A kernel
+    whose sources, options and compiler are those of the baseline is not compiled again.
+    """
+    asked = bool(shape or model or dtype or option)
+    if asked and update:
+        raise UnsupportedError(
+            "--update writes the baseline of an op's production calls: leave out --shape, --model, "
+            "--dtype and --option"
+        )
     found = [find(name) for name in ops] if ops else list(discover().values())
     reports: list[CompileReport] = []
     for op in found:
-        report = cross_compile(op, implementation=implementation, targets=target or TARGETS)
-        reports.append(_accept(op, report) if update else report)
+        workloads = (
+            select_workloads(
+                op, shape, model if model or shape else list(MODELS), dtype=dtype, options=option,
+                tensor_parallel=tensor_parallel, tokens=tokens,
+            )
+            if asked
+            else ()
+        )  # fmt: skip
+        report = cross_compile(
+            op, implementation=implementation, targets=target or TARGETS, workloads=workloads,
+            recompile=ALL if recompile else 0,
+        )  # fmt: skip
+        if update and (accepted := accept(op, report)) is not report:
+            report = accepted
+            say(f"wrote {baseline_path(op)}")
+        reports.append(report)
         if not as_json:
-            _show(reports[-1])
+            _show(reports[-1], asked=asked)
     passed = all(report.passed for report in reports)
     if as_json:
         print_json(
@@ -44,38 +101,54 @@ def compile_command(
         raise typer.Exit(1)
 
 
-def _accept(op: Op, report: CompileReport) -> CompileReport:
-    """Writes the rows, unless some are missing; what is wrong with them beyond the baseline."""
-    if not report.rows or any(finding.check == "capture" for finding in report.findings):
-        return report
-    say(f"wrote {write_baseline(op, report.rows)}")
-    return judge(op, report.rows)
+_COLUMNS = ("registers", "spills", "shared", "loads", "stores", "matrix instructions")
 
 
-def _show(report: CompileReport) -> None:
+def _line(target: str, *cells: str) -> str:
+    """One line of the table, of 80 columns but for what is told at its end."""
+    *short, last = cells
+    return f"  {target:<6}{''.join(f'{cell:>10}' for cell in short)}  {last}".rstrip()
+
+
+def _print(line: str) -> None:
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _name(row: CompileRow) -> str:
+    return f"{row.implementation}: {row.kernel}" + (f" ({row.workload})" if row.workload else "")
+
+
+def _values(row: CompileRow) -> tuple[str, ...]:
+    if row.resources is None:
+        return ("", f"{row.outcome}: {row.reason or 'no reason given'}")
+    has = row.resources
+    return (
+        str(has.registers),
+        str(has.spills),
+        f"{has.shared_bytes:,}",
+        f"{has.loads}x{has.load_bits_mean:.0f}",
+        f"{has.stores}x{has.store_bits_mean:.0f}",
+        ", ".join(f"{n}x {kind}" for kind, n in has.instructions().items() if n),
+    )
+
+
+def _show(report: CompileReport, *, asked: bool = False) -> None:
     if not report.rows and report.passed:
         say(f"{report.op}: nothing to compile for a GPU")
         return
-    table = Table(title=report.op)
-    for column in ("kernel", "target", "registers", "spills", "shared", "instructions", "bits"):
-        table.add_column(column)
-    for row in report.rows:
-        name = f"{row.implementation}: {row.kernel} ({row.workload})"
-        if row.resources is None:
-            table.add_row(name, row.target, row.outcome, "", "", escape(row.reason or ""), "")
-            continue
-        has = row.resources
-        matrix = [f"{n}x {kind}" for kind, n in has.instructions().items() if n]
-        table.add_row(
-            name,
-            row.target,
-            str(has.registers),
-            str(has.spills),
-            f"{has.shared_bytes:,}",
-            ", ".join(matrix),
-            f"{has.loads}x{has.load_bits_mean:.0f} in, {has.stores}x{has.store_bits_mean:.0f} out",
+    console.print(f"[bold]{report.op}[/]")
+    _print(_line("target", *_COLUMNS))
+    for name, rows in groupby(report.rows, _name):
+        _print(name)
+        for row in rows:
+            _print(_line(row.target, *_values(row)))
+    if report.reused:
+        say(f"{report.op}: {report.reused} compilations spared: nothing they depend on has changed")
+    if not report.has_baseline and not asked:
+        say(
+            f"{report.op}: no committed baseline, so only spills are judged; in the repository "
+            f"`tercet kernel compile {report.op} --update` writes one"
         )
-    console.print(table)
     for finding in report.findings:
         console.print(
             f"[red]{finding.check}[/red] {finding.implementation}, "

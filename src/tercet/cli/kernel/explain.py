@@ -4,10 +4,12 @@ from dataclasses import asdict
 
 from rich.table import Table
 
-from tercet.cli.kernel.shape import Device, Dtype, OpName, Options, Shape, parse_workload
+from tercet.cli.kernel.shape import parse_workload
+from tercet.cli.options.op import Device, Dtype, OpName, Options, Shape
 from tercet.cli.show import Json, console, print_json
-from tercet.harness.given import device_or_best
-from tercet.kernel.select import explain, find
+from tercet.harness.workloads.arguments import device_or_best
+from tercet.kernel.select import explain
+from tercet.ops.discover import find
 
 
 def explain_command(
@@ -18,7 +20,7 @@ def explain_command(
     device: Device = None,
     as_json: Json = False,
 ) -> None:
-    """Say which implementation runs, and why the others do not."""
+    """Show which implementation would run for a shape, and why each other one would not."""
     found = find(op)
     workload = parse_workload(found, shape, dtype, option)
     where = device_or_best(device)

@@ -4,11 +4,11 @@ from rich.table import Table
 
 from tercet.cli.show import Json, console, print_json
 from tercet.kernel.contract import Op
-from tercet.kernel.select import discover
+from tercet.ops.discover import discover
 
 
 def list_command(as_json: Json = False) -> None:
-    """Show every op: its axes, its implementations and how many cases it is checked on."""
+    """List all ops with their axes, implementations and number of check cases."""
     ops = discover()
     if as_json:
         print_json([describe(op) for op in ops.values()])
@@ -28,7 +28,7 @@ def list_command(as_json: Json = False) -> None:
 
 
 def describe(op: Op) -> dict[str, object]:
-    """An op as plain data."""
+    """Describe an op as JSON-compatible data."""
     return {
         "name": op.name,
         "axes": {axis.name: axis.meaning for axis in op.axes},

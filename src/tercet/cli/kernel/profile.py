@@ -6,16 +6,23 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from tercet.cli.kernel.shape import Device, Dtype, OpName, Options, Shape
-from tercet.cli.kernel.shape import parse_workload as workload_of
+from tercet.cli.kernel.calls import (
+    GivenDtype,
+    Models,
+    Shapes,
+    TensorParallel,
+    Tokens,
+    select_workloads,
+)
+from tercet.cli.options.op import Device, OpName, Options
 from tercet.cli.show import Json, console, print_json
 from tercet.errors import UnsupportedError
-from tercet.harness.ceilings import ceilings
-from tercet.harness.given import device_or_best
 from tercet.harness.profile import ProfileReport, profile
-from tercet.harness.roofline import flops_per_second
-from tercet.kernel.select import find
+from tercet.harness.timing.ceilings import ceilings
+from tercet.harness.timing.roofline import flops_per_second
+from tercet.harness.workloads.arguments import device_or_best
 from tercet.kernel.tuned import Direction
+from tercet.ops.discover import find
 
 _DIRECTIONS: tuple[Direction, ...] = get_args(Direction)
 _SHOWN = 10
@@ -23,39 +30,54 @@ _SHOWN = 10
 
 def profile_command(
     op: OpName,
-    shape: Shape,
-    dtype: Dtype = "bfloat16",
+    shape: Shapes = None,
+    model: Models = None,
+    tensor_parallel: TensorParallel = 1,
+    tokens: Tokens = None,
+    dtype: GivenDtype = None,
     option: Options = None,
-    direction: Annotated[str, typer.Option(help="forward or backward.")] = "forward",
+    direction: Annotated[
+        str, typer.Option(help="Pass to profile: forward or backward.")
+    ] = "forward",
     implementation: Annotated[
-        str | None, typer.Option(help="Default: the one that selection takes.")
+        str | None,
+        typer.Option(help="Implementation to profile. Default: the one that would be selected."),
     ] = None,
     device: Device = None,
-    no_ncu: Annotated[bool, typer.Option("--no-ncu", help="Without hardware counters.")] = False,
+    no_ncu: Annotated[
+        bool,
+        typer.Option("--no-ncu", help="Skip the hardware counters, which need Nsight Compute."),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show where a call's time goes, in numbers and in words, and what to try next."""
+    """Profile calls one by one: each GPU kernel's time, what limits it, and what to try next."""
     for known in _DIRECTIONS:
         if direction == known:
             break
     else:
         raise UnsupportedError(f"direction {direction!r}: allowed are forward and backward")
     found, where = find(op), device_or_best(device)
-    workload, limits = workload_of(found, shape, dtype, option), ceilings(where)
-    report = profile(
-        found,
-        workload,
-        device=where,
-        implementation=implementation,
-        direction=known,
-        with_counters=not no_ncu,
-        copy_bytes_per_second=limits.copy_bytes_per_second,
-        flops_per_second=flops_per_second(limits, workload.dtype),
-    )
+    workloads = select_workloads(
+        found, shape, model, dtype=dtype, options=option, tensor_parallel=tensor_parallel,
+        tokens=tokens,
+    )  # fmt: skip
+    limits, reports = ceilings(where), list[ProfileReport]()
+    for workload in workloads:
+        report = profile(
+            found,
+            workload,
+            device=where,
+            implementation=implementation,
+            direction=known,
+            with_counters=not no_ncu,
+            copy_bytes_per_second=limits.copy_bytes_per_second,
+            flops_per_second=flops_per_second(limits, workload.dtype),
+        )
+        reports.append(report)
+        if not as_json:
+            _show(report)
     if as_json:
-        print_json(report.model_dump(mode="json"))
-    else:
-        _show(report)
+        print_json({"reports": [report.model_dump(mode="json") for report in reports]})
 
 
 def _show(report: ProfileReport) -> None:

@@ -8,13 +8,13 @@ from rich.table import Table
 
 from tercet.cli.show import Json, console, print_json, say
 from tercet.errors import UnsupportedError
-from tercet.harness.given import device_or_best
-from tercet.harness.regress import compare
-from tercet.harness.regress_report import Change, RegressReport
+from tercet.harness.regress.compare import compare
+from tercet.harness.regress.report import Change, RegressReport
+from tercet.harness.regress.revisions import compare_revisions, model_rows
 from tercet.harness.report import regress_markdown, write_regress
-from tercet.harness.revisions import interleaved, model_rows
-from tercet.kernel.select import names
+from tercet.harness.workloads.arguments import device_or_best
 from tercet.kernel.tuned import device_name
+from tercet.ops.discover import names
 from tercet.records import Record, load
 
 _MODEL = {"cuda": "llama-3-8b", "cpu": "smollm2-135m"}
@@ -24,29 +24,55 @@ _TOKENS = {"cuda": 16384, "cpu": 256}
 def regress_command(
     baseline: Annotated[
         Path | None,
-        typer.Option(help="Records to compare with. Default: this device's committed ones."),
+        typer.Option(
+            help="Records of the old version. Default: benchmarks/kernels/DEVICE.jsonl of this "
+            "device."
+        ),
     ] = None,
-    current: Annotated[Path | None, typer.Option(help="Records of the version to judge.")] = None,
+    current: Annotated[Path | None, typer.Option(help="Records of the new version.")] = None,
     again: Annotated[
-        Path | None, typer.Option(help="A second run of the baseline, which shows the noise.")
+        Path | None,
+        typer.Option(help="Records of a second run of the old version, to estimate the noise."),
     ] = None,
     between: Annotated[
         tuple[str, str] | None,
-        typer.Option(help="Time two git revisions in turn instead; '.' is the working tree."),
+        typer.Option(
+            help="Instead of reading records, time two git revisions (old, new) interleaved on "
+            "this machine; '.' is the working tree."
+        ),
     ] = None,
     op: Annotated[
-        list[str] | None, typer.Option(help="With --between: only this op; may be given again.")
+        list[str] | None,
+        typer.Option(help="With --between: time only this op (may be repeated). Default: all."),
     ] = None,
     model: Annotated[
-        list[str] | None, typer.Option(help="With --between: shapes of this model of the catalog.")
+        list[str] | None,
+        typer.Option(
+            help="With --between: use the shapes of this catalog model (may be repeated). Default: "
+            "llama-3-8b on a GPU, smollm2-135m on a CPU."
+        ),
     ] = None,
-    tensor_parallel: Annotated[int, typer.Option(help="With --between.")] = 1,
-    tokens: Annotated[int | None, typer.Option(help="With --between: tokens in a call.")] = None,
-    markdown: Annotated[Path | None, typer.Option(help="Write the report here.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write the report here.")] = None,
+    tensor_parallel: Annotated[
+        int, typer.Option(help="With --between: the number of GPUs that share each layer.")
+    ] = 1,
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            help="With --between: tokens per call. Default: 16384 on a GPU, 256 on a CPU."
+        ),
+    ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Also write the report to this Markdown file.")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Also write the report to this HTML file.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Fail (exit code 1) where a version is slower or larger than another, beyond the noise."""
+    """Compare two versions' records; exit code 1 if the new one is slower beyond the noise.
+
+    Larger memory or disk use beyond the noise is a regression, too.
+    """
     if between is not None:
         report = _between(between, op, model, tensor_parallel, tokens)
     else:
@@ -78,7 +104,7 @@ def _between(
         tokens or _TOKENS[device],
         device,
     )
-    return interleaved(rows, *revisions, device=device, progress=say)
+    return compare_revisions(rows, *revisions, device=device, progress=say)
 
 
 def _files(baseline: Path | None, current: Path | None, again: Path | None) -> RegressReport:

@@ -16,14 +16,17 @@ _COMMITTED = Path("benchmarks") / "kernels"
 def report_command(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(help="Files of records. Default: all of benchmarks/kernels."),
+        typer.Argument(help="JSON-lines files of records. Default: benchmarks/kernels/*.jsonl."),
     ] = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path(
+    output: Annotated[Path, typer.Option("--output", "-o", help="HTML file to write.")] = Path(
         "kernels.html"
     ),
     as_json: Json = False,
 ) -> None:
-    """Write one HTML page: rooflines, history, tables that sort and filter; works offline."""
+    """Write benchmark records as one HTML page with rooflines, history and sortable tables.
+
+    The page needs no network.
+    """
     paths = files or sorted(_COMMITTED.glob("*.jsonl"))
     for path in paths:
         if not path.is_file():

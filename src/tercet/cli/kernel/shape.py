@@ -1,29 +1,16 @@
-"""How a shape, options and an op are given on the command line."""
+"""A workload from the values of --shape, --dtype and --option."""
 
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from tercet.errors import UnsupportedError
-from tercet.harness.given import dtype_of
+from tercet.harness.workloads.arguments import dtype_of
 from tercet.kernel.contract import Op, Workload
-
-OpName = Annotated[str, typer.Argument(help="An op's name, or the path of its folder.")]
-Device = Annotated[
-    str | None, typer.Option(help="cpu or cuda. Default: cuda where there is a GPU.")
-]
-Seed = Annotated[int | None, typer.Option(help="Of the inputs. Default: a fresh one, printed.")]
-Shape = Annotated[str, typer.Option(help='Sizes of the axes: "M=16384,N=8192".')]
-Options = Annotated[
-    list[str] | None, typer.Option("--option", help="An option of the op: residual=True.")
-]
-Dtype = Annotated[str, typer.Option(help="bfloat16, float16 or float32.")]
 
 
 def parse_workload(
     op: Op, shape: str, dtype: str = "bfloat16", options: list[str] | None = None
 ) -> Workload:
-    """A workload from its words. UnsupportedError says which axes the op has."""
+    """Parse a workload from option values; UnsupportedError names the op's axes."""
     known = [axis.name for axis in op.axes]
     sizes: dict[str, int] = {}
     for part in shape.replace(" ", ",").split(","):

@@ -5,21 +5,23 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from tercet.cli.options.op import OpName
 from tercet.cli.show import Json, console, mebibytes, print_json, say
-from tercet.harness.shapes import shapes
-from tercet.kernel.select import find
+from tercet.harness.workloads.shapes import shapes
+from tercet.ops.discover import find
 
 
 def shapes_command(
-    op: Annotated[str, typer.Argument(help="An op's name, or the path of its folder.")],
+    op: OpName,
     model: Annotated[
-        list[str] | None, typer.Option(help="A model of the catalog; may be given again.")
+        list[str] | None,
+        typer.Option(help="Model of the catalog (may be repeated). Default: all."),
     ] = None,
-    tensor_parallel: Annotated[int, typer.Option(help="Split the model over so many GPUs.")] = 1,
-    tokens: Annotated[int | None, typer.Option(help="Tokens in one call.")] = None,
+    tensor_parallel: Annotated[int, typer.Option(help="Number of GPUs that share each layer.")] = 1,
+    tokens: Annotated[int | None, typer.Option(help="Tokens per call. Default: 16384.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Show an op's calls in published models."""
+    """Show the shapes that an op has in published models."""
     found = shapes(find(op), tuple(model or ()), tensor_parallel, tokens)
     if as_json:
         print_json([shape.model_dump(mode="json") for shape in found])

@@ -12,23 +12,26 @@ from tercet.cli.kernel.calls import (
     Shapes,
     TensorParallel,
     Tokens,
-    chosen_directions,
-    chosen_workloads,
+    parse_directions,
+    select_workloads,
 )
-from tercet.cli.kernel.shape import Device, OpName, Options, Seed
+from tercet.cli.options.op import Device, OpName, Options, Seed
 from tercet.cli.show import Json, console, print_json
 from tercet.errors import UnsupportedError
-from tercet.harness.given import device_or_best
-from tercet.harness.tune import SECONDS_PER_SHAPE, TunedShape, TuneReport, tune
+from tercet.harness.tune.run import SECONDS_PER_SHAPE, TunedShape, TuneReport, tune
+from tercet.harness.workloads.arguments import device_or_best
 from tercet.kernel.contract import Op
-from tercet.kernel.select import find
+from tercet.ops.discover import find
 from tercet.records import Outcome
 
 
 def tune_command(
     op: OpName,
     implementation: Annotated[
-        str | None, typer.Option(help="Which one. Default: the first that declares a space.")
+        str | None,
+        typer.Option(
+            help="Implementation to tune. Default: the first that declares a search space."
+        ),
     ] = None,
     shape: Shapes = None,
     model: Models = None,
@@ -40,16 +43,18 @@ def tune_command(
     device: Device = None,
     seed: Seed = None,
     seconds: Annotated[
-        float, typer.Option(help="For each shape and direction, about.")
+        float,
+        typer.Option(help="Approximate search time per shape and direction, in seconds."),
     ] = SECONDS_PER_SHAPE,
     write: Annotated[
-        bool, typer.Option("--write/--no-write", help="Write the op's tuned table.")
+        bool,
+        typer.Option("--write/--no-write", help="Write the result to the op's tuned/DEVICE.json."),
     ] = True,
     as_json: Json = False,
 ) -> None:
-    """Search a kernel's configurations for the fastest right one; write the device's table."""
+    """Search for the fastest correct configuration of a kernel on this device, and save it."""
     found = find(op)
-    workloads = chosen_workloads(
+    workloads = select_workloads(
         found, shape, model, dtype=dtype, options=option,
         tensor_parallel=tensor_parallel, tokens=tokens,
     )  # fmt: skip
@@ -58,7 +63,7 @@ def tune_command(
         implementation or _first_with_space(found),
         workloads,
         device=device_or_best(device),
-        directions=chosen_directions(direction),
+        directions=parse_directions(direction),
         seconds=seconds,
         seed=seed,
         write=write,

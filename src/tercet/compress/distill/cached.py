@@ -10,7 +10,7 @@ from tercet.compress.training.cross_entropy import next_token_loss
 from tercet.compress.training.loop import Losses
 from tercet.compress.training.phases import Phases
 from tercet.errors import PlanError
-from tercet.kernel.onto import onto
+from tercet.kernel.device.async_copy import copy_async
 
 
 class CachedDistillation:
@@ -33,10 +33,10 @@ class CachedDistillation:
                 "top_k=0, or hidden=0 and attention=0"
             )
 
-    def __call__(self, ids: Tensor, places: list[int], phases: Phases) -> Losses:
+    def __call__(self, ids: Tensor, indices: list[int], phases: Phases) -> Losses:
         """Scalars by name, of ids [B, T]; "loss" is their weighted sum."""
         with phases("teacher"):
-            found = tuple(onto(part, ids.device) for part in self.targets.read(places))
+            found = tuple(copy_async(part, ids.device) for part in self.targets.read(indices))
         with phases("forward"):
             losses: Losses = {}
             hidden, head = self.student.hidden(ids), self.student.head()

@@ -34,9 +34,9 @@ class Distillation:
             getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         )
 
-    def __call__(self, ids: Tensor, places: list[int], phases: Phases) -> Losses:
+    def __call__(self, ids: Tensor, indices: list[int], phases: Phases) -> Losses:
         """Scalars by name, of ids [B, T]; "loss" is their weighted sum."""
-        del places
+        del indices
         settings = self.settings
         with phases("teacher"), torch.no_grad():
             wanted = self.teacher.hidden(ids)

@@ -1,4 +1,4 @@
-"""Settings of a distillation, frozen; unknown keys are refused."""
+"""Settings of a distillation: frozen; unknown keys raise."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -9,24 +9,28 @@ from torch import Tensor
 
 
 class DistillSettings(BaseModel):
-    """What a student is to take over from its teacher.
+    """The loss of a distillation: a weighted sum of terms.
 
     loss = divergence_weight * divergence + cross_entropy * CE + hidden * E_hidden
            + attention * E_attention
 
     Attributes:
-        divergence: of the students' next-token distributions from the teacher's: "forward_kl"
-            KL(p || q), "reverse_kl" KL(q || p), or "jsd", the generalized Jensen-Shannon.
-        beta: of "jsd".
-        temperature: of both softmaxes.
-        divergence_weight, cross_entropy, hidden, attention: weights of the parts; 0 leaves one out.
-        attention_layer: whose attention relations are matched, counted from 0, negative from the
-            end.
-        top_k: 0: the teacher runs beside the student; else its so many likeliest tokens, and the
-            probability of all others, are written to disk first, and read from there.
-        generated_length: tokens in a text that the teacher itself writes (data teacher:TOKENS).
-        relation_heads: how many relations each of queries, keys and values is cut into; 0: as many
-            as the teacher has key-value heads.
+        divergence: the divergence between the next-token distributions p of the teacher and q of
+            the student: "forward_kl" KL(p || q), "reverse_kl" KL(q || p), or "jsd", the generalized
+            Jensen-Shannon divergence.
+        beta: the interpolation weight of "jsd", between 0 and 1.
+        temperature: softmax temperature of teacher and student.
+        divergence_weight, cross_entropy, hidden, attention: weights of the loss terms; 0 disables a
+            term.
+        attention_layer: index of the layer whose attention relations are matched; a negative index
+            counts from the last layer.
+        top_k: 0 runs the teacher beside the student; k > 0 first writes the teacher's k most
+            probable tokens of each position, and the total probability of the others, to disk, and
+            trains on these.
+        generated_length: length in tokens of each text that the teacher generates (data
+            teacher:TOKENS).
+        relation_heads: number of relation heads into which queries, keys and values are split; 0
+            for the teacher's number of key-value heads.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -51,11 +55,11 @@ class DistillSettings(BaseModel):
 
     @property
     def skew(self) -> float:
-        """beta of `linear_kl`."""
+        """The argument beta of `linear_kl`."""
         return {"forward_kl": 0.0, "reverse_kl": 1.0, "jsd": self.beta}[self.divergence]
 
     def total(self, losses: Mapping[str, Tensor]) -> Tensor:
-        """The weighted sum of parts by name."""
+        """Return the weighted sum of the loss terms, given by name."""
         weights = {
             "divergence": self.divergence_weight,
             "cross_entropy": self.cross_entropy,

@@ -141,10 +141,10 @@ class Targets:
             self._shards[number] = load(data)
         return self._shards[number]
 
-    def read(self, places: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+    def read(self, indices: list[int]) -> tuple[Tensor, Tensor, Tensor]:
         """ids int64 and log_p float32 [B, T, k], tail float32 [B, T] of the data's sequences."""
         size = self.note.identity.shard
-        rows = [(self._shard(place // size), place % size) for place in places]
+        rows = [(self._shard(index // size), index % size) for index in indices]
         ids, log_p, tail = (
             torch.stack([shard[name][row] for shard, row in rows])
             for name in ("ids", "log_p", "tail")

@@ -57,7 +57,7 @@ def quantize(
         name: what to call the tensor in an error.
     """
     check_weight(weight, name)
-    weight, gram = weight.float(), quadratic.damped(gram, options.damping)
+    weight, gram = weight.float(), quadratic.add_damping(gram, options.damping)
     shape = (weight.shape[0], weight.shape[1])
     order = torch.arange(shape[1])
     if options.activation_order:

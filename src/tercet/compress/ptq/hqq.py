@@ -124,7 +124,7 @@ class _Search:
     second: Tensor | None
     norm: float
 
-    def stored(self, scale: Tensor, zero: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def round_to_stored(self, scale: Tensor, zero: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Scale and zero in float32, with the values that they will have once stored."""
         kept = store_zero(zero, self.scheme)
         exact = effective_scale(store_scale(scale, self.scheme, self.second), self.second)
@@ -139,14 +139,14 @@ class _Search:
 
     def best_start(self, widest: Tensor, widest_zero: Tensor | None) -> _Best:
         """The best of the range that holds zero (given), and the range of the weights, shrunken."""
-        scale, zero = self.stored(widest, widest_zero)
+        scale, zero = self.round_to_stored(widest, widest_zero)
         error = self.error(nearest(self.weights, self.scheme, scale, zero))
         best = _Best(scale=scale, zero=zero, error=error)
         start_scale, start_zero = self.range() if zero is not None else (widest, None)
         middle = (self.scheme.element.lowest + self.scheme.element.highest) / 2
         for factor in _STARTS:
             moved = None if start_zero is None else middle + (start_zero - middle) / factor
-            scale, zero = self.stored(start_scale * factor, moved)
+            scale, zero = self.round_to_stored(start_scale * factor, moved)
             error = self.error(nearest(self.weights, self.scheme, scale, zero))
             best.keep(scale, zero, error)
         return best
@@ -189,7 +189,7 @@ class _Search:
             target = target - _shrink(target - levels, p, beta)
         if zero is not None:
             levels = levels.add_(zero[..., None])
-        return self.stored(*self._regress(scale, zero, levels, target))
+        return self.round_to_stored(*self._regress(scale, zero, levels, target))
 
     def _regress(
         self, scale: Tensor, zero: Tensor | None, levels: Tensor, target: Tensor

@@ -28,7 +28,7 @@ def loss(weight: Tensor, quantized: Tensor, gram: Tensor) -> float:
     return float(((error @ gram) * error).sum())
 
 
-def damped(gram: Tensor, damping: float) -> Tensor:
+def add_damping(gram: Tensor, damping: float) -> Tensor:
     """H + damping * mean(diag H) * I, with columns that never saw an input given a unit diagonal.
 
     Such columns have no effect on the calibration loss; the diagonal keeps them rounded to nearest.

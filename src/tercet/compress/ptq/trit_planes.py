@@ -55,7 +55,7 @@ def quantize(
             f"use gptq for other formats"
         )
     check_weight(weight, name)
-    weight, gram = weight.float(), quadratic.damped(gram, options.damping)
+    weight, gram = weight.float(), quadratic.add_damping(gram, options.damping)
     shape = (weight.shape[0], weight.shape[1])
     mean, _ = absmean(weight, scheme)
     searched, _ = mse(weight, scheme, gram.diagonal())

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from torch import Tensor
 
-from tercet.compress.qat.sharded import local, shard_of
+from tercet.compress.qat.sharding.weights import local, shard_of
 from tercet.compress.qat.weight import QuantizedWeight
 from tercet.ops.fake_quantize import MOST_TOGETHER, fits_together, quantize_together
 
@@ -16,7 +16,7 @@ from tercet.ops.fake_quantize import MOST_TOGETHER, fits_together, quantize_toge
 _MOST_CODES = 1 << 28
 
 
-def batched(
+def group_batches(
     modules: Iterable[QuantizedWeight],
 ) -> tuple[list[list[QuantizedWeight]], list[QuantizedWeight]]:
     """(batches, those that are quantized alone) of modules that were prepared."""

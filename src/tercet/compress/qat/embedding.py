@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding, linear
 
-from tercet.compress.qat.options import Options
+from tercet.compress.ptq.qat import Options
 from tercet.compress.qat.weight import QuantizedWeight
 from tercet.formats import Scheme
 from tercet.ops.embedding_packed import embedding_packed
@@ -30,8 +30,8 @@ class QatEmbedding(QuantizedWeight):
     def forward(self, ids: Tensor) -> Tensor:
         """ids [..] to rows [.., K]."""
         if not self.training and self.whole:
-            return embedding_packed(ids, self.served(), self.dtype)
-        return embedding(ids, self.carried())
+            return embedding_packed(ids, self.prepare_product(), self.dtype)
+        return embedding(ids, self.trainable_values())
 
 
 class TiedHead(nn.Module):
@@ -46,14 +46,14 @@ class TiedHead(nn.Module):
         # a tuple keeps the embedding from being registered, and so trained, a second time
         self._embedding = (embedding,)
 
-    def carried(self) -> Tensor:
+    def trainable_values(self) -> Tensor:
         """The values [V, K] of the embedding."""
-        return self._embedding[0].carried()
+        return self._embedding[0].trainable_values()
 
     def forward(self, x: Tensor) -> Tensor:
         """x [.., K] to logits [.., V]."""
         table = self._embedding[0]
         x = x.to(table.dtype)
         if not self.training and table.whole:
-            return linear_packed(x, table.served())
-        return linear(x, table.carried())
+            return linear_packed(x, table.prepare_product())
+        return linear(x, table.trainable_values())

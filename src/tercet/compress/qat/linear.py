@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from tercet.compress.qat.options import Options
-from tercet.compress.qat.sharded import GatheredCodes
+from tercet.compress.ptq.qat import Options
+from tercet.compress.qat.sharding.weights import GatheredCodes
 from tercet.compress.qat.weight import QuantizedWeight
 from tercet.formats import Scheme
 from tercet.models.input_transform import fake_quantize_int8
@@ -57,8 +57,8 @@ class QatLinear(QuantizedWeight):
             )
         if not self.training and self.whole:
             activation = "none" if self.options.activation is None else "int8"
-            return linear_packed(x, self.served(), self.bias, activation=activation)
+            return linear_packed(x, self.prepare_product(), self.bias, activation=activation)
         if self.options.activation is not None:
             x = fake_quantize_int8(x)
         bias = None if self.bias is None else self.bias.to(x.dtype)
-        return linear(x, self.carried(), bias)
+        return linear(x, self.trainable_values(), bias)

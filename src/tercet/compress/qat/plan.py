@@ -18,11 +18,11 @@ def training_plan(plan: str | Plan) -> Plan:
         PlanError: a rule's format cannot be trained.
     """
     loaded = plan if isinstance(plan, Plan) else load_plan(plan)
-    rules = tuple(_trained(rule) for rule in loaded.rules)
+    rules = tuple(_to_trainable(rule) for rule in loaded.rules)
     return loaded.model_copy(update={"rules": rules})
 
 
-def _trained(rule: Rule) -> Rule:
+def _to_trainable(rule: Rule) -> Rule:
     if rule.format is None:
         return rule
     if rule.algorithm != ALGORITHM:

@@ -23,13 +23,13 @@ def one_sequence_a_row() -> Generator[None]:
     if kept is None:
         yield
         return
-    setattr(module, _LOOKS, _none_found)
+    setattr(module, _LOOKS, _find_no_packing)
     try:
         yield
     finally:
         setattr(module, _LOOKS, kept)
 
 
-def _none_found(position_ids: Any) -> None:
+def _find_no_packing(position_ids: Any) -> None:
     """What transformers finds where positions count up by one."""
     del position_ids

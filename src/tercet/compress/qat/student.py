@@ -56,7 +56,7 @@ class Student:
     def head(self) -> Tensor:
         """The head [V, H]; what a gradient of it goes through."""
         head = self._head
-        weight = head.carried() if hasattr(head, "carried") else head.weight
+        weight = head.trainable_values() if hasattr(head, "trainable_values") else head.weight
         return weight.to(self.dtype)
 
     def logits(self, ids: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class Student:
                 byte an element, 0.8 GB of 8192 tokens of Llama-3.2-1B, for 1 % of a step.
         """
         # inductor takes a second to import
-        from tercet.compress.qat.layer_pass import LayerPass
+        from tercet.compress.qat.graph_passes.layer import LayerPass
 
         # equal options: after 8 graphs of one function torch gives up, and the rest runs eagerly
         options = {"joint_custom_pre_pass": LayerPass(keep_inputs=keep_inputs)}

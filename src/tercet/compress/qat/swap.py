@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from tercet.compress.pipeline import packable
 from tercet.compress.plan import Plan
-from tercet.compress.qat.batch import batched, make
-from tercet.compress.qat.codes import SMALLEST_STEP
+from tercet.compress.ptq.qat import Options
+from tercet.compress.ptq.qat_codes import SMALLEST_STEP
+from tercet.compress.qat.batch import group_batches, make
 from tercet.compress.qat.embedding import QatEmbedding, TiedHead
 from tercet.compress.qat.linear import QatLinear
-from tercet.compress.qat.options import Options
 from tercet.compress.qat.plan import training_plan
-from tercet.compress.qat.sharded import local
+from tercet.compress.qat.sharding.weights import local
 from tercet.compress.qat.weight import QuantizedWeight
 from tercet.errors import PlanError
 from tercet.formats import parse_scheme
@@ -95,7 +95,7 @@ def refresh(
     if steps:
         # one that is not positive learns nothing any more
         cast(Any, torch)._foreach_clamp_min_(steps, SMALLEST_STEP)
-    batches, alone = batched(quantized.values())
+    batches, alone = group_batches(quantized.values())
     found = [make(batch, counting) for batch in batches]
     found += [module.make(counting) for module in alone]
     changed = [each for each in found if each is not None]

@@ -4,18 +4,18 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from tercet.compress.qat.codes import (
+from tercet.compress.ptq.qat import Options
+from tercet.compress.ptq.qat_codes import (
     LEARNED,
     check_activation,
     first_step,
     pack,
 )
-from tercet.compress.qat.options import Options
-from tercet.compress.qat.sharded import local, shard_of
+from tercet.compress.qat.sharding.weights import local, shard_of
 from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor, Scheme
-from tercet.kernel import PreparedWeight, prepare
 from tercet.ops.fake_quantize import count_changed, fake_quantize, fake_quantize_gradient
+from tercet.packed_weight import PreparedWeight, prepare
 
 
 class QuantizedWeight(nn.Module):
@@ -139,7 +139,7 @@ class QuantizedWeight(nn.Module):
         else:
             self.weight.grad += grad
 
-    def carried(self) -> Tensor:
+    def trainable_values(self) -> Tensor:
         """The values [N, K], a leaf whose gradient goes to the weight in each backward pass."""
         assert self.values is not None
         return self.values
@@ -167,7 +167,7 @@ class QuantizedWeight(nn.Module):
             step = DTensor.from_local(step, whole.device_mesh, whole.placements)
         self.step.grad = step
 
-    def packed(self) -> PackedTensor:
+    def pack(self) -> PackedTensor:
         """The codes of the last refresh, as a checkpoint holds them.
 
         Raises:
@@ -180,10 +180,10 @@ class QuantizedWeight(nn.Module):
             )
         return pack(self.codes, self.scale, self.scheme, self.options.method)
 
-    def served(self) -> PreparedWeight:
+    def prepare_product(self) -> PreparedWeight:
         """The same, as `linear_packed` reads it."""
         if self._served is None:
-            self._served = prepare(self.packed(), self.codes.device)
+            self._served = prepare(self.pack(), self.codes.device)
         return self._served
 
     def extra_repr(self) -> str:

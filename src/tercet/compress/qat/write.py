@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from tercet.checkpoints.layout import Manifest
-from tercet.checkpoints.packed_writer import PackedWriter
+from tercet.checkpoints.packed.layout import Manifest
+from tercet.checkpoints.packed.write import PackedWriter
 from tercet.compress.algorithm import Quantized
 from tercet.compress.plan import Plan, Rule
 from tercet.compress.qat.student import Student
@@ -67,7 +67,7 @@ def _write_unit(
             assert rule is not None
             one = student.quantized[module]
             rules[module] = rule
-            quantized[module] = Quantized(packed=one.packed(), activation=one.options.activation)
+            quantized[module] = Quantized(packed=one.pack(), activation=one.options.activation)
     tensors, entries, modules = stored_parts(
         quantized, rules, lambda module: skeleton.read(f"{module}.weight")
     )

@@ -1,4 +1,4 @@
-"""Corpus: what `--data` names, as pieces of token ids, a document's end after each document.
+"""Corpus: what `--data` names, as chunks of token ids, a document's end after each document.
 
     FILE.txt, FILE.txt.gz        one document
     FILE.jsonl, FILE.jsonl.gz    a document a line, its key "text"
@@ -62,17 +62,17 @@ class Corpus:
         if not self._parts:
             raise PlanError(f"no data to train on: give {', '.join(_SUFFIXES)} or {HUB}NAME")
 
-    def pieces(self, most: int) -> Iterator[Tensor]:
+    def chunks(self, most: int) -> Iterator[Tensor]:
         """Token ids, int64 [n] each, until there are `most` of them or no more."""
         left = most
         for part in self._parts:
-            for piece in self._piece(part):
+            for chunk in self._read_chunks(part):
                 if left <= 0:
                     return
-                yield piece[:left]
-                left -= piece.numel()
+                yield chunk[:left]
+                left -= chunk.numel()
 
-    def _piece(self, part: str) -> Iterator[Tensor]:
+    def _read_chunks(self, part: str) -> Iterator[Tensor]:
         if part.startswith(TEACHER):
             assert self._write is not None
             yield from self._write(int(part.removeprefix(TEACHER)))

@@ -23,9 +23,9 @@ class CrossEntropy:
     def __init__(self, student: Student) -> None:
         self.student = student
 
-    def __call__(self, ids: Tensor, places: list[int], phases: Phases) -> Losses:
+    def __call__(self, ids: Tensor, indices: list[int], phases: Phases) -> Losses:
         """The loss over ids [B, T]."""
-        del places
+        del indices
         with phases("forward"):
             hidden = self.student.hidden(ids)
             return {"loss": next_token_loss(hidden, self.student.head(), ids)}

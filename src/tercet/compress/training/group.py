@@ -1,6 +1,5 @@
 """Group: the processes of a run: one, or as many as torchrun started, one a device."""
 
-import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,17 +10,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from tercet.compress.qat.parallel import clip_gradients, gather, reduce_outside, shard
+from tercet.compress.qat.fsdp import clip_gradients, gather, reduce_outside, shard
 from tercet.compress.qat.student import Student
 from tercet.compress.qat.swap import finish_gradients
+from tercet.environment import local_rank, rank, world_size
 
 # while one process tokenizes, or lets a teacher write, the others wait
 _PATIENCE = timedelta(hours=12)
-
-
-def torchrun_rank() -> int:
-    """Which of torchrun's processes this one is; 0 without torchrun."""
-    return int(os.environ.get("RANK", "0"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,13 +26,13 @@ class Group:
     Attributes:
         device: of this process.
         rank: which one it is; 0 writes what is written.
-        ranks: how many there are.
+        world_size: how many there are.
         mesh: of their devices; None for one process.
     """
 
     device: torch.device
     rank: int = 0
-    ranks: int = 1
+    world_size: int = 1
     mesh: DeviceMesh | None = None
 
     @property
@@ -45,26 +40,26 @@ class Group:
         """Whether this process writes what is written."""
         return self.rank == 0
 
-    def wait(self) -> None:
-        """Until all processes are here."""
+    def barrier(self) -> None:
+        """Waits until all processes have reached this call."""
         if self.mesh is not None:
             dist.barrier()
 
-    def share(self, student: Student, *, keep_codes: bool) -> None:
-        """Cuts the student's layers over the devices.
+    def shard(self, student: Student, *, keep_codes: bool) -> None:
+        """Shards the student's layers over the devices.
 
         Args:
             student: whose layers.
             keep_codes: of `shard`.
 
         Raises:
-            PlanError: they cannot be cut.
+            PlanError: they cannot be sharded.
         """
         if self.mesh is not None:
             shard(student, self.mesh, keep_codes=keep_codes)
 
-    def join(self, student: Student) -> None:
-        """Puts the student's weights together again, whole on each device."""
+    def gather(self, student: Student) -> None:
+        """Gathers the student's weights: every one is whole on each device again."""
         if self.mesh is not None:
             gather(student)
 
@@ -86,7 +81,7 @@ class Group:
         together = torch.stack([value.detach().double() for value in values])
         if self.mesh is not None:
             dist.all_reduce(together)
-            together /= self.ranks
+            together /= self.world_size
         return together
 
 
@@ -99,19 +94,19 @@ def open_group(device: str | None) -> Generator[Group]:
             takes the GPU of its local rank.
     """
     kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    if ranks == 1:
+    count = world_size()
+    if count == 1:
         yield Group(device=torch.device(kind))
         return
     on_gpu = torch.device(kind).type == "cuda"
-    here = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    here = torch.device("cuda", local_rank()) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(here)
     dist.init_process_group(
         "nccl" if on_gpu else "gloo", timeout=_PATIENCE, device_id=here if on_gpu else None
     )
     try:
-        mesh = init_device_mesh(here.type, (ranks,))
-        yield Group(device=here, rank=torchrun_rank(), ranks=ranks, mesh=mesh)
+        mesh = init_device_mesh(here.type, (count,))
+        yield Group(device=here, rank=rank(), world_size=count, mesh=mesh)
     finally:
         dist.destroy_process_group()

@@ -13,15 +13,15 @@ from torch import Tensor
 
 from tercet.compress.qat.student import Student
 from tercet.compress.qat.swap import refresh
+from tercet.compress.training.async_journal import AsyncJournal
 from tercet.compress.training.group import Group
 from tercet.compress.training.journal import Journal, Line
-from tercet.compress.training.lines import Lines
 from tercet.compress.training.optimizer import make_optimizer, set_rate
 from tercet.compress.training.phases import Phases, seconds
 from tercet.compress.training.sequences import Sequences
 from tercet.compress.training.settings import TrainingSettings
 from tercet.compress.training.state import load_state, save_state
-from tercet.kernel.onto import onto
+from tercet.kernel.device.async_copy import copy_async
 from tercet.records import peak_resident_bytes
 
 Losses = dict[str, Tensor]
@@ -31,13 +31,14 @@ Objective = Callable[[Tensor, list[int], Phases], Losses]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
-    """Where a run keeps what.
+class RunPaths:
+    """Where a training run writes its files.
 
     Attributes:
-        state: the directory of the state from which it goes on; None to keep none.
+        state: the directory of saved states, from which an interrupted run resumes; None to save
+            none.
         journal: the directory of training.jsonl.
-        tensorboard: whether events are written beside it.
+        tensorboard: whether TensorBoard events are written to the same directory.
     """
 
     state: Path | None
@@ -66,7 +67,7 @@ class Loop:
         objective: what is minimized.
         sequences: what it is trained on.
         settings: how.
-        places: where state and journal lie.
+        paths: the directories of state and journal.
         speed: what a token costs.
         group: the processes that train it; None for this one alone.
     """
@@ -77,36 +78,36 @@ class Loop:
         objective: Objective,
         sequences: Sequences,
         settings: TrainingSettings,
-        places: Places,
+        paths: RunPaths,
         speed: Speed,
         group: Group | None = None,
     ) -> None:
         self.student, self.objective, self.sequences = student, objective, sequences
-        self.settings, self.places, self.speed = settings, places, speed
+        self.settings, self.paths, self.speed = settings, paths, speed
         self.device = student.device
         self.group = group or Group(device=self.device)
         self.phases = Phases(self.device)
         self.optimizer = make_optimizer(student, settings)
         self.step = 0
-        if places.state is not None:
-            self.step = load_state(places.state, student, self.optimizer, self.group)
+        if paths.state is not None:
+            self.step = load_state(paths.state, student, self.optimizer, self.group)
         self._changed = torch.zeros((), dtype=torch.int64, device=self.device)
         self._since = 0
 
     def run(self, progress: Callable[[Line, int], None] = lambda _, __: None) -> None:
-        """All steps that are left; told (journal line, steps in all)."""
+        """Run the remaining steps, with progress(journal line, total steps) for each line."""
         self.student.model.train()
         journal: Journal | None = None
         if self.group.first:
-            journal = Journal(self.places.journal, self.step + 1, self.places.tensorboard)
+            journal = Journal(self.paths.journal, self.step + 1, self.paths.tensorboard)
 
-        def told(line: Line) -> None:
+        def report(line: Line) -> None:
             if journal is not None:
                 journal.write(line)
                 progress(line, self.settings.steps)
 
         self._refresh()
-        lines = Lines(self.device, told)
+        lines = AsyncJournal(self.device, report)
         try:
             while self.step < self.settings.steps:
                 losses, norm = self._one()
@@ -114,12 +115,12 @@ class Loop:
                 done = self.step == self.settings.steps
                 if self._has_line():
                     self._send(lines, losses, norm)
-                state = self.places.state
+                state = self.paths.state
                 if state is not None and (done or self.step % self.settings.save_every == 0):
                     # who goes on from this state does not write them again
-                    lines.finish()
+                    lines.flush()
                     save_state(state, self.step, self.student, self.optimizer, self.group)
-            lines.finish()
+            lines.flush()
         finally:
             if journal is not None:
                 journal.close()
@@ -129,12 +130,12 @@ class Loop:
         torch.manual_seed((settings.seed << 32) + self.step)
         group = self.group
         for micro in range(settings.accumulate):
-            batch = (self.step * settings.accumulate + micro) * group.ranks + group.rank
+            batch = (self.step * settings.accumulate + micro) * group.world_size + group.rank
             first = batch * settings.sequences
             with self.phases("data"):
-                places = self.sequences.places(first, settings.sequences)
-                ids = onto(self.sequences.read(places), self.device)
-            losses = self._forward(ids, places)
+                indices = self.sequences.indices(first, settings.sequences)
+                ids = copy_async(self.sequences.read(indices), self.device)
+            losses = self._forward(ids, indices)
             with self.phases("backward"):
                 (losses["loss"] / settings.accumulate).backward()
             for name, value in losses.items():
@@ -148,10 +149,10 @@ class Loop:
         self._refresh()
         return total, norm
 
-    def _forward(self, ids: Tensor, places: list[int]) -> Losses:
+    def _forward(self, ids: Tensor, indices: list[int]) -> Losses:
         bfloat = self.settings.dtype is torch.bfloat16
         with torch.autocast(self.device.type, torch.bfloat16, enabled=bfloat):
-            return self.objective(ids, places, self.phases)
+            return self.objective(ids, indices, self.phases)
 
     def _refresh(self) -> None:
         with self.phases("codes"):
@@ -167,13 +168,13 @@ class Loop:
         """Whether the journal gets a line after this step."""
         return self.step == self.settings.steps or self.step % self.settings.log_every == 0
 
-    def _send(self, lines: Lines, losses: Losses, norm: Tensor) -> None:
-        """Sends the line of the steps since the last; what the host knows now is told now."""
+    def _send(self, lines: AsyncJournal, losses: Losses, norm: Tensor) -> None:
+        """Sends the line of the steps since the last; what the host knows now is sent now."""
         settings, group, step, since = self.settings, self.group, self.step, self._since
         numbers = [*losses.values(), norm]
         if self.student.quantized:
             numbers.append(self._changed.double() / self._codes)
-        a_step = settings.accumulate * settings.sequences * settings.length * group.ranks
+        a_step = settings.accumulate * settings.sequences * settings.length * group.world_size
         rate, share = settings.rate(step - 1), settings.share(step - 1)
         spans, memory = self.phases.take(), self._memory()
         self._since = 0
@@ -199,7 +200,7 @@ class Loop:
 
     def _mfu(self, per_second: float) -> float | None:
         peak = self.speed.peak
-        return per_second * self.speed.flops / (peak * self.group.ranks) if peak else None
+        return per_second * self.speed.flops / (peak * self.group.world_size) if peak else None
 
     def _memory(self) -> int:
         if self.device.type == "cuda":

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from tercet.compress.qat.sharded import local
+from tercet.compress.qat.sharding.weights import local
 from tercet.compress.qat.student import Student
 from tercet.compress.training.settings import TrainingSettings
 

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 
 import torch
 
-from tercet.compress.training.moment import Moment
+from tercet.compress.training.device_event import DeviceEvent
 
-Spans = list[tuple[str, Moment, Moment]]
+Spans = list[tuple[str, DeviceEvent, DeviceEvent]]
 """Names and when each began and ended."""
 
 
@@ -25,9 +25,9 @@ class Phases:
     @contextmanager
     def __call__(self, name: str) -> Generator[None]:
         """Times the block under that name."""
-        first = Moment(self._device)
+        first = DeviceEvent(self._device)
         yield
-        self._spans.append((name, first, Moment(self._device)))
+        self._spans.append((name, first, DeviceEvent(self._device)))
 
     def take(self) -> Spans:
         """The spans since the last call, for `seconds` once the device has reached their ends."""
@@ -39,5 +39,5 @@ def seconds(spans: Spans) -> dict[str, float]:
     """Sums by name."""
     found: dict[str, float] = {}
     for name, first, last in spans:
-        found[name] = found.get(name, 0.0) + last.since(first)
+        found[name] = found.get(name, 0.0) + last.elapsed_since(first)
     return found

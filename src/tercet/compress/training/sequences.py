@@ -40,11 +40,11 @@ class Sequences:
         generator = torch.Generator().manual_seed((self.seed << 20) + epoch)
         return torch.randperm(self.count, generator=generator)
 
-    def places(self, first: int, count: int) -> list[int]:
+    def indices(self, first: int, count: int) -> list[int]:
         """Which of the data's `count` sequences those numbered first, first + 1, ... are."""
         pairs = (divmod(number, self.count) for number in range(first, first + count))
         return [int(self._order(epoch)[index]) for epoch, index in pairs]
 
-    def read(self, places: list[int]) -> Tensor:
-        """Token ids [len(places), length] of those of the data's sequences."""
-        return torch.stack([self.tokens.read(p * self.length, self.length) for p in places])
+    def read(self, indices: list[int]) -> Tensor:
+        """Token ids [len(indices), length] of those of the data's sequences."""
+        return torch.stack([self.tokens.read(p * self.length, self.length) for p in indices])

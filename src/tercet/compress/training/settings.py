@@ -1,4 +1,4 @@
-"""Settings of a training run, frozen; unknown keys are refused."""
+"""Settings of a training run: frozen; unknown keys raise."""
 
 from math import cos, pi
 from typing import Literal
@@ -8,32 +8,37 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class TrainingSettings(BaseModel):
-    """How a model is trained.
+    """Optimizer, batch and precision of a training run.
 
     Attributes:
-        steps: optimizer steps.
-        sequences: in one microbatch on one device.
-        accumulate: microbatches in one step.
-        length: tokens in a sequence.
-        learning_rate: at its highest; warmup steps rise to it linearly, then it falls along half a
-            cosine to final_share of it.
-        step_rate_share: the rate of learned quantization steps, as a share of that: a step moves
-            all weights of its block at once.
-        embedding_rate_share: the rate of embedding and head, likewise: most rows are of rare
-            tokens, which Adam moves as far as all others, at random.
-        vector_rate_share: the rate of norms and biases, likewise.
-        weight_decay: of matrices (AdamW).
-        betas, epsilon: of AdamW.
-        clip: gradients are scaled down to this norm; 0 for no limit.
-        ramp: steps over which layers go from float to quantized weights; 0 for none.
-        seed: of the order of sequences, and of what is random in a step.
-        precision: of products: "float32", or "bfloat16" with weights still held in float32.
-        checkpoint_activations: layers are computed again in the backward pass.
-        compile: layers run under torch.compile.
-        keep_inputs: compiled layers keep the codes of all their inputs, of `Student.compile`.
-        keep_codes: over several devices: a layer's codes stay from the forward to the backward
-            pass, a byte a weight, instead of being gathered once more.
-        save_every: steps between states on disk, from which a killed run goes on.
+        steps: number of optimizer steps.
+        sequences: sequences per microbatch and device.
+        accumulate: microbatches per optimizer step (gradient accumulation).
+        length: sequence length in tokens.
+        learning_rate: peak learning rate. The rate rises linearly over `warmup` steps, then follows
+            half a cosine down to final_share * learning_rate.
+        final_share: final learning rate as a fraction of the peak.
+        warmup: number of warmup steps.
+        step_rate_share: learning rate of learned quantization step sizes, as a fraction of the
+            learning rate: one step size moves all weights of its block at once.
+        embedding_rate_share: learning rate of embedding and output head, as such a fraction: most
+            of their rows belong to rare tokens, which Adam moves as far as all others, at random.
+        vector_rate_share: learning rate of norms and biases, as such a fraction.
+        weight_decay: AdamW's weight decay of matrices.
+        betas, epsilon: AdamW's betas and epsilon.
+        clip: maximum gradient norm; larger gradients are scaled down to it. 0 for no limit.
+        ramp: number of steps over which the weights move gradually from float to quantized; 0
+            quantizes them from the first step.
+        seed: RNG seed for the order of sequences and for stochastic rounding.
+        precision: dtype of matrix products: "float32", or "bfloat16" with float32 master weights.
+        checkpoint_activations: recompute layers in the backward pass instead of storing their
+            activations.
+        compile: run layers under torch.compile.
+        keep_inputs: compiled layers store the codes of all their inputs for the backward pass; see
+            `Student.compile`.
+        keep_codes: with several devices, keep a layer's gathered codes (1 byte per weight) from
+            forward to backward instead of gathering the codes again.
+        save_every: steps between saved states, from which an interrupted run resumes.
         log_every: steps between lines of the journal.
     """
 
@@ -65,11 +70,11 @@ class TrainingSettings(BaseModel):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of products."""
+        """The dtype of matrix products."""
         return torch.bfloat16 if self.precision == "bfloat16" else torch.float32
 
     def rate(self, step: int) -> float:
-        """The learning rate of a step, counted from 0."""
+        """Return the learning rate of a step; the first step is 0."""
         if step < self.warmup:
             return self.learning_rate * (step + 1) / self.warmup
         done = (step - self.warmup) / max(1, self.steps - self.warmup)
@@ -77,5 +82,5 @@ class TrainingSettings(BaseModel):
         return self.learning_rate * (self.final_share + (1 - self.final_share) * wave)
 
     def share(self, step: int) -> float:
-        """How far weights are quantized in a step, counted from 0: 1 from `ramp` on."""
+        """Return how far weights are quantized in a step: 0 at the first step, 1 from `ramp` on."""
         return 1.0 if step >= self.ramp else step / self.ramp

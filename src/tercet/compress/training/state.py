@@ -1,7 +1,7 @@
 """State: all that a training run needs to go on, in files that are whole or not there.
 
-One process keeps `state.pt`. Of several, each keeps its share, `state-STEP-RANK-of-RANKS.pt`, in
-the directory that they all see; the shares before go once all have written theirs.
+One process keeps `state.pt`. Of several, each keeps its shard, `state-STEP-RANK-of-WORLD_SIZE.pt`,
+in the directory that they all see; the shards before go once all have written theirs.
 """
 
 import re
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tercet.checkpoints.atomic import write_atomic
-from tercet.compress.qat.sharded import local
+from tercet.compress.qat.sharding.weights import local
 from tercet.compress.qat.student import Student
 from tercet.compress.training.group import Group
 from tercet.errors import CheckpointError
@@ -34,7 +34,7 @@ def save_state(
     }
     path = directory / _name(step, group)
     write_atomic(path, lambda path: torch.save(content, path))
-    group.wait()
+    group.barrier()
     for old in directory.glob(f"state-*-{group.rank}-of-*.pt"):
         if old != path:
             old.unlink()
@@ -79,28 +79,30 @@ def trained(student: Student) -> dict[str, torch.nn.Parameter]:
 
 
 def _name(step: int, group: Group) -> str:
-    if group.ranks == 1:
+    if group.world_size == 1:
         return _NAME
-    return f"state-{step:08d}-{group.rank}-of-{group.ranks}.pt"
+    return f"state-{step:08d}-{group.rank}-of-{group.world_size}.pt"
 
 
 def _newest(directory: Path, group: Group) -> Path | None:
-    """This process's share of the last state that is whole; None where nothing was saved."""
+    """This process's shard of the last state that is whole; None where nothing was saved."""
     names = {path.name for path in directory.glob("state*.pt")}
     found = [
         int(match[1])
         for match in (re.fullmatch(r"state-(\d+)-0-of-\d+\.pt", name) for name in names)
         if match is not None
     ]
-    if group.ranks == 1 and _NAME in names:
+    if group.world_size == 1 and _NAME in names:
         return directory / _NAME
     for step in sorted(found, reverse=True):
-        shares = {f"state-{step:08d}-{rank}-of-{group.ranks}.pt" for rank in range(group.ranks)}
-        if shares <= names:
+        shards = {
+            f"state-{step:08d}-{rank}-of-{group.world_size}.pt" for rank in range(group.world_size)
+        }
+        if shards <= names:
             return directory / _name(step, group)
     if names:
         raise CheckpointError(
-            f"{directory}: no whole state of {group.ranks} processes among "
+            f"{directory}: no whole state of {group.world_size} processes among "
             f"{', '.join(sorted(names))}: resume with as many processes as began, or start anew "
             f"with --overwrite"
         )

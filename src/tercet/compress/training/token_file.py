@@ -65,8 +65,8 @@ class TokenFile:
 
     def read(self, first: int, count: int) -> Tensor:
         """int64 [count], from the token `first` on."""
-        piece = np.asarray(self._data[first : first + count], dtype=np.int64)
-        return torch.from_numpy(piece)
+        chunk = np.asarray(self._data[first : first + count], dtype=np.int64)
+        return torch.from_numpy(chunk)
 
     def verify(self) -> None:
         """CheckpointError unless the bytes are those that were written."""
@@ -79,16 +79,16 @@ def has_tokens(directory: Path) -> bool:
     return (directory / _NOTE).exists()
 
 
-def write_tokens(directory: Path, pieces: Iterable[Tensor], source: str) -> TokenFile:
-    """Writes pieces of token ids, one after the other; the note last, which makes them count."""
+def write_tokens(directory: Path, chunks: Iterable[Tensor], source: str) -> TokenFile:
+    """Writes chunks of token ids, one after the other; the note last, which makes them count."""
     directory.mkdir(parents=True, exist_ok=True)
     digest, count = hashlib.sha256(), 0
     with disk_errors(directory, None), (directory / _DATA).open("wb") as file:
-        for piece in pieces:
-            data = piece.reshape(-1).numpy().astype("<u4").tobytes()
+        for chunk in chunks:
+            data = chunk.reshape(-1).numpy().astype("<u4").tobytes()
             file.write(data)
             digest.update(data)
-            count += piece.numel()
+            count += chunk.numel()
     note = TokenNote(tokens=count, sha256=digest.hexdigest(), source=source)
     write_atomic(directory / _NOTE, note.model_dump_json(indent=1).encode())
     return TokenFile(directory)

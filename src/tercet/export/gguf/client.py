@@ -15,10 +15,10 @@ from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
 from torch import Tensor
 
-from tercet.checkpoints.gguf_blocks import read_code_blocks
-from tercet.checkpoints.gguf_codes import CODE_BLOCKS, CODE_BLOCKS_BY_NUMBER
-from tercet.checkpoints.gguf_file import GgufFile, halves_from_pairs
-from tercet.checkpoints.gguf_header import GgufTensor
+from tercet.checkpoints.gguf.blocks import read_code_blocks
+from tercet.checkpoints.gguf.codes import CODE_BLOCKS, CODE_BLOCKS_BY_NUMBER
+from tercet.checkpoints.gguf.header import GgufTensor
+from tercet.checkpoints.sources.gguf_file import GgufFile, halves_from_pairs
 from tercet.errors import UnsupportedError
 from tercet.export.gguf import llama_cpp
 from tercet.export.target import Target, client_module
@@ -28,7 +28,7 @@ def own_values(target: Target, out: Path) -> Iterator[tuple[str, Tensor]]:
     """(module, float32 [N, K]) of every matrix in blocks of codes, rows as the model has them."""
     source = GgufFile(out)
     for name in source.names():
-        tensor = source.stored(name)
+        tensor = source.find_tensor(name)
         if tensor.kind.number not in CODE_BLOCKS_BY_NUMBER:
             continue
         values = _values(target, out, tensor)

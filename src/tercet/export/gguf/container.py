@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from tercet.checkpoints.gguf_notes import CHECKSUMS, DIGITS, crc32, joined
+from tercet.checkpoints.gguf.notes import CHECKSUMS, DIGITS, crc32, join_checksums
 
 _ALIGNMENT = 32
 _VERSION = 3
@@ -27,15 +27,15 @@ class TensorEntry:
         name: GGUF's.
         shape: row-major.
         number: ggml's type id.
-        size_bytes: how many bytes `pieces` gives.
-        pieces: reads and encodes the tensor.
+        size_bytes: how many bytes `chunks` gives.
+        chunks: reads and encodes the tensor.
     """
 
     name: str
     shape: tuple[int, ...]
     number: int
     size_bytes: int
-    pieces: Callable[[], Iterable[bytes]]
+    chunks: Callable[[], Iterable[bytes]]
 
 
 def write_container(
@@ -50,7 +50,7 @@ def write_container(
         file.write(head)
         checksums += [_write_tensor(file, tensor) for tensor in tensors]
         file.seek(head.index(blank.encode()))
-        file.write(joined(checksums))
+        file.write(join_checksums(checksums))
 
 
 def _header(fields: Mapping[str, Field], tensors: Sequence[TensorEntry]) -> bytes:
@@ -60,9 +60,9 @@ def _header(fields: Mapping[str, Field], tensors: Sequence[TensorEntry]) -> byte
     for tensor in tensors:
         sizes = struct.pack(f"<I{len(tensor.shape)}Q", len(tensor.shape), *tensor.shape[::-1])
         parts.append(_string(tensor.name) + sizes + struct.pack("<IQ", tensor.number, offset))
-        offset += _padded(tensor.size_bytes)
+        offset += _align(tensor.size_bytes)
     head = b"".join(parts)
-    return head.ljust(_padded(len(head)), b"\0")
+    return head.ljust(_align(len(head)), b"\0")
 
 
 def _field(value: Field) -> bytes:
@@ -90,20 +90,20 @@ def _string(text: str) -> bytes:
     return struct.pack("<Q", len(raw)) + raw
 
 
-def _padded(size: int) -> int:
+def _align(size: int) -> int:
     return -(-size // _ALIGNMENT) * _ALIGNMENT
 
 
 def _write_tensor(file: BinaryIO, tensor: TensorEntry) -> str:
     begin = file.tell()
 
-    def written() -> Iterable[bytes]:
-        for piece in tensor.pieces():
-            file.write(piece)
-            yield piece
+    def write_chunks() -> Iterable[bytes]:
+        for chunk in tensor.chunks():
+            file.write(chunk)
+            yield chunk
 
-    checksum = crc32(written())
+    checksum = crc32(write_chunks())
     size = file.tell() - begin
     assert size == tensor.size_bytes, f"{tensor.name}: {size} bytes, not {tensor.size_bytes}"
-    file.write(bytes(_padded(size) - size))
+    file.write(bytes(_align(size) - size))
     return checksum

@@ -5,8 +5,8 @@ from typing import cast
 
 from torch import Tensor
 
-from tercet.checkpoints.gguf_codes import CODE_BLOCKS, CodeBlocks
-from tercet.checkpoints.packed import PackedCheckpoint
+from tercet.checkpoints.gguf.codes import CODE_BLOCKS, CodeBlocks
+from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.errors import UnsupportedError, unknown_name
 from tercet.export.target import Holding, transform_reason
 from tercet.formats import Scheme
@@ -112,14 +112,14 @@ def _range_refusal(weight: Weight, blocks: CodeBlocks) -> str | None:
     element = weight.scheme.element
     low, high = int(element.lowest), int(element.highest)
     if weight.zero is None:
-        if turned(low, high, 0, blocks) is None:
+        if must_negate(low, high, 0, blocks) is None:
             return f"{blocks.name} holds {_range(blocks)}, {element.name} has {low} to {high}"
         return None
     zeros = cast(list[float], weight.zero.unique().tolist())
     for zero in zeros:
         if zero != round(zero):
             return f"{blocks.name} has no zero points, and this tensor's are no whole numbers"
-        if turned(low, high, int(zero), blocks) is None:
+        if must_negate(low, high, int(zero), blocks) is None:
             return (
                 f"{blocks.name} has no zero points and holds {_range(blocks)}; this tensor has "
                 f"{low} to {high} less a zero point of {zero:.0f}"
@@ -127,7 +127,7 @@ def _range_refusal(weight: Weight, blocks: CodeBlocks) -> str | None:
     return None
 
 
-def turned(low: int, high: int, zero: int, blocks: CodeBlocks) -> bool | None:
+def must_negate(low: int, high: int, zero: int, blocks: CodeBlocks) -> bool | None:
     """Whether numbers from low - zero to high - zero are held negated, with a negative scale.
 
     None where they fit neither way. ggml itself writes Q4_0 with negative scales: -7..8 fits so.

@@ -87,7 +87,7 @@ def _load() -> ctypes.CDLL:
     return library
 
 
-class Session:
+class LlamaCppSession:
     """A loaded model with an empty context for `length` tokens."""
 
     def __init__(self, path: str, length: int, threads: int) -> None:
@@ -149,7 +149,7 @@ def _print_error(level: int, text: bytes, _: object) -> None:
         sys.stderr.write(text.decode(errors="replace"))
 
 
-def _continue(session: Session, tokens: list[int], count: int) -> dict[str, Any]:
+def _continue(session: LlamaCppSession, tokens: list[int], count: int) -> dict[str, Any]:
     start = perf_counter()
     found = [int(session.scores(tokens, False).argmax())]
     first = perf_counter()
@@ -162,7 +162,7 @@ def main() -> None:
     """One request."""
     request = json.load(sys.stdin)
     tokens, count = request.get("tokens", []), request.get("count", 0)
-    session = Session(request["model"], max(len(tokens) + count, 1), request["threads"])
+    session = LlamaCppSession(request["model"], max(len(tokens) + count, 1), request["threads"])
     if "text" in request:
         print(json.dumps(session.tokenize(request["text"])))
     elif "scores" in request:

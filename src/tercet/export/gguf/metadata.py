@@ -6,13 +6,13 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from tercet.checkpoints.gguf_names import ARCHITECTURES, GgufArchitecture
-from tercet.checkpoints.packed import PackedCheckpoint
+from tercet.checkpoints.gguf.names import ARCHITECTURES, GgufArchitecture
+from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.errors import UnsupportedError, unknown_name
 from tercet.export.gguf.container import Field
 from tercet.models.architectures import find_architecture
-from tercet.models.decoder_config import DecoderConfig, read_config
-from tercet.models.rope import frequencies
+from tercet.models.decoder.config import DecoderConfig, read_config
+from tercet.models.decoder.rope import frequencies
 
 # llama.cpp's LLAMA_FTYPE_GUESSED: the types are those of the tensors
 _FTYPE_GUESSED = 1024

@@ -8,9 +8,9 @@ from pathlib import Path
 from torch import Tensor
 
 from tercet.checkpoints.atomic import write_atomic
-from tercet.checkpoints.gguf_codes import CODE_BLOCKS
-from tercet.checkpoints.gguf_notes import FORMATS
-from tercet.checkpoints.packed import PackedCheckpoint
+from tercet.checkpoints.gguf.codes import CODE_BLOCKS
+from tercet.checkpoints.gguf.notes import FORMATS
+from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.errors import CheckpointError, UnsupportedError, unknown_name
 from tercet.export.gguf.client import greedy_tokens, next_logits, own_values
 from tercet.export.gguf.container import write_container
@@ -62,7 +62,7 @@ class GgufTarget:
         """Writes the same model in float32; see Target."""
         _write(checkpoint, out, None, {})
 
-    def dequantized(self, out: Path) -> Iterator[tuple[str, Tensor]]:
+    def dequantize(self, out: Path) -> Iterator[tuple[str, Tensor]]:
         """Packed modules by the gguf package; Q2_0, which it does not know, by llama.cpp itself."""
         return own_values(self, out)
 

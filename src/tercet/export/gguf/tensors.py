@@ -7,15 +7,15 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from tercet.checkpoints.gguf_codes import CODE_BLOCKS, CodeBlocks
-from tercet.checkpoints.gguf_names import ROPE_DIVISORS, GgufArchitecture, gguf_name
-from tercet.checkpoints.gguf_packed import scale_index
-from tercet.checkpoints.packed import PackedCheckpoint
+from tercet.checkpoints.gguf.codes import CODE_BLOCKS, CodeBlocks
+from tercet.checkpoints.gguf.names import ROPE_DIVISORS, GgufArchitecture, gguf_name
+from tercet.checkpoints.gguf.packed import scale_index
+from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.errors import UnsupportedError
 from tercet.export.gguf.container import TensorEntry
-from tercet.export.gguf.fit import turned
+from tercet.export.gguf.fit import must_negate
 from tercet.formats import PackedTensor
-from tercet.models.decoder_config import DecoderConfig
+from tercet.models.decoder.config import DecoderConfig
 
 # about 8 MiB of codes at a time
 _PIECE_CODES = 1 << 23
@@ -58,12 +58,12 @@ class Entries:
         """Every tensor: packed modules, then the rest, then the divisors of rotary frequencies."""
         entries = [self._module(module) for module in self.checkpoint.modules]
         plain = [name for name in self.checkpoint.names() if not name.endswith("inv_freq")]
-        entries += [self._plain(name) for name in plain if not self._tied(name)]
+        entries += [self._plain(name) for name in plain if not self._is_tied(name)]
         if divisors is not None:
             entries.append(self._divisors(divisors))
         return entries
 
-    def _tied(self, name: str) -> bool:
+    def _is_tied(self, name: str) -> bool:
         return self.sizes.tied and name == "lm_head.weight"
 
     def _name(self, name: str) -> str:
@@ -94,7 +94,7 @@ class Entries:
                 shape=shape,
                 number=_NUMBERS[torch.float32],
                 size_bytes=4 * shape[0] * shape[1],
-                pieces=lambda: [_bytes(_sorted(self._dequantized(module), order))],
+                chunks=lambda: [_bytes(_reorder_rows(self._dequantize(module), order))],
             )
         blocks = CODE_BLOCKS[self.kinds[module]]
         return TensorEntry(
@@ -102,11 +102,11 @@ class Entries:
             shape=shape,
             number=blocks.number,
             size_bytes=shape[0] * shape[1] // blocks.weights * blocks.size_bytes,
-            pieces=lambda: encoded(self.checkpoint.packed(module), blocks, order),
+            chunks=lambda: encode_blocks(self.checkpoint.read_packed(module), blocks, order),
         )
 
-    def _dequantized(self, module: str) -> Tensor:
-        return self.checkpoint.packed(module).dequantize()
+    def _dequantize(self, module: str) -> Tensor:
+        return self.checkpoint.read_packed(module).dequantize()
 
     def _plain(self, name: str) -> TensorEntry:
         dtype, shape = self.checkpoint.layout[name]
@@ -119,7 +119,7 @@ class Entries:
             shape=shape,
             number=_NUMBERS[stored],
             size_bytes=prod(shape) * stored.itemsize,
-            pieces=lambda: [_bytes(_sorted(self.checkpoint.tensor(name), order).to(stored))],
+            chunks=lambda: [_bytes(_reorder_rows(self.checkpoint.tensor(name), order).to(stored))],
         )
 
     def _divisors(self, divisors: Tensor) -> TensorEntry:
@@ -128,11 +128,13 @@ class Entries:
             shape=tuple(divisors.shape),
             number=_NUMBERS[torch.float32],
             size_bytes=4 * divisors.numel(),
-            pieces=lambda: [_bytes(divisors)],
+            chunks=lambda: [_bytes(divisors)],
         )
 
 
-def encoded(weight: PackedTensor, blocks: CodeBlocks, order: Tensor | None) -> Iterator[bytes]:
+def encode_blocks(
+    weight: PackedTensor, blocks: CodeBlocks, order: Tensor | None
+) -> Iterator[bytes]:
     """The blocks of a packed weight, some rows at a time.
 
     Args:
@@ -163,14 +165,14 @@ def _blocks(
     points = torch.zeros(scale.shape, dtype=torch.int16) if zero is None else zero.to(torch.int16)
     negated = torch.zeros(scale.shape, dtype=torch.bool)
     for point in cast(list[int], points.unique().tolist()):
-        negated |= (points == point) & bool(turned(low, high, point, blocks))
+        negated |= (points == point) & bool(must_negate(low, high, point, blocks))
     numbers -= points.unsqueeze(-1)
     numbers = torch.where(negated.unsqueeze(-1), -numbers, numbers) - blocks.lowest
     signed = torch.where(negated, -scale, scale).to(torch.float16)
     return blocks.encode(numbers.to(torch.uint8).flatten(0, 1), signed.flatten())
 
 
-def _sorted(tensor: Tensor, order: Tensor | None) -> Tensor:
+def _reorder_rows(tensor: Tensor, order: Tensor | None) -> Tensor:
     return tensor if order is None else tensor[order]
 
 

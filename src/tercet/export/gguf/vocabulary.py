@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from tokenizers import Tokenizer
 
-from tercet.checkpoints.packed import PackedCheckpoint
+from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export.gguf.container import Field
 
@@ -140,7 +140,7 @@ def _special(checkpoint: PackedCheckpoint, path: Path, tokens: list[str]) -> dic
     generation = _read(checkpoint.directory / "generation_config.json")
     fields: dict[str, Field] = {}
     for role, name in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("unk", "unknown")):
-        index = _named(config.get(f"{role}_token"), tokens)
+        index = _find_token(config.get(f"{role}_token"), tokens)
         for source in (generation, checkpoint.config):
             index = index if index is not None else _first(source.get(f"{role}_token_id"))
         if index is not None:
@@ -151,7 +151,7 @@ def _special(checkpoint: PackedCheckpoint, path: Path, tokens: list[str]) -> dic
     return fields if template is None else {**fields, "tokenizer.chat_template": template}
 
 
-def _named(token: Any, tokens: list[str]) -> int | None:
+def _find_token(token: Any, tokens: list[str]) -> int | None:
     text = cast(dict[str, Any], token).get("content") if isinstance(token, dict) else token
     return tokens.index(text) if text in tokens else None
 

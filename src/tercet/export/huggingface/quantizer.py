@@ -20,15 +20,15 @@ from transformers.quantizers.auto import (
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from tercet.checkpoints.layout import QUANT_METHOD, PackedModule, QuantizationConfig
-from tercet.checkpoints.packed import PackedCheckpoint, open_packed
+from tercet.checkpoints.packed.layout import QUANT_METHOD, PackedModule, QuantizationConfig
+from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.formats import PackedTensor
-from tercet.kernel import PreparedWeight
 from tercet.models.input_transform import InputTransform
 from tercet.models.split_experts import fused_experts, split
 from tercet.ops.embedding_packed import embedding_packed
 from tercet.ops.linear_packed import linear_packed, prepare
+from tercet.packed_weight import PreparedWeight
 
 if TYPE_CHECKING:
     # transformers registers quantizers while this very class is being defined
@@ -69,7 +69,7 @@ class PackedBuffers(nn.Module):
 
     def fill(self, module: str, checkpoint: PackedCheckpoint) -> None:
         """Takes the validated tensors from the checkpoint."""
-        for part, tensor in checkpoint.packed(module).parts().items():
+        for part, tensor in checkpoint.read_packed(module).parts().items():
             self._replace(f"weight_{part}", tensor)
         if self.entry.input_scale:
             self._replace("input_scale", checkpoint.input_scale(module).to(torch.float16))
@@ -78,7 +78,7 @@ class PackedBuffers(nn.Module):
         device = self._buffers[name].device  # pyright: ignore[reportOptionalMemberAccess]
         self._buffers[name] = tensor if device.type == "meta" else tensor.to(device)
 
-    def packed(self) -> PackedTensor:
+    def to_packed(self) -> PackedTensor:
         """The weight."""
         buffers = cast("dict[str, Tensor]", self._buffers)
         return PackedTensor(
@@ -93,7 +93,7 @@ class PackedBuffers(nn.Module):
     def weight_for(self, device: torch.device) -> PreparedWeight:
         """The weight in its compute layout, made at the first use on a device."""
         if self.prepared is None or self.prepared.codes.device != device:
-            self.prepared = prepare(self.packed(), device)
+            self.prepared = prepare(self.to_packed(), device)
         return self.prepared
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
@@ -122,7 +122,7 @@ class PackedLinearForTransformers(PackedBuffers):
         transform = InputTransform(
             scale=scale, hadamard=self.entry.hadamard, activation=self.entry.activation
         )
-        x, weight = transform.turned(x), self.weight_for(x.device)
+        x, weight = transform.scale_and_rotate(x), self.weight_for(x.device)
         return linear_packed(x, weight, self.bias, activation=transform.product)
 
 

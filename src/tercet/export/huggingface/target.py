@@ -7,7 +7,7 @@ from shutil import copyfile
 from torch import Tensor
 
 from tercet.checkpoints.atomic import atomic_directory
-from tercet.checkpoints.packed import PackedCheckpoint
+from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.export import transformers_client
 from tercet.export.target import Holding
 
@@ -39,13 +39,13 @@ class HuggingFace:
     def write_twin(self, checkpoint: PackedCheckpoint, out: Path) -> None:
         transformers_client.write_twin(checkpoint, out)
 
-    def dequantized(self, out: Path) -> Iterator[tuple[str, Tensor]]:
+    def dequantize(self, out: Path) -> Iterator[tuple[str, Tensor]]:
         model = transformers_client.load(out)
         from tercet.export.huggingface.quantizer import PackedBuffers
 
         for name, module in model.named_modules():
             if isinstance(module, PackedBuffers):
-                yield name, module.packed().dequantize()
+                yield name, module.to_packed().dequantize()
 
     def logits(self, out: Path, tokens: list[int]) -> Tensor:
         return transformers_client.logits(out, tokens)

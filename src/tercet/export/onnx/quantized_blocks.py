@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tercet.checkpoints.layout import PackedModule
+from tercet.checkpoints.packed.layout import PackedModule
 from tercet.export.integer_codes import BITS, pack, refusal, zero_codes
 from tercet.export.target import Holding
 from tercet.formats import PackedTensor, Scheme

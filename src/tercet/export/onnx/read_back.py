@@ -34,7 +34,7 @@ def read_back(out: Path, onnx: Any, runtime: Any) -> Iterator[tuple[str, Tensor]
 
 
 class _Single:
-    """One node of a model as a model of its own; input number `free` is left to be given."""
+    """One node of a model as a model of its own; input number `free` is left to be x."""
 
     def __init__(
         self, onnx: Any, runtime: Any, model: Any, node: Any, free: int, out: Path
@@ -77,5 +77,5 @@ class _Single:
         """W [N, K] of a linear."""
         return identity_product(rows, columns, self._run)
 
-    def _run(self, given: Tensor) -> Tensor:
-        return torch.from_numpy(self._session.run(None, {self._input: given.numpy()})[0])
+    def _run(self, x: Tensor) -> Tensor:
+        return torch.from_numpy(self._session.run(None, {self._input: x.numpy()})[0])

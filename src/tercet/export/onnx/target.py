@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from tercet.checkpoints.packed import PackedCheckpoint
+from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.export.decoder_weights import DecoderWeights, DequantizedSource, architecture_reason
 from tercet.export.onnx.client import OnnxSession
 from tercet.export.onnx.decoder import OnnxDecoder
@@ -71,7 +71,7 @@ class OnnxTarget:
                 OnnxDecoder(weights, graph, self.levels).build()
             graph.save(directory / GRAPH_NAME)
 
-    def dequantized(self, out: Path) -> Iterator[tuple[str, Tensor]]:
+    def dequantize(self, out: Path) -> Iterator[tuple[str, Tensor]]:
         """(module, float32 [N, K]): what ONNX Runtime's own kernels make of each packed weight."""
         check_seal(out, self.name)
         runtime, onnx = client_module(self, "onnxruntime"), client_module(self, "onnx")

@@ -76,10 +76,10 @@ class OpenvinoSession:
         """The next `count` tokens, always the most likely."""
         self.reset()
         found: list[int] = []
-        given = tokens
+        x = tokens
         for _ in range(count):
-            found.append(int(self.extend(torch.tensor([given]))[0, -1].argmax()))
-            given = found[-1:]
+            found.append(int(self.extend(torch.tensor([x]))[0, -1].argmax()))
+            x = found[-1:]
         return found
 
 
@@ -95,13 +95,13 @@ def read_back(openvino: Any, out: Path) -> Iterator[tuple[str, Tensor]]:
         if node.get_type_name() != "Reshape" or not name.endswith(".weight"):
             continue
         rows, columns = node.get_output_shape(0)
-        given = ops.parameter([-1, columns], openvino.Type.f32)
-        single = openvino.Model([ops.matmul(given, node, False, True)], [given], "single")
+        x = ops.parameter([-1, columns], openvino.Type.f32)
+        single = openvino.Model([ops.matmul(x, node, False, True)], [x], "single")
         compiled = core.compile_model(single, "CPU", exact(torch.get_num_threads()))
         product = partial(_run, compiled)
         weight = identity_product(rows, columns, product)
         yield name.removesuffix(".weight"), weight
 
 
-def _run(compiled: Any, given: Tensor) -> Tensor:
-    return torch.from_numpy(compiled(given.numpy())[0])
+def _run(compiled: Any, x: Tensor) -> Tensor:
+    return torch.from_numpy(compiled(x.numpy())[0])

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tercet.checkpoints.layout import PackedModule
+from tercet.checkpoints.packed.layout import PackedModule
 from tercet.export.integer_codes import BITS, pack, refusal, zero_codes
 from tercet.export.target import Holding
 from tercet.formats import PackedTensor
@@ -76,7 +76,7 @@ class Constants:
         held = self.plain(tensor)
         return held if tensor.dtype == torch.float32 else self._convert(held)
 
-    def dequantized(self, weight: PackedTensor, module: str) -> Any:
+    def dequantize(self, weight: PackedTensor, module: str) -> Any:
         """W [N, K] in float32 from its codes; the last node is named MODULE.weight."""
         rows, columns = weight.shape
         bits = BITS[weight.scheme.element.name]

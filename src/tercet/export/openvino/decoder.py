@@ -137,12 +137,12 @@ class OpenvinoDecoder:
         query = self._heads(f"{name}.q_proj", f"{name}.q_norm", x, config.heads)
         key = self._heads(f"{name}.k_proj", f"{name}.k_norm", x, config.key_value_heads)
         value = self._heads(f"{name}.v_proj", None, x, config.key_value_heads)
-        key = self._kept(f"{index}.key", self._rotated(key, step), step)
-        value = self._kept(f"{index}.value", value, step)
+        key = self._append_to_cache(f"{index}.key", self._apply_rope(key, step), step)
+        value = self._append_to_cache(f"{index}.value", value, step)
         mixed = ops.scaled_dot_product_attention(
-            self._rotated(query, step),
-            self._repeated(key),
-            self._repeated(value),
+            self._apply_rope(query, step),
+            self._repeat_heads(key),
+            self._repeat_heads(value),
             step.masks[config.windows[index]],
             causal=False,
         )
@@ -161,13 +161,13 @@ class OpenvinoDecoder:
             y = self._norm(norm, y, config.head_dim)
         return ops.transpose(y, self._numbers(0, 2, 1, 3))
 
-    def _rotated(self, x: Any, step: _Step) -> Any:
+    def _apply_rope(self, x: Any, step: _Step) -> Any:
         ops = self.ops
         halves = ops.split(x, self._number(-1), 2)
         swapped = ops.concat([ops.negative(halves.output(1)), halves.output(0)], -1)
         return ops.add(ops.multiply(x, step.cos), ops.multiply(swapped, step.sin))
 
-    def _kept(self, name: str, new: Any, step: _Step) -> Any:
+    def _append_to_cache(self, name: str, new: Any, step: _Step) -> Any:
         """The cache with the new positions at its end."""
         ops, config = self.ops, self.weights.config
         # the name by which openvino-genai finds what belongs together
@@ -178,7 +178,7 @@ class OpenvinoDecoder:
         self._updates.append(ops.assign(kept, variable))
         return kept
 
-    def _repeated(self, kept: Any) -> Any:
+    def _repeat_heads(self, kept: Any) -> Any:
         """Keys or values of each group of query heads, repeated for every head of it."""
         ops, config = self.ops, self.weights.config
         times = config.heads // config.key_value_heads
@@ -231,6 +231,6 @@ class OpenvinoDecoder:
     def _weight(self, module: str, shape: tuple[int, int]) -> Any:
         found = self.weights.weight(module, shape)
         if isinstance(found, PackedTensor):
-            return self.constants.dequantized(found, module)
+            return self.constants.dequantize(found, module)
         plain: Tensor = found
         return self.constants.float32(plain)

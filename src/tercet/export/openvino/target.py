@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from tercet.checkpoints.packed import PackedCheckpoint
+from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.export.decoder_weights import DecoderWeights, DequantizedSource, architecture_reason
 from tercet.export.openvino.client import MODEL_NAME, OpenvinoSession, read_back
 from tercet.export.openvino.constants import held
@@ -48,7 +48,7 @@ class OpenvinoTarget:
             model = OpenvinoDecoder(weights, openvino, ops).build()
             openvino.serialize(model, str(directory / MODEL_NAME))
 
-    def dequantized(self, out: Path) -> Iterator[tuple[str, Tensor]]:
+    def dequantize(self, out: Path) -> Iterator[tuple[str, Tensor]]:
         """(module, float32 [N, K]): what OpenVINO's own kernels make of each packed weight."""
         check_seal(out, self.name)
         return read_back(client_module(self, "openvino"), out)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tercet.checkpoints.layout import PackedModule
+from tercet.checkpoints.packed.layout import PackedModule
 from tercet.errors import CheckpointError, FormatError, UnsupportedError
 from tercet.export.vllm.product import FusedProduct
 from tercet.export.vllm.shard import Shard, cut

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 
 from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor
-from tercet.kernel import PreparedWeight, concatenate, prepare
-from tercet.kernel.stacked import StackedWeight, stack
 from tercet.models.input_transform import InputTransform
 from tercet.ops.grouped_linear_packed import grouped_linear_packed, sort_by_expert
+from tercet.packed_weight import PreparedWeight, concatenate, prepare
+from tercet.packed_weight.expert_weights import ExpertWeights, stack
+from tercet.packed_weight.weight import LayoutName
 
 Weight = tuple[PackedTensor, InputTransform]
 """W [N, K] of one expert, and what happens to its input."""
@@ -27,9 +28,10 @@ Projection = Sequence[tuple[str, Weight]]
 class GroupedPart(nn.Module):
     """One projection of all experts: W [E, N, K], and the scales of their inputs [E, K], if any."""
 
-    def __init__(self, weight: StackedWeight, transforms: Sequence[InputTransform]) -> None:
+    def __init__(self, weight: ExpertWeights, transforms: Sequence[InputTransform]) -> None:
         super().__init__()
         self.scheme, self.shape = weight.scheme, weight.shape
+        self.layout: LayoutName = weight.layout
         self.hadamard, self.activation = transforms[0].hadamard, transforms[0].activation
         scales = [t.scale for t in transforms if t.scale is not None]
         for name, tensor in (
@@ -54,12 +56,13 @@ class GroupedPart(nn.Module):
         """
         held = cast("dict[str, Tensor]", self._parameters)
         scale = self._parameters["input_scale"]
-        weight = StackedWeight(
+        weight = ExpertWeights(
             codes=held["codes"],
             scale=held["scale"],
             zero=held["zero"],
             scheme=self.scheme,
             shape=self.shape,
+            layout=self.layout,
         )
         transform = InputTransform(
             scale=None if scale is None else scale[expert],
@@ -67,7 +70,7 @@ class GroupedPart(nn.Module):
             activation=self.activation,
         )
         return grouped_linear_packed(
-            transform.turned(x),
+            transform.scale_and_rotate(x),
             offsets,
             weight,
             row_weight=row_weight,
@@ -97,28 +100,28 @@ class ExpertsProduct(nn.Module):
     ) -> None:
         super().__init__()
         self.act = act
-        inner = [_prepared(gate, device), _prepared(up, device)]
+        inner = [_prepare_experts(gate, device), _prepare_experts(up, device)]
         transforms = [_transforms(gate), _transforms(up)]
-        fused = _fused(inner[0], inner[1])
+        fused = _fuse_gate_up(inner[0], inner[1])
         pairs = zip(*transforms, strict=True)
         if fused is not None and all(first.same(second) for first, second in pairs):
             inner = [fused]
         self.inner = nn.ModuleList(
             GroupedPart(stack(w), t) for w, t in zip(inner, transforms, strict=False)
         )
-        self.outer = GroupedPart(stack(_prepared(down, device)), _transforms(down))
+        self.outer = GroupedPart(stack(_prepare_experts(down, device)), _transforms(down))
 
-    def forward(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+    def forward(self, x: Tensor, experts: Tensor, weights: Tensor) -> Tensor:
         """x [tokens, H] to [tokens, H], in x's dtype.
 
         Args:
             x: the tokens.
-            chosen: [tokens, top_k], int32 or int64, each token's experts.
+            experts: [tokens, top_k], int32 or int64, each token's experts.
             weights: [tokens, top_k], how much each of them counts.
         """
-        tokens, top_k = chosen.shape
-        order, offsets = sort_by_expert(chosen, self.outer.shape[0])
-        expert, rows = chosen.flatten()[order].long(), x[order // top_k]
+        tokens, top_k = experts.shape
+        order, offsets = sort_by_expert(experts, self.outer.shape[0])
+        expert, rows = experts.flatten()[order].long(), x[order // top_k]
         inner = torch.cat([part(rows, expert, offsets) for part in self.inner], -1)
         gate, up = inner.chunk(2, -1)
         row_weight = weights.flatten()[order].float()
@@ -127,7 +130,7 @@ class ExpertsProduct(nn.Module):
         return placed.view(tokens, top_k, y.shape[-1]).sum(1)
 
 
-def _prepared(projection: Projection, device: torch.device) -> list[PreparedWeight]:
+def _prepare_experts(projection: Projection, device: torch.device) -> list[PreparedWeight]:
     """UnsupportedError where the experts differ in what one product has in common."""
     first, (weight, transform) = projection[0]
     for name, (other, its) in projection[1:]:
@@ -151,7 +154,9 @@ def _transforms(projection: Projection) -> list[InputTransform]:
     return [transform for _, (_, transform) in projection]
 
 
-def _fused(gate: list[PreparedWeight], up: list[PreparedWeight]) -> list[PreparedWeight] | None:
+def _fuse_gate_up(
+    gate: list[PreparedWeight], up: list[PreparedWeight]
+) -> list[PreparedWeight] | None:
     """W [2 I, H] of each expert; None where gate and up do not fit together."""
     try:
         return [concatenate([first, second]) for first, second in zip(gate, up, strict=True)]

@@ -17,7 +17,7 @@ from vllm.model_executor.layers.fused_moe import (
     RoutedExperts,
 )
 
-from tercet.checkpoints.layout import PackedModule
+from tercet.checkpoints.packed.layout import PackedModule
 from tercet.errors import UnsupportedError
 from tercet.export.vllm.arrival import Arrival
 from tercet.export.vllm.experts import ExpertsProduct

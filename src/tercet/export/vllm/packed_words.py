@@ -8,7 +8,7 @@ zero    None: 2^(b - 1) stands for 0; or int32 [ceil(N b / 32), groups], packed 
 import torch
 from torch import Tensor
 
-from tercet.checkpoints.compressed_tensors.tensors import unpack_words
+from tercet.checkpoints.imports.compressed_tensors.tensors import unpack_words
 from tercet.formats import PackedTensor, from_codes, parse_scheme
 from tercet.formats.scaling import SCALE_DTYPES
 

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor
-from tercet.kernel import PreparedWeight, concatenate, prepare
 from tercet.models.input_transform import InputTransform
 from tercet.ops.embedding_packed import embedding_packed
 from tercet.ops.linear_packed import linear_packed
+from tercet.packed_weight import PreparedWeight, concatenate, prepare
+from tercet.packed_weight.weight import LayoutName
 
 
 class PackedWeight(nn.Module):
@@ -20,6 +21,7 @@ class PackedWeight(nn.Module):
     def __init__(self, weight: PreparedWeight, transform: InputTransform) -> None:
         super().__init__()
         self.scheme, self.shape = weight.scheme, weight.shape
+        self.layout: LayoutName = weight.layout
         self.hadamard, self.activation = transform.hadamard, transform.activation
         for name, tensor in (
             ("codes", weight.codes),
@@ -40,6 +42,7 @@ class PackedWeight(nn.Module):
             zero=held["zero"],
             scheme=self.scheme,
             shape=self.shape,
+            layout=self.layout,
         )
 
     def forward(self, x: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -30,8 +30,8 @@ from vllm.model_executor.layers.vocab_parallel_embedding import (
     VocabParallelEmbedding,
 )
 
-from tercet.checkpoints.layout import QUANT_METHOD, PackedModule
-from tercet.checkpoints.layout import QuantizationConfig as Section
+from tercet.checkpoints.packed.layout import QUANT_METHOD, PackedModule
+from tercet.checkpoints.packed.layout import QuantizationConfig as Section
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export.target import is_embedding
 from tercet.export.vllm.arrival import Arrival
@@ -72,7 +72,7 @@ class TercetConfig(QuantizationConfig):
         return cls(Section.model_validate(config).modules)
 
     def apply_vllm_mapper(self, hf_to_vllm_mapper: Any) -> None:
-        """Takes over the model's own names of its modules."""
+        """Translate the checkpoint's module names to those of the vLLM model."""
         self.modules = hf_to_vllm_mapper.apply_dict(self.modules)
 
     def get_quant_method(self, layer: nn.Module, prefix: str) -> QuantizeMethodBase | None:
@@ -82,7 +82,7 @@ class TercetConfig(QuantizationConfig):
             UnsupportedError: only some of the modules that it fuses are packed, or it is none that
                 the plugin knows.
         """
-        names = self._fused(prefix)
+        names = self._modules_of(prefix)
         found = [name for name in names if name in self.modules]
         if found and len(found) < len(names):
             missing = sorted(set(names) - set(found))
@@ -107,7 +107,7 @@ class TercetConfig(QuantizationConfig):
             )
         return None
 
-    def _fused(self, prefix: str) -> list[str]:
+    def _modules_of(self, prefix: str) -> list[str]:
         """The modules of the checkpoint that the layer is made of."""
         if not prefix:
             # vLLM's Llama does not tell its embedding's name

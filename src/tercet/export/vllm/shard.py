@@ -15,7 +15,6 @@ from torch import Tensor
 
 from tercet.errors import UnsupportedError
 from tercet.formats import Granularity, PackedTensor, Scheme, storage
-from tercet.formats.scheme import DENSEST_STORAGE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +88,7 @@ def _scheme(scheme: Scheme, shape: tuple[int, int], shard: Shard) -> Scheme:
         scaling = replace(scaling, group_size=gcd(scaling.group_size, shard.first_column, end))
     stored = scheme.storage
     if stored.name.startswith("sparse") and shard.shape[1] < shape[1]:
-        stored = storage(DENSEST_STORAGE[scheme.element.name])
+        stored = storage(scheme.element.storage)
     return replace(scheme, scaling=scaling, storage=stored)
 
 

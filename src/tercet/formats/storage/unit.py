@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from tercet.errors import FormatError
-from tercet.formats.pieces import pieces
+from tercet.formats.chunks import chunk_rows
 
 _CODES_AT_ONCE = 1 << 19
 
@@ -109,8 +109,8 @@ class Storage(ABC):
 
 
 def _row_slices(rows: int, row_codes: int) -> list[slice]:
-    """Rows cut so that a piece has about _CODES_AT_ONCE codes, to bound temporary memory."""
-    return pieces(rows, max(_CODES_AT_ONCE // max(row_codes, 1), 1))
+    """Rows cut so that a chunk has about _CODES_AT_ONCE codes, to bound temporary memory."""
+    return chunk_rows(rows, max(_CODES_AT_ONCE // max(row_codes, 1), 1))
 
 
 def digits_to_number(digits: Tensor, base: int) -> Tensor:

@@ -5,7 +5,7 @@ call of production size takes milliseconds; `JITFunction.run` notes the launch i
 a kernel is specialised for is then asked of Triton itself, for each target.
 """
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +19,11 @@ from triton.runtime.jit import JITFunction, TensorWrapper
 
 from tercet.errors import UnsupportedError
 from tercet.harness.cross_compile.workloads import Call, calls
-from tercet.harness.gradients import as_leaves, wanted_gradients
-from tercet.kernel.contract import Kernels, Op, outputs_of
-from tercet.kernel.register import behind
+from tercet.harness.workloads.gradients import make_leaves, select_differentiable
+from tercet.kernel.contract import Kernels, Op, Workload, outputs_of
+from tercet.kernel.register import behind, folder_of
 from tercet.kernel.select import load, using
-from tercet.kernel.tuned import table, table_path, tables_of
+from tercet.kernel.tuned import table, tables_of
 
 # a launcher sizes its grid, and sometimes a constant, by this: an H100's and H200's
 _MULTIPROCESSORS = 132
@@ -61,13 +61,16 @@ class Launch:
     device: str | None
 
 
-def capture(op: Op, implementation: str) -> tuple[Launch, ...]:
-    """Every launch of the implementation in the op's production calls, forward and backward."""
-    kernels, op = load(op, implementation), op.arranged(op.implementation(implementation))
+def capture(op: Op, implementation: str, asked: Sequence[Workload] = ()) -> tuple[Launch, ...]:
+    """Every launch of the implementation in these calls, forward and backward.
+
+    Default: the op's production calls.
+    """
+    kernels, op = load(op, implementation), op.in_layout_of(op.implementation(implementation))
     launches: list[Launch] = []
-    for call in calls(op, op.implementation(implementation)):
-        for device in (None, *tuned_devices(op, implementation)):
-            with tables_of(device or "none"), recording() as seen:
+    for call in calls(op, op.implementation(implementation), asked):
+        for device in (None, *list_tuned_devices(op, implementation)):
+            with tables_of(device or "none"), record_launches() as seen:
                 run(op, kernels, call)
             launches += [Launch(*launch, call.name, device) for launch in seen]
     return tuple(launches)
@@ -77,8 +80,8 @@ def run(op: Op, kernels: Kernels, call: Call) -> None:
     """The call and its gradient on these kernels, on tensors without memory."""
     with FakeTensorMode(), _Inside(), using(op, kernels):
         arguments = op.prepare(call.make())
-        names = wanted_gradients(op, arguments) if kernels.gradient is not None else ()
-        arguments = as_leaves(arguments, names)
+        names = select_differentiable(op, arguments) if kernels.gradient is not None else ()
+        arguments = make_leaves(arguments, names)
         inputs = [arguments[name] for name in names]
         results = outputs_of(op.run(*arguments.values()))
         specs = op.of_role("output", "saved")
@@ -95,7 +98,7 @@ def run(op: Op, kernels: Kernels, call: Call) -> None:
 
 
 @contextmanager
-def recording() -> Generator[list[tuple[Any, tuple[Any, ...], dict[str, Any]]], None, None]:
+def record_launches() -> Generator[list[tuple[Any, tuple[Any, ...], dict[str, Any]]], None, None]:
     """In the block kernels are noted (kernel, arguments, options) in place of being launched."""
     seen: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
 
@@ -111,9 +114,9 @@ def recording() -> Generator[list[tuple[Any, tuple[Any, ...], dict[str, Any]]], 
         yield seen
 
 
-def tuned_devices(op: Op, implementation: str) -> Iterator[str]:
+def list_tuned_devices(op: Op, implementation: str) -> Iterator[str]:
     """The devices that the op has a tuned table for, with entries of the implementation."""
-    for path in sorted(table_path(op.name, "").parent.glob("*.json")):
+    for path in sorted((folder_of(op.name) / "tuned").glob("*.json")):
         if any(entry["implementation"] == implementation for entry in table(op.name, path.stem)):
             yield path.stem
 

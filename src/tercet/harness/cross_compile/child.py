@@ -1,41 +1,61 @@
-"""The process that compiles: `python -m tercet.harness.cross_compile.child rms_norm triton sm_90`.
+"""What the child process that compiles runs.
 
 It is a process of its own so that kernels are compiled and not interpreted, and so that launches
-are taken from the op's code without touching the caller's. It prints rows as one JSON list.
+are taken from the op's code without touching the caller's.
 """
 
-import sys
-from contextlib import redirect_stdout
+from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Any
 
+import torch
+
+from tercet.harness.cross_compile.baseline import read_baseline
 from tercet.harness.cross_compile.capture import Launch, capture
-from tercet.harness.cross_compile.nvcc import compile_sources
+from tercet.harness.cross_compile.nvcc import compile_builds
 from tercet.harness.cross_compile.report import ROWS, CompileRow, Resources
+from tercet.harness.cross_compile.reuse import reuse_or_compile
 from tercet.harness.cross_compile.target import Target, target_of, targets_of_device
-from tercet.harness.cross_compile.triton_targets import compiled, variant
+from tercet.harness.cross_compile.triton_targets import compile_launch, digest, variant
 from tercet.harness.cross_compile.units import compile_each
-from tercet.kernel.contract import Implementation, Op
-from tercet.kernel.select import find
-from tercet.kernel.tuned import table_path
+from tercet.kernel.contract import Implementation, Op, Workload
+from tercet.ops.discover import find
 
 JOBS = 2
 
 
 def rows_of(
-    op: Op, implementation: Implementation, targets: tuple[Target, ...]
-) -> tuple[CompileRow, ...]:
-    """A row for each kernel, variant and target of an implementation."""
+    op: Op,
+    implementation: Implementation,
+    targets: tuple[Target, ...],
+    asked: tuple[Workload, ...] = (),
+    recompile: int = 0,
+) -> tuple[tuple[CompileRow, ...], int]:
+    """A row for each kernel, variant and target of an implementation, in its production calls.
+
+    Args:
+        asked: in these calls instead.
+        recompile: how many unchanged units are compiled all the same.
+
+    Returns:
+        The rows, and how many compilations accepted rows have spared.
+    """
+    accepted = [row for row in read_baseline(op) if row.implementation == implementation.name]
     if implementation.language == "cuda":
-        folder = table_path(op.name, "").parent.parent
-        return compile_sources(implementation, folder, targets)
+        return compile_builds(implementation, targets, accepted, recompile)
     if implementation.language not in ("triton", "gluon"):
-        return ()
-    return _of_launches(implementation, capture(op, implementation.name), targets)
+        return (), 0
+    launches = capture(op, implementation.name, asked)
+    return _of_launches(implementation, launches, targets, accepted, recompile)
 
 
 def _of_launches(
-    implementation: Implementation, launches: tuple[Launch, ...], targets: tuple[Target, ...]
-) -> tuple[CompileRow, ...]:
+    implementation: Implementation,
+    launches: tuple[Launch, ...],
+    targets: tuple[Target, ...],
+    accepted: Iterable[CompileRow],
+    recompile: int,
+) -> tuple[tuple[CompileRow, ...], int]:
     units: dict[tuple[str, str, str], tuple[Launch, Target]] = {}
     for launch in launches:
         written = variant(launch)
@@ -43,48 +63,57 @@ def _of_launches(
             if launch.device is None or target.name in targets_of_device(launch.device):
                 key = (launch.kernel.__name__, target.name, written)
                 units.setdefault(key, (launch, target))
-    allowed = {
-        key: unit for key, unit in units.items() if _refusal(implementation, unit[1]) is None
-    }
-    work = [partial(compiled, *unit) for unit in allowed.values()]
-    results = dict(zip(allowed, compile_each(work, JOBS), strict=True))
-    rows: list[CompileRow] = []
-    for key, (launch, target) in units.items():
-        kernel, name, written = key
-        result = results.get(key) or _refusal(implementation, target)
+
+    def row_of(key: tuple[str, str, str], result: Resources | str | None) -> CompileRow:
+        kernel, target, written = key
         found = result if isinstance(result, Resources) else None
-        rows.append(
-            CompileRow(
-                implementation=implementation.name,
-                kernel=kernel,
-                target=name,
-                variant=written,
-                workload=launch.workload,
-                outcome="refused" if found is None else "compiled",
-                reason=None if isinstance(result, Resources) else result,
-                resources=found,
-            )
+        return CompileRow(
+            implementation=implementation.name,
+            kernel=kernel,
+            target=target,
+            variant=written,
+            workload=units[key][0].workload,
+            outcome="refused" if found is None else "compiled",
+            reason=None if isinstance(result, Resources) else result,
+            resources=found,
         )
-    return tuple(rows)
+
+    def compile_all(keys: Sequence[tuple[str, str, str]]) -> list[list[CompileRow]]:
+        results = compile_each([partial(compile_launch, *units[key]) for key in keys], JOBS)
+        return [[row_of(*each)] for each in zip(keys, results, strict=True)]
+
+    refused = {key: _refusal(implementation, target) for key, (_, target) in units.items()}
+    digests = {key: digest(*units[key]) for key, why in refused.items() if why is None}
+    found, reused = reuse_or_compile(digests, accepted, recompile, compile_all)
+    rows = [
+        found[key][0].model_copy(update={"workload": launch.workload})
+        if key in found
+        else row_of(key, refused[key])
+        for key, (launch, _) in units.items()
+    ]
+    return tuple(rows), reused
 
 
 def _refusal(implementation: Implementation, target: Target) -> str | None:
     """Why the implementation's own requirement rules the target out."""
-    needs = implementation.requirement.capability
-    if needs is None or (target.capability is not None and target.capability >= needs):
-        return None
-    return f"needs CUDA compute capability {needs[0]}.{needs[1]}"
+    return implementation.requirement.unmet_by(target.capability)
 
 
-def main(name: str, implementation: str, targets: str) -> None:
-    """Prints the rows of an op (name or folder) for targets separated by commas."""
-    printed = sys.stdout
-    with redirect_stdout(sys.stderr):
-        op = find(name)
-        chosen = tuple(target_of(target) for target in targets.split(","))
-        rows = rows_of(op, op.implementation(implementation), chosen)
-    printed.write(ROWS.dump_json(rows).decode())
+def compile_rows(
+    name: str,
+    implementation: str,
+    targets: list[str],
+    asked: list[dict[str, Any]],
+    recompile: int,
+) -> dict[str, Any]:
+    """The `rows` of an op (name or folder) for these targets and workloads, as plain data.
 
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    `reused` says how many compilations were spared.
+    """
+    op = find(name)
+    chosen = tuple(target_of(target) for target in targets)
+    workloads = tuple(
+        Workload(**{**each, "dtype": getattr(torch, each["dtype"])}) for each in asked
+    )
+    rows, reused = rows_of(op, op.implementation(implementation), chosen, workloads, recompile)
+    return {"rows": ROWS.dump_python(rows, mode="json"), "reused": reused}

@@ -1,22 +1,36 @@
-"""CUDA C++: the .cu files of an op's folder, compiled by nvcc where this machine has it."""
+"""CUDA C++: the builds that an implementation names, compiled by nvcc where this machine has it.
 
+What nvcc gives for equal sources, flags and version is kept in the cache: it takes minutes an op.
+"""
+
+import gzip
+import hashlib
+import json
 import re
 import subprocess
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
+from tercet.checkpoints.atomic import write_atomic
+from tercet.errors import BuildError
 from tercet.harness.cross_compile.report import CompileRow
 from tercet.harness.cross_compile.resources import of_ptx
+from tercet.harness.cross_compile.reuse import reuse_or_compile
 from tercet.harness.cross_compile.target import Target
 from tercet.harness.cross_compile.units import reason
 from tercet.kernel.contract import Implementation
-from tercet.kernel.cuda import INCLUDE, architecture, find_nvcc
+from tercet.kernel.jit.cpp import cached_path, version_of
+from tercet.kernel.jit.cuda import INCLUDE, Build, architecture, find_nvcc
 
 _FLAGS = ("-std=c++17", "-O3", "-cubin", "-Xptxas", "-v")
 _SECONDS = 600
 _JOBS = 2
+# exit statuses from here on are of a signal: another try may go otherwise
+_KILLED = 128
 _FUNCTION = re.compile(
     r"Compiling entry function '(?P<name>\w+)'.*?"
     r"(?P<spills>\d+) bytes spill stores.*?"
@@ -26,53 +40,94 @@ _FUNCTION = re.compile(
 _ENTRY = re.compile(r"\.entry (\w+)\((.*?)(?=\n\.(?:visible|entry|func)|\Z)", re.DOTALL)
 
 
-def compile_sources(
-    implementation: Implementation, folder: Path, targets: tuple[Target, ...]
-) -> tuple[CompileRow, ...]:
-    """A row for each kernel of each of its .cu files and CUDA target.
+def compile_builds(
+    implementation: Implementation,
+    targets: tuple[Target, ...],
+    accepted: Iterable[CompileRow],
+    recompile: int,
+) -> tuple[tuple[CompileRow, ...], int]:
+    """A row for each kernel of each of its builds and CUDA target; how many builds were reused.
 
-    One row a file where it does not compile, or where nvcc was not found.
+    One row a build where it does not compile, or where nvcc was not found.
     """
-    work = [
-        (implementation, source, target)
-        for source in _sources(implementation, folder)
+    nvcc = find_nvcc()
+    units = [
+        (build, target)
+        for build in _builds(implementation)
         for target in targets
         if target.backend == "cuda"
     ]
-    with ThreadPool(_JOBS) as pool:  # each waits for an nvcc of its own
-        found = pool.starmap(_compile, work, chunksize=1)
-    return tuple(row for rows in found for row in rows)
+    digests = {at: nvcc and _digest(nvcc, *unit) for at, unit in enumerate(units)}
+
+    def compile_all(positions: Sequence[int]) -> list[list[CompileRow]]:
+        with ThreadPool(_JOBS) as pool:  # each waits for an nvcc of its own
+            work = [(nvcc, implementation, *units[at]) for at in positions]
+            return pool.starmap(_compile, work, chunksize=1)
+
+    found, reused = reuse_or_compile(digests, accepted, recompile, compile_all)
+    return tuple(row for at in digests for row in found[at]), reused
 
 
-def _sources(implementation: Implementation, folder: Path) -> list[Path]:
-    """Those that the implementation's module names in SOURCES; else every one in the folder."""
-    named = getattr(import_module(implementation.module), "SOURCES", None)
-    return sorted(folder.glob("*.cu")) if named is None else [folder / name for name in named]
+def _builds(implementation: Implementation) -> tuple[Build, ...]:
+    builds: tuple[Build, ...] = getattr(import_module(implementation.module), "BUILDS", ())
+    if not builds:
+        raise BuildError(
+            f"{implementation.module} names no builds: give it BUILDS = (Build(source), ...)"
+        )
+    return builds
 
 
-def _compile(implementation: Implementation, source: Path, target: Target) -> list[CompileRow]:
+def _compile(
+    nvcc: str | None, implementation: Implementation, build: Build, target: Target
+) -> list[CompileRow]:
     row = CompileRow(
         implementation=implementation.name,
-        kernel=source.name,
+        kernel=build.name,
         target=target.name,
         variant=" ".join(_FLAGS[:2]),
         outcome="skipped",
         reason="nvcc not found: install the CUDA toolkit, or put its bin directory on PATH",
     )
-    nvcc = find_nvcc()
     if nvcc is None:
         return [row]
+    found = _output(nvcc, build, target)
+    if found["status"]:
+        why = reason(found["stdout"] + found["stderr"], found["status"])
+        return [row.model_copy(update={"outcome": "refused", "reason": why})]
+    return rows_of_output(row, found["stderr"], found["ptx"])
+
+
+def _digest(nvcc: str, build: Build, target: Target) -> str:
+    """Of the sources, the flags and the compiler's version."""
+    return hashlib.sha256(_kept(nvcc, build, target).name.encode()).hexdigest()[:32]
+
+
+def _flags(build: Build, target: Target) -> tuple[str, ...]:
+    return (*_FLAGS, *build.flags, f"-arch={architecture(_capability(target))}")
+
+
+def _kept(nvcc: str, build: Build, target: Target) -> Path:
+    suffix = f"-{architecture(_capability(target))}.json.gz"
+    return cached_path(build.source, (*_flags(build, target), version_of(nvcc)), suffix=suffix)
+
+
+def _output(nvcc: str, build: Build, target: Target) -> dict[str, Any]:
+    """What nvcc gives for a target: `status`, `stdout`, `stderr`, `ptx`; from the cache."""
+    flags, kept = _flags(build, target), _kept(nvcc, build, target)
+    if kept.exists():
+        return json.loads(gzip.decompress(kept.read_bytes()))
     with TemporaryDirectory() as folder:
-        command = [nvcc, *_FLAGS, f"-arch={architecture(_capability(target))}", "--keep"]
-        command += ["--keep-dir", folder, "-o", f"{folder}/kernel.cubin", f"-I{INCLUDE}"]
+        command = [nvcc, *flags, "--keep", "--keep-dir", folder]
+        command += ["-o", f"{folder}/kernel.cubin", f"-I{INCLUDE}", str(build.source)]
         done = subprocess.run(
-            [*command, str(source)], capture_output=True, text=True, timeout=_SECONDS, check=False
+            command, capture_output=True, text=True, timeout=_SECONDS, check=False
         )
-        if done.returncode:
-            why = reason(done.stdout + done.stderr, done.returncode)
-            return [row.model_copy(update={"outcome": "refused", "reason": why})]
         ptx = "\n".join(path.read_text() for path in Path(folder).glob("*.ptx"))
-    return rows_of_output(row, done.stderr, ptx)
+    found = {"status": done.returncode, "stdout": done.stdout, "stderr": done.stderr, "ptx": ptx}
+    if 0 <= done.returncode < _KILLED:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(kept, gzip.compress(json.dumps(found).encode(), mtime=0))
+    return found
 
 
 def _capability(target: Target) -> tuple[int, int]:

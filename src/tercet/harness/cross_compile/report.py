@@ -10,7 +10,7 @@ Outcome = Literal["compiled", "refused", "skipped"]
 
 
 class Resources(BaseModel):
-    """What a compiled kernel takes, and what its assembly is made of.
+    """The registers and memory of a compiled kernel, and the instructions in its assembly.
 
     Attributes:
         registers: of a thread.
@@ -62,6 +62,7 @@ class CompileRow(BaseModel):
         outcome: "compiled"; "refused" by the compiler or by the implementation's requirement;
             "skipped" where this machine has no compiler.
         reason: why it is not compiled.
+        digest: of all that it was compiled from (`reuse.py`); None where that is not known.
         resources: of the compiled kernel.
     """
 
@@ -74,6 +75,7 @@ class CompileRow(BaseModel):
     workload: str = ""
     outcome: Outcome
     reason: str | None = None
+    digest: str | None = None
     resources: Resources | None = None
 
     @property
@@ -86,13 +88,21 @@ ROWS = TypeAdapter(tuple[CompileRow, ...])
 
 
 class CompileReport(BaseModel):
-    """All rows of an op; `findings` are what is wrong with them."""
+    """All rows of an op; `findings` are what is wrong with them.
+
+    Attributes:
+        has_baseline: whether the op has accepted rows to compare with: a new op has none, and an
+            installed package has none of any op.
+        reused: how many compilations were spared, since nothing that they depend on has changed.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     op: str
     rows: tuple[CompileRow, ...]
     findings: tuple[Finding, ...]
+    has_baseline: bool
+    reused: int = 0
 
     @property
     def passed(self) -> bool:

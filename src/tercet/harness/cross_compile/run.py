@@ -1,18 +1,17 @@
 """Cross-compile: an op's rows from a child process, judged by its baseline."""
 
 import os
-import subprocess
-import sys
 from collections.abc import Sequence
 
+from tercet.child_process import Child, ChildError
 from tercet.errors import BuildError
 from tercet.harness.cross_compile.baseline import baseline_path, compare, read_baseline
 from tercet.harness.cross_compile.report import ROWS, CompileReport, CompileRow
 from tercet.harness.cross_compile.target import TARGETS, target_of
 from tercet.harness.cross_compile.units import reason
 from tercet.harness.finding import Finding
-from tercet.kernel.contract import Op
-from tercet.kernel.select import names
+from tercet.kernel.contract import Op, Workload
+from tercet.ops.discover import names
 from tercet.records import Environment, Outcome, Record
 
 COMPILED = ("triton", "gluon", "cuda")
@@ -20,7 +19,12 @@ _MINUTES = 20
 
 
 def cross_compile(
-    op: Op, *, implementation: str | None = None, targets: Sequence[str] = TARGETS
+    op: Op,
+    *,
+    implementation: str | None = None,
+    targets: Sequence[str] = TARGETS,
+    workloads: Sequence[Workload] = (),
+    recompile: int = 0,
 ) -> CompileReport:
     """Compiles the kernels that the op's production calls launch, without a GPU.
 
@@ -28,6 +32,9 @@ def cross_compile(
         op: of the package, or found by the path of its folder.
         implementation: its name; None for all that are compiled (Triton, Gluon, CUDA C++).
         targets: of TARGETS.
+        workloads: compiled for these calls instead; then only spills are judged.
+        recompile: so many kernels whose sources are as accepted are drawn and compiled all the
+            same; ALL compiles everything anew.
 
     Returns:
         A row for each kernel, variant and target; findings where something spills, was lost
@@ -42,21 +49,30 @@ def cross_compile(
     rows: list[CompileRow] = []
     findings: list[Finding] = []
     compiled: set[str] = set()
+    reused = 0
     for one in chosen:
         if one.language not in COMPILED:
             continue
         try:
-            found = _in_child(op, one.name, targets)
+            found, spared = _in_child(op, one.name, targets, workloads, recompile)
         except BuildError as error:
             findings.append(_not_captured(one.name, str(error)))
             continue
         if not found:
             findings.append(_not_captured(one.name, "there are none"))
         rows += found
+        reused += spared
         compiled.add(one.name)
-    accepted = [row for row in read_baseline(op) if row.implementation in compiled]
+    known = () if workloads else read_baseline(op)
+    accepted = [row for row in known if row.implementation in compiled]
     findings += compare(rows, accepted, targets)
-    return CompileReport(op=op.name, rows=tuple(rows), findings=tuple(findings))
+    return CompileReport(
+        op=op.name,
+        rows=tuple(rows),
+        findings=tuple(findings),
+        has_baseline=baseline_path(op).exists() and not workloads,
+        reused=reused,
+    )
 
 
 def as_records(report: CompileReport, environment: Environment) -> list[Record]:
@@ -83,20 +99,37 @@ def as_records(report: CompileReport, environment: Environment) -> list[Record]:
     return records
 
 
-def _in_child(op: Op, implementation: str, targets: Sequence[str]) -> tuple[CompileRow, ...]:
+def _in_child(
+    op: Op,
+    implementation: str,
+    targets: Sequence[str],
+    workloads: Sequence[Workload],
+    recompile: int,
+) -> tuple[tuple[CompileRow, ...], int]:
     name = op.name if op.name in names() else str(baseline_path(op).parent)
-    module = "tercet.harness.cross_compile.child"
-    done = subprocess.run(
-        [sys.executable, "-m", module, name, implementation, ",".join(targets)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60 * _MINUTES,
-        env=_environment(),
-    )
-    if done.returncode:
-        raise BuildError(f"{op.name} {implementation}: {reason(done.stderr, done.returncode)}")
-    return ROWS.validate_json(done.stdout)
+    asked = [
+        {
+            "name": each.name,
+            "sizes": dict(each.sizes),
+            "dtype": str(each.dtype)[6:],
+            "options": dict(each.options),
+        }
+        for each in workloads
+    ]
+    arguments = {
+        "name": name,
+        "implementation": implementation,
+        "targets": list(targets),
+        "asked": asked,
+        "recompile": recompile,
+    }
+    with Child(seconds=60 * _MINUTES, environment=_environment()) as child:
+        try:
+            found = child.request("tercet.harness.cross_compile.child:compile_rows", arguments)
+        except ChildError as error:
+            why = reason(f"{child.said}\n{error.log}", error.status or 1)
+            raise BuildError(f"{op.name} {implementation}: {why}") from error
+    return ROWS.validate_python(found["rows"]), found["reused"]
 
 
 def _environment() -> dict[str, str]:

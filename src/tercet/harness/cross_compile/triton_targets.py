@@ -1,11 +1,13 @@
 """Triton and Gluon kernels, compiled for a target as Triton itself would on such a machine."""
 
+import hashlib
 from collections.abc import Iterable
 from itertools import groupby
 from typing import Any
 
 import torch
 import triton
+from triton._C import libtriton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
 from triton.experimental.gluon._runtime import GluonASTSource
@@ -21,8 +23,11 @@ from tercet.harness.cross_compile.target import Target
 _make_backend: Any = make_backend
 _triton: Any = triton
 _jit: Any = jit
+_libtriton: Any = libtriton
 # set by every launch in JITFunction.run
 _ALWAYS = {"debug": False, "instrumentation_mode": ""}
+
+_MOST_THREADS = 1024
 
 
 def variant(launch: Launch) -> str:
@@ -45,19 +50,38 @@ def variant(launch: Launch) -> str:
     return " ".join((*written, *constants, *chosen))
 
 
-def compiled(launch: Launch, target: Target) -> Resources:
+def digest(launch: Launch, target: Target) -> str | None:
+    """Of all that the launched kernel is compiled from; None where it cannot be compiled.
+
+    The kernel's source and that of all that it calls, where it stands, types, constants, options,
+    target, versions of Triton and of the assembler: what Triton's own cache goes by.
+    """
+    try:
+        gpu, source, parsed = _source(launch, target)
+    except Exception:  # noqa: BLE001 compiling says why
+        return None
+    parts = (
+        _triton.__version__,
+        source.hash(),
+        _make_backend(gpu).hash(),
+        parsed.hash(),
+        str(sorted(_libtriton.get_cache_invalidating_env_vars().items())),
+    )
+    return hashlib.sha256("-".join(parts).encode()).hexdigest()[:32]
+
+
+def compile_launch(launch: Launch, target: Target) -> Resources:
     """The resources of the launched kernel on the target.
 
     Raises whatever the compiler raises; UnsupportedError where the result could not be launched.
     """
-    gpu = _gpu_target(target.backend, target.arch, target.warp)
-    kernel = launch.kernel
-    bound, specialization, options = _bind(launch, gpu)
-    parsed, signature, constants, attributes = kernel._pack_args(
-        _make_backend(gpu), options, bound, specialization, options
-    )
-    source_type = GluonASTSource if kernel.is_gluon() else ASTSource
-    source: Any = source_type(kernel, signature, constants, attributes)
+    gpu, source, parsed = _source(launch, target)
+    threads = parsed.__dict__["num_warps"] * target.warp
+    if threads > _MOST_THREADS:
+        raise UnsupportedError(
+            f"launches {parsed.__dict__['num_warps']} warps of {target.warp} threads, a block on "
+            f"{target.name} has at most {_MOST_THREADS} threads"
+        )
     result = _triton.compile(source, target=gpu, options=parsed.__dict__)
     if result.metadata.shared > target.shared_bytes:
         raise UnsupportedError(
@@ -67,6 +91,18 @@ def compiled(launch: Launch, target: Target) -> Resources:
     if target.backend == "hip":
         return of_amdgcn(result.asm["amdgcn"], result.metadata.shared)
     return of_cubin(result.asm["cubin"], result.asm["ptx"], result.metadata.shared)
+
+
+def _source(launch: Launch, target: Target) -> tuple[Any, Any, Any]:
+    """Triton's target, source and options."""
+    gpu = _gpu_target(target.backend, target.arch, target.warp)
+    kernel = launch.kernel
+    bound, specialization, options = _bind(launch, gpu)
+    parsed, signature, constants, attributes = kernel._pack_args(
+        _make_backend(gpu), options, bound, specialization, options
+    )
+    source_type = GluonASTSource if kernel.is_gluon() else ASTSource
+    return gpu, source_type(kernel, signature, constants, attributes), parsed
 
 
 def _bind(launch: Launch, gpu: Any) -> tuple[dict[str, Any], list[Any], dict[str, Any]]:

@@ -1,18 +1,21 @@
-"""Workloads: the calls whose kernels are compiled: those of an 8B and of a 70B model.
+"""Workloads: the calls whose kernels are compiled: an 8B, a 70B and the widest model's.
 
-An op that dense models do not call has those of a mixture of experts.
+Each in its own dtype and in float32, whose rows take twice the registers. An op that dense models
+do not call has those of a mixture of experts.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from tercet.harness.shapes import workloads_of
-from tercet.kernel.contract import Implementation, Op
+from tercet.errors import UnsupportedError
+from tercet.harness.workloads.shapes import workloads_of
+from tercet.kernel.contract import Implementation, Op, Workload
 
-MODELS = ("llama-3-8b", "llama-3-70b")
+MODELS = ("llama-3-8b", "llama-3-70b", "llama-3-405b")
 SPARSE_MODELS = ("qwen3-30b-a3b",)
 
 
@@ -31,13 +34,42 @@ class Call:
     make: Callable[[], dict[str, Any]]
 
 
-def calls(op: Op, implementation: Implementation) -> tuple[Call, ...]:
-    """The op's production calls that the implementation takes; its largest case where none is."""
-    found = _calls_in(MODELS, op, implementation) or _calls_in(SPARSE_MODELS, op, implementation)
+def calls(
+    op: Op, implementation: Implementation, asked: Sequence[Workload] = ()
+) -> tuple[Call, ...]:
+    """The calls that were asked for; else the op's production calls that the implementation takes.
+
+    Where there are none, the op's largest case. UnsupportedError where it takes none of those
+    asked for.
+    """
+    if asked:
+        found = _calls_of(asked, op, implementation)
+        if not found:
+            raise UnsupportedError(
+                f"{implementation.name!r} of {op.name!r} takes none of these calls: "
+                + ", ".join(str(workload) for workload in asked)
+            )
+        return found
+    dense, sparse = (
+        _and_float32([workload for model in models for workload in workloads_of(op, model)])
+        for models in (MODELS, SPARSE_MODELS)
+    )
+    found = _calls_of(dense, op, implementation) or _calls_of(sparse, op, implementation)
     return found or _largest_case(op)
 
 
-def _calls_in(models: tuple[str, ...], op: Op, implementation: Implementation) -> tuple[Call, ...]:
+def _and_float32(workloads: Sequence[Workload]) -> list[Workload]:
+    wide = [
+        replace(each, name=f"{each.name} in float32", dtype=torch.float32)
+        for each in workloads
+        if each.dtype != torch.float32
+    ]
+    return [*workloads, *wide]
+
+
+def _calls_of(
+    workloads: Iterable[Workload], op: Op, implementation: Implementation
+) -> tuple[Call, ...]:
     if op.inputs is None:
         return ()
     inputs, requirement = op.inputs, implementation.requirement
@@ -47,8 +79,7 @@ def _calls_in(models: tuple[str, ...], op: Op, implementation: Implementation) -
             sizes=dict(workload.sizes),
             make=lambda workload=workload: inputs(workload, 0, "cpu"),
         )
-        for model in models
-        for workload in workloads_of(op, model)
+        for workload in workloads
         if workload.dtype in requirement.dtypes
         and requirement.unfit(workload.sizes, op.traits(op.options_of(workload))) is None
     )

@@ -1,5 +1,5 @@
 """new_op: the folder of a new op, complete, correct and ready to be edited."""
 
-from tercet.harness.new_op.generate import NewOp, new_op
+from tercet.harness.new_op.generate import PATTERNS, NewOp, guide, new_op
 
-__all__ = ["NewOp", "new_op"]
+__all__ = ["PATTERNS", "NewOp", "guide", "new_op"]

@@ -1,5 +1,9 @@
-"""Generate: copies the template, an op named `my_op` that passes its check, under a new name."""
+"""Generate: copies the template, or an op of the package, under a new name.
 
+The template is an op named `my_op` that passes its check; a copy of an op passes it as the op does.
+"""
+
+import difflib
 import importlib
 import keyword
 import os
@@ -13,10 +17,51 @@ from pydantic import BaseModel, ConfigDict
 import tercet.ops
 from tercet.checkpoints.atomic import atomic_directory
 from tercet.errors import UnsupportedError
-from tercet.kernel import select
+from tercet.ops.discover import discover, names
+
+# what an op computes at heart -> the op whose folder is a good start for another one like it
+PATTERNS = {
+    "row": "rms_norm",
+    "elementwise": "swiglu",
+    "group": "quantize_activation",
+    "product": "linear_kl",
+}
 
 _PLACEHOLDER = "my_op"
 _SUFFIX = ".txt"
+# results of the op that is copied: measured, accepted or explained for its own kernels
+_RESULTS = ("README.md", "compiled.json", "mutants.json")
+_README = """# {name}
+
+EDIT: what it computes, in which models, and why an op of its own pays. It began as a copy of
+`{like}`.
+
+```
+EDIT: the formulas, of the gradients too
+```
+
+## Bytes and operations
+
+| | reads | writes | operations |
+|---|---|---|---|
+| forward | EDIT | EDIT | EDIT |
+| backward | EDIT | EDIT | EDIT |
+
+## Predictions
+
+EDIT, before you measure: the time at one shape is bytes / copy bandwidth of the device. Write down
+what you expect to lose, and why; afterwards, what you were wrong about.
+
+## Versions
+
+EDIT: one line for each version that was measured, the slow ones too, with what it taught.
+
+## Measured
+
+<!-- table -->
+Not measured yet.
+<!-- end -->
+"""
 _NAME = re.compile(r"[a-z][a-z0-9_]{1,23}")
 
 
@@ -41,17 +86,23 @@ class NewOp(BaseModel):
     next_commands: tuple[str, ...]
 
 
-def new_op(name: str, to: str | Path | None = None) -> NewOp:
+def guide() -> str:
+    """`write-a-kernel.md`, the guide to all of this."""
+    return (resources.files("tercet.harness.new_op") / "write-a-kernel.md.txt").read_text("utf-8")
+
+
+def new_op(name: str, to: str | Path | None = None, *, like: str | None = None) -> NewOp:
     """Writes the folder of a new op: a worked example that is right as it stands.
 
     Args:
         name: of the op and of its folder: lower-case letters, digits and underscores.
         to: the directory to make the folder in. Default: the package's ops where Tercet runs from
             a source checkout that can be written to, else the working directory.
+        like: an op of the package to copy in place of the template; `PATTERNS` names some.
 
     Raises:
-        UnsupportedError: for a name that cannot be used or is taken, or a directory that cannot
-            be written to; nothing is written then.
+        UnsupportedError: for an op to copy that is not there, a name that cannot be used or is
+            taken, or a directory that cannot be written to; nothing is written then.
     """
     _check(name)
     parent = Path(to) if to is not None else _default_parent()
@@ -60,10 +111,11 @@ def new_op(name: str, to: str | Path | None = None) -> NewOp:
         raise UnsupportedError(
             f"{folder} exists already: nothing was written; choose another name, or remove it"
         )
-    contents = _contents(name)
+    contents = _template(name) if like is None else _copy(like, name)
     try:
         with atomic_directory(folder) as unfinished:
             for file, text in contents.items():
+                (unfinished / file).parent.mkdir(parents=True, exist_ok=True)
                 (unfinished / file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UnsupportedError(
@@ -111,7 +163,31 @@ def _default_parent() -> Path:
     return ops if is_checkout and os.access(ops, os.W_OK) else Path.cwd()
 
 
-def _contents(name: str) -> dict[str, str]:
+def _copy(like: str, name: str) -> dict[str, str]:
+    if like not in names():
+        near = ", ".join(difflib.get_close_matches(like, names(), 3)) or ", ".join(names())
+        raise UnsupportedError(f"there is no op {like!r} to copy: did you mean {near}?")
+    folder = _ops_folder() / like
+    sources = "".join(path.read_text("utf-8") for path in folder.rglob("*.py"))
+    further = {like, *re.findall(rf'\bdefine\(\s*"({like}_\w+)"', sources)}
+    words = "|".join(sorted(further, key=len, reverse=True))
+    # not torch's function of the same name, as in functional.softmax
+    found = re.compile(rf"(?:(?<=\bops\.)|(?<=\bop\.)|(?<![\w.]))(?:{words})\b")
+
+    def renamed(text: str) -> str:
+        return found.sub(lambda match: name + match[0].removeprefix(like), text)
+
+    contents = {"README.md": _README.format(name=name, like=like)}
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        if not path.is_file() or {"tuned", "__pycache__"} & set(inside.parts):
+            continue
+        if path.name not in _RESULTS:
+            contents[renamed(str(inside))] = renamed(path.read_text("utf-8"))
+    return contents
+
+
+def _template(name: str) -> dict[str, str]:
     template = resources.files("tercet.harness.new_op") / "template"
     return {
         entry.name.removesuffix(_SUFFIX): entry.read_text("utf-8").replace(_PLACEHOLDER, name)
@@ -123,4 +199,4 @@ def _contents(name: str) -> dict[str, str]:
 def _forget_ops() -> None:
     """This process finds the new folder too."""
     importlib.invalidate_caches()
-    select.discover.cache_clear()
+    discover.cache_clear()

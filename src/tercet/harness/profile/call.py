@@ -9,16 +9,17 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from tercet.errors import UnsupportedError
-from tercet.harness.gradients import as_leaves, wanted_gradients
+from tercet.harness.workloads.gradients import make_leaves, select_differentiable
 from tercet.kernel.contract import Cost, Op, Workload, outputs_of
-from tercet.kernel.select import explain, find, load, using
+from tercet.kernel.select import explain, load, using
 from tercet.kernel.tuned import Direction
+from tercet.ops.discover import find
 
 _SEED = 0
 
 
 class Request(BaseModel):
-    """What to call, as a process can be told.
+    """What to call, in a form that can be sent to another process.
 
     Attributes:
         op: a name or the path of a folder, as `find` takes it.
@@ -50,14 +51,14 @@ class Request(BaseModel):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
-    """`run` does the call; `cost` is what it must do at least."""
+class PreparedCall:
+    """A call that is ready: `run` makes it; `cost` is the least work that it must do."""
 
     run: Callable[[], object]
     cost: Cost
 
 
-def chosen_implementation(op: Op, workload: Workload, device: str, name: str | None) -> str:
+def choose_implementation(op: Op, workload: Workload, device: str, name: str | None) -> str:
     """The implementation of that name, or the one that selection takes.
 
     UnsupportedError where it may not run here, and why.
@@ -74,7 +75,7 @@ def chosen_implementation(op: Op, workload: Workload, device: str, name: str | N
 
 
 @contextmanager
-def prepared(request: Request) -> Generator[Prepared, None, None]:
+def prepare_call(request: Request) -> Generator[PreparedCall, None, None]:
     """The call, its inputs drawn, its forward done once where the backward is asked for.
 
     UnsupportedError for an op without `inputs`, or without a gradient.
@@ -87,11 +88,11 @@ def prepared(request: Request) -> Generator[Prepared, None, None]:
     arguments = op.prepare(op.inputs(request.workload, _SEED, request.device))
     with using(op, load(op, request.implementation)):
         if request.direction == "forward":
-            yield Prepared(run=lambda: _forward(op, arguments), cost=op.cost(arguments))
+            yield PreparedCall(run=lambda: _forward(op, arguments), cost=op.cost(arguments))
         elif op.gradient_cost is None:
             raise UnsupportedError(f"op {op.name!r} has no backward: profile its forward")
         else:
-            yield Prepared(run=_backward(op, arguments), cost=op.gradient_cost(arguments))
+            yield PreparedCall(run=_backward(op, arguments), cost=op.gradient_cost(arguments))
 
 
 def _forward(op: Op, arguments: dict[str, Any]) -> object:
@@ -100,18 +101,20 @@ def _forward(op: Op, arguments: dict[str, Any]) -> object:
 
 
 def _backward(op: Op, arguments: dict[str, Any]) -> Callable[[], object]:
-    names = wanted_gradients(op, arguments)
-    given = as_leaves(arguments, names)
-    inputs = [given[name] for name in names]
-    results = outputs_of(op.run(*given.values()))
+    names = select_differentiable(op, arguments)
+    leaves = make_leaves(arguments, names)
+    inputs = [leaves[name] for name in names]
+    results = outputs_of(op.run(*leaves.values()))
     outputs = [
         result
         for result, spec in zip(results, op.of_role("output", "saved"), strict=True)
         if spec.role == "output" and result.requires_grad and result.numel()
     ]
-    ways = [torch.ones_like(output) for output in outputs]
+    grad_outputs = [torch.ones_like(output) for output in outputs]
 
     def run() -> object:
-        return torch.autograd.grad(outputs, inputs, ways, retain_graph=True, allow_unused=True)
+        return torch.autograd.grad(
+            outputs, inputs, grad_outputs, retain_graph=True, allow_unused=True
+        )
 
     return run

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tercet.harness.profile.call import Request, prepared
+from tercet.harness.profile.call import Request, prepare_call
 
 _WARM_UP = 3
 
@@ -17,7 +17,7 @@ def main(request: Request) -> None:
     """Does the requested call once under the profiler's eyes."""
     cuda: Any = torch.cuda
     runtime = cuda.cudart()
-    with prepared(request) as call:
+    with prepare_call(request) as call:
         for _ in range(_WARM_UP):
             call.run()
         torch.cuda.synchronize()

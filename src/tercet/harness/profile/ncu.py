@@ -72,7 +72,7 @@ def counters(request: Request) -> tuple[Counters, ...] | str:
         return f"hardware counters are read on cuda, the call ran on {request.device}"
     command = [ncu, "--profile-from-start", "off", "--clock-control", "none"]
     command += ["--csv", "--page", "raw", "--print-units", "base"]
-    command += ["--metrics", ",".join(metrics(known(ncu)))]
+    command += ["--metrics", ",".join(metrics(query_metrics(ncu)))]
     command += [sys.executable, "-m", "tercet.harness.profile.driver", request.model_dump_json()]
     try:
         done = subprocess.run(
@@ -99,7 +99,7 @@ def metrics(available: Collection[str]) -> list[str]:
 
 
 @cache
-def known(ncu: str) -> frozenset[str]:
+def query_metrics(ncu: str) -> frozenset[str]:
     """The base names of the metrics that this machine's GPU has."""
     done = subprocess.run(
         [ncu, "--query-metrics"], capture_output=True, text=True, timeout=120, check=False

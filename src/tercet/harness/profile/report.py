@@ -108,7 +108,7 @@ class ProfileReport(BaseModel):
     Attributes:
         op, implementation, workload, direction, device: what was profiled.
         needed_bytes, needed_flops: what the call must move and do at least.
-        copy_bytes_per_second: of the device, where it was given.
+        copy_bytes_per_second: of the device, where it is known.
         timeline: by torch's profiler.
         counters: of each kernel of a call, by Nsight Compute, in order of launch.
         counters_missing: why there are none.

@@ -2,14 +2,15 @@
 
 import torch
 
-from tercet.harness.profile.call import Request, chosen_implementation, prepared
+from tercet.harness.profile.call import Request, choose_implementation, prepare_call
 from tercet.harness.profile.ncu import counters
 from tercet.harness.profile.report import ProfileReport, Timeline
 from tercet.harness.profile.timeline import timeline
 from tercet.harness.profile.words import Facts, advise
 from tercet.kernel.contract import Cost, Op, Workload
-from tercet.kernel.select import names
-from tercet.kernel.tuned import Direction, table_path
+from tercet.kernel.register import folder_of
+from tercet.kernel.tuned import Direction
+from tercet.ops.discover import names
 
 
 def profile(
@@ -39,8 +40,8 @@ def profile(
         UnsupportedError: where the implementation may not run here, or there is no such direction.
     """
     request = Request(
-        op=op.name if op.name in names() else str(table_path(op.name, "").parent.parent),
-        implementation=chosen_implementation(op, workload, device, implementation),
+        op=op.name if op.name in names() else str(folder_of(op.name)),
+        implementation=choose_implementation(op, workload, device, implementation),
         name=workload.name,
         sizes=dict(workload.sizes),
         dtype=str(workload.dtype)[6:],
@@ -78,7 +79,7 @@ def profile(
 
 def _observed(request: Request) -> tuple[Timeline, Cost]:
     """The timeline and the least cost of the call; its tensors are freed for ncu's process."""
-    with prepared(request) as call:
+    with prepare_call(request) as call:
         found = timeline(call.run, request.device), call.cost
     del call
     if request.device == "cuda":

@@ -1,4 +1,4 @@
-"""Words: numbers of a profile to sentences, and to what to change next. One rule a function."""
+"""Words: turns the numbers of a profile into sentences and advice. One rule a function."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

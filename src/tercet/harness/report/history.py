@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from tercet.harness.regress import is_peer
+from tercet.harness.regress.compare import is_peer
 from tercet.harness.report.plot import (
     BOTTOM,
     COLOURS,

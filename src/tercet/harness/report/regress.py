@@ -3,7 +3,7 @@
 from math import exp
 from pathlib import Path
 
-from tercet.harness.regress_report import Change, RegressReport
+from tercet.harness.regress.report import Change, RegressReport
 from tercet.harness.report.page import page, section
 from tercet.harness.report.table import Cell, Column, table
 

@@ -5,7 +5,7 @@ Williams, Waterman and Patterson 2009, doi:10.1145/1498765.1498785.
 
 from collections.abc import Sequence
 
-from tercet.harness.regress import is_peer
+from tercet.harness.regress.compare import is_peer
 from tercet.harness.report.plot import (
     BOTTOM,
     HEIGHT,

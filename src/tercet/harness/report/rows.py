@@ -27,7 +27,7 @@ def latest(records: Iterable[Record]) -> list[Record]:
     return list({key_of(record): record for record in records}.values())
 
 
-def succeeded(records: Iterable[Record]) -> list[Record]:
+def select_succeeded(records: Iterable[Record]) -> list[Record]:
     """Those with a time."""
     return [
         record for record in records if record.outcome is Outcome.OK and "time_us" in record.metrics

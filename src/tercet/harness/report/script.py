@@ -1,4 +1,4 @@
-"""The page's script: tables sort and filter, marks tell what they are when touched.
+"""The page's script: tables sort and filter, marks show their record on hover or touch.
 
 Opened with `#selftest`, the page tries itself out and says so in <html data-selftest>.
 """

@@ -5,10 +5,11 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from tercet.harness.former_names import use_current_names
 from tercet.harness.report.history import history
 from tercet.harness.report.page import page, section
 from tercet.harness.report.roofline import roofline
-from tercet.harness.report.rows import device_of, latest, setting, succeeded
+from tercet.harness.report.rows import device_of, latest, select_succeeded, setting
 from tercet.harness.report.table import Cell, Column, table
 from tercet.records import Outcome, Record
 
@@ -65,6 +66,7 @@ class ReportSummary(BaseModel):
 
 def write_report(records: Sequence[Record], path: Path) -> ReportSummary:
     """Writes one self-contained HTML page of bench, ceiling and compile records."""
+    records = use_current_names(records)
     bench = [record for record in records if record.kind == "bench"]
     compiled = latest(record for record in records if record.kind == "compile")
     devices = sorted({device_of(record) for record in bench})
@@ -79,7 +81,7 @@ def write_report(records: Sequence[Record], path: Path) -> ReportSummary:
     if compiled:
         content = table(_COMPILE, [_compiled(record) for record in compiled])
         sections.append(section("Compiled kernels", content))
-    timed = latest(succeeded(bench))
+    timed = latest(select_succeeded(bench))
     last = max((record.time for record in records), default="")[:10]
     introduction = f"{len(timed)} timed rows; last measured {last}." if timed else "Nothing timed."
     path.write_text(page("Tercet kernels", introduction, sections), encoding="utf-8")
@@ -93,7 +95,7 @@ def write_report(records: Sequence[Record], path: Path) -> ReportSummary:
 
 
 def _device(device: str, records: Sequence[Record], ceiling: Record | None) -> list[str]:
-    good = succeeded(records)
+    good = select_succeeded(records)
     rows = latest(good)
     sections = list[str]()
     steady = [row for row in rows if _is_steady(row)] or rows

@@ -1,9 +1,9 @@
 """Codes product: an int8 matrix product with scales at its end, in Gluon, for Hopper (sm_90a).
 
 Triton 3.6 waits for each step's int8 `wgmma` before it issues the next (with 8-bit floats it does
-not), so the tensor cores idle between steps. Here one step is always under way: step k is issued,
-step k - 1 awaited, and its buffer handed to the copy engine, which is STAGES - 1 steps ahead, also
-over the end of an output tile: the next one's first steps come while this one is written.
+not), so the tensor cores idle between steps. Here one step is always in flight: step k is issued,
+step k - 1 awaited, and its buffer handed to TMA, which is STAGES - 1 steps ahead, also over the end
+of an output tile: TMA loads the next tile's first steps while this tile is written.
 """
 
 import triton
@@ -117,7 +117,7 @@ def codes_product(
     """Writes out [M, N] = (a [M, K] b^T [K, N]) * column [N] * row [M] + bias [N].
 
     Args:
-        a, b: int8, `can_be_copied`, with at least one column.
+        a, b: int8, `supports_tma`, with at least one column.
         row: [M] float32. column: [N], or one for all, float32, or None. bias: [N] or None.
         out: contiguous, float32, float16 or bfloat16; not empty.
         configuration: BM, BN (multiples of 64 and 128), BK, STAGES, num_warps (4 for each 64 rows).
@@ -132,8 +132,8 @@ def codes_product(
     )  # fmt: skip
 
 
-def can_be_copied(codes: Tensor) -> bool:
-    """Whether the copy engine takes the matrix: rows, and its start, at multiples of 16 bytes."""
+def supports_tma(codes: Tensor) -> bool:
+    """Whether TMA can load the matrix: its start and its rows lie at multiples of 16 bytes."""
     start = codes.storage_offset() if isinstance(codes, FakeTensor) else codes.data_ptr()
     aligned = start % 16 == 0 and codes.stride(0) % 16 == 0
     return aligned and codes.stride(1) == 1 and bool(codes.numel())

@@ -1,8 +1,8 @@
 // Row stream: rows flow through shared memory into registers, one copy per warp and row.
 //
-// A block, or a cluster of `ranks` blocks, walks over rows. Warp w of them owns the units
+// A block, or a cluster of `cluster_size` blocks, iterates over rows. Warp w of them owns the units
 // [w * share, (w + 1) * share) of every row, a unit being 16 bytes and a share whole lines of 128.
-// The copy engine (cp.async.bulk) brings a warp's share of a row into the warp's own slot of shared
+// TMA (cp.async.bulk) brings a warp's share of a row into the warp's own slot of shared
 // memory; the warp takes it into registers and at once asks for the share of a later row. So the
 // next rows travel while this one is computed and written, no register is spent on what is under
 // way, and warps need no barrier of the block for the slots.
@@ -13,7 +13,7 @@
 #include <cuda_runtime.h>
 #include <stdint.h>
 
-#include "mbarrier.cuh"
+#include "kernel/device/hopper/mbarrier.cuh"
 
 namespace row_stream {
 
@@ -30,15 +30,16 @@ template <int VECTORS> struct WarpShare {
   int rows, next, step, first, count, stages, slot;  // next: the row to be asked for
   uint32_t phase, held_back;  // held_back: 0, known only when what was taken has arrived
 
-  // rows blockIdx.x / ranks, + gridDim.x / ranks, ... of `rows` at x; `memory` holds slot_bytes(),
+  // rows blockIdx.x / cluster_size, + gridDim.x / cluster_size, ... of `rows` at x; `memory` holds slot_bytes(),
   // `all_barriers` are MAX_STAGES of every warp
   __device__ WarpShare(const void* x, int64_t stride_bytes, int rows, int units, int stages,
-                       void* memory, uint64_t* all_barriers, int ranks = 1, uint32_t beyond = 0)
+                       void* memory, uint64_t* all_barriers, int cluster_size = 1, uint32_t beyond = 0)
       : x(static_cast<const char*>(x)), stride_bytes(stride_bytes), rows(rows),
-        next(blockIdx.x / ranks), step(gridDim.x / ranks), stages(stages), slot(0), phase(0), held_back(0) {
+        next(blockIdx.x / cluster_size), step(gridDim.x / cluster_size), stages(stages), slot(0), phase(0),
+        held_back(0) {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-    const int line = LINE_UNITS * warps * ranks, share = (units + line - 1) / line * LINE_UNITS;
-    first = (blockIdx.x % ranks * warps + warp) * share;
+    const int line = LINE_UNITS * warps * cluster_size, share = (units + line - 1) / line * LINE_UNITS;
+    first = (blockIdx.x % cluster_size * warps + warp) * share;
     count = min(max(units - first, 0), share);
     uint4* own = static_cast<uint4*>(memory) + warp * stages * SLOT_UNITS;
     slots = mbarrier::address_of(own);
@@ -87,7 +88,7 @@ template <int VECTORS> struct WarpShare {
 
   // What was taken is in the registers of every lane: its slot is free for a later row. The loads of
   // take() have been issued, no more: behind a long queue of others they read the slot a microsecond
-  // later, and the copy engine, which does not stand in that queue, may have refilled it by then. So a
+  // later, and TMA, which does not wait in that queue, may have refilled it by then. So a
   // lane arrives here with a number that it has only when its loads are done.
   __device__ __forceinline__ void taken() {
     __syncwarp(~held_back);
@@ -109,7 +110,7 @@ inline int slot_bytes(int vectors, int warps, int stages) {
   return 32 * vectors * UNIT_BYTES * warps * stages;
 }
 
-// how many blocks walk over the rows: as many as fit, but all with as many rows, or one fewer
+// how many blocks iterate over the rows: as many as fit, but all with as many rows, or one fewer
 template <typename Kernel>
 cudaError_t grid_of(Kernel kernel, int rows, int threads, int bytes, int* blocks) {
   int device, processors, each;

@@ -1,4 +1,4 @@
-"""Entry: a published model's configuration, under the names of its config.json."""
+"""CatalogEntry: a published model's configuration, under the names of its config.json."""
 
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
@@ -29,7 +29,7 @@ class Experts(BaseModel):
     first_k_dense_replace: int = 0
 
 
-class Entry(BaseModel):
+class CatalogEntry(BaseModel):
     """One model.
 
     Attributes:

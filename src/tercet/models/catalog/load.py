@@ -8,27 +8,32 @@ from pydantic import ValidationError
 
 from tercet.errors import UnsupportedError, unknown_name
 from tercet.kernel.model_shape import ModelShape
-from tercet.models.catalog.entry import Entry
+from tercet.models.catalog.entry import CatalogEntry
 
 _FOLDER = Path(__file__).parent
 
 
 @cache
-def names() -> tuple[str, ...]:
-    """Every model, from the least to the most parameters."""
-    found = [path.stem for path in _FOLDER.glob("*.yaml")]
-    return tuple(sorted(found, key=lambda name: read(name).parameters))
+def _paths() -> dict[str, Path]:
+    """Each file below this folder by its name: one a model."""
+    return {path.stem: path for path in sorted(_FOLDER.rglob("*.yaml"))}
 
 
 @cache
-def read(name: str) -> Entry:
+def names() -> tuple[str, ...]:
+    """Every model, from the least to the most parameters."""
+    return tuple(sorted(_paths(), key=lambda name: read(name).parameters))
+
+
+@cache
+def read(name: str) -> CatalogEntry:
     """The published configuration. UnsupportedError for an unknown name, or a file that is none."""
-    path = _FOLDER / f"{name}.yaml"
-    if not path.is_file():
-        known = [path.stem for path in _FOLDER.glob("*.yaml")]
-        raise UnsupportedError(unknown_name("model", name, known))
+    paths = _paths()
+    if name not in paths:
+        raise UnsupportedError(unknown_name("model", name, paths))
+    path = paths[name]
     try:
-        return Entry.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return CatalogEntry.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (ValidationError, yaml.YAMLError) as error:
         raise UnsupportedError(f"{path.name} is not a catalog entry: {error}") from error
 

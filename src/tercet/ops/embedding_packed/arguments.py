@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tercet.kernel.contract import Workload
-from tercet.kernel.prepared import layout_name, prepare
+from tercet.packed_weight.weight import name_parts, prepare
 
 
 def prepared(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -12,18 +12,13 @@ def prepared(arguments: Mapping[str, Any]) -> dict[str, Any]:
     weight = prepare(arguments["weight"], arguments["ids"].device)
     return {
         "ids": arguments["ids"],
-        "codes": weight.codes,
-        "scale": weight.scale,
-        "zero": weight.zero,
-        "scheme": weight.scheme,
-        "rows": weight.shape[0],
-        "columns": weight.shape[1],
+        **name_parts(weight.parts),
         "dtype": arguments["dtype"],
     }
 
 
 def describe(arguments: Mapping[str, Any]) -> Workload:
-    """The workload that prepared arguments are; its layout is no part of it."""
+    """The workload that prepared arguments are."""
     return Workload(
         name="call",
         sizes={
@@ -34,6 +29,6 @@ def describe(arguments: Mapping[str, Any]) -> Workload:
         dtype=arguments["dtype"],
         options={
             "scheme": arguments["scheme"],
-            "layout": layout_name(arguments["codes"]),
+            "layout": arguments["layout"],
         },
     )

@@ -6,7 +6,7 @@ import torch
 
 from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
-from tercet.formats.pieces import pieces
+from tercet.formats.chunks import chunk_rows
 from tercet.kernel.contract import Case, Workload
 from tercet.kernel.model_shape import ModelShape
 
@@ -52,6 +52,17 @@ def _case(name: str, *arguments: Any) -> Case:
     return Case(name=name, make=make)
 
 
+def _with_wrong_id(name: str, wrong: int) -> Case:
+    """Ids of which one is no row of the table."""
+
+    def make(seed: int) -> dict[str, Any]:
+        made = _make("int4", 20, 64, (9,), torch.float32, torch.int64, seed)
+        made["ids"][seed % 9] = wrong
+        return made
+
+    return Case(name=name, make=make, gradient=False, refusable=True)
+
+
 def _cases() -> tuple[Case, ...]:
     full, half, brain = torch.float32, torch.float16, torch.bfloat16
     cases = list[Case]()
@@ -67,6 +78,9 @@ def _cases() -> tuple[Case, ...]:
         _case("no-columns", "int4", 20, 0, (5,), full, torch.int64),
         _case("int32-ids", "nonary", 40, 100, (9,), full, torch.int32),
         _case("many", "int8", 700, 33, (600,), full, torch.int64),
+        _with_wrong_id("negative-id", -1),
+        _with_wrong_id("id-past-the-last", 20),
+        _with_wrong_id("id-past-32-bits", 2**32 + 3),
     ]
     return tuple(cases)
 
@@ -92,7 +106,7 @@ def drawn_table(scheme: str, n: int, k: int, seed: int, device: str) -> PackedTe
     generator = torch.Generator(device).manual_seed(seed)
     codes = torch.empty((n, storage.row_bytes(k)), dtype=torch.uint8, device=device)
     levels = len(parsed.element.levels)
-    for part in pieces(n, _ROWS_AT_ONCE):
+    for part in chunk_rows(n, _ROWS_AT_ONCE):
         some = (part.stop - part.start, k)
         drawn = torch.randint(levels, some, generator=generator, device=device)
         codes[part] = storage.pack(drawn.to(torch.uint8))

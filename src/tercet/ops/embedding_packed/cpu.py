@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tercet.kernel.compile import build as build_library
-from tercet.kernel.native import NUMBERS, native_layout
+from tercet.kernel.jit.cpp import build as build_library
 from tercet.ops.embedding_packed.check import out_of_range
+from tercet.packed_weight.cpu.native import NUMBERS, native_layout
+from tercet.packed_weight.weight import PreparedWeight
 
 _SOURCE = Path(__file__).parent / "embedding_packed.cpp"
 _P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64
@@ -25,22 +26,14 @@ def build() -> Any:
     return native
 
 
-def forward(
-    ids: Tensor,
-    codes: Tensor,
-    scale: Tensor,
-    zero: Tensor | None,
-    scheme: str,
-    rows: int,
-    columns: int,
-    dtype: torch.dtype,
-) -> Tensor:
-    """As op.embedding_packed, on the parts of a PreparedWeight."""
+def forward(ids: Tensor, weight: PreparedWeight, dtype: torch.dtype) -> Tensor:
+    """As op.embedding_packed, on a weight in rows16."""
+    (rows, columns), scale, zero = weight.shape, weight.scale, weight.zero
     y = torch.empty((*ids.shape, columns), dtype=dtype)
     wanted = ids.to(torch.int64).contiguous()
     wrong = build()(
-        native_layout(scheme, rows, columns)[0],
-        codes.data_ptr(),
+        native_layout(weight.scheme, rows, columns)[0],
+        weight.codes.data_ptr(),
         scale.data_ptr(),
         NUMBERS[scale.dtype],
         zero.data_ptr() if zero is not None else None,

@@ -1,5 +1,5 @@
 // y[i, :] = W[ids[i], :]: decodes only the chosen rows of a table in the rows16 layout.
-#include "rows16.hpp"
+#include "packed_weight/cpu/rows16.hpp"
 
 using namespace tercet;
 

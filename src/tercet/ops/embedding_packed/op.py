@@ -18,13 +18,13 @@ from tercet.kernel.contract import (
     Tolerance,
 )
 from tercet.kernel.one_device import on_one_device
-from tercet.kernel.packed_call import traits
-from tercet.kernel.prepared import PreparedWeight, layout_name
 from tercet.kernel.register import define
 from tercet.kernel.select import choose
 from tercet.ops.embedding_packed.arguments import describe, prepared
 from tercet.ops.embedding_packed.cases import CASES, inputs, shapes
 from tercet.ops.embedding_packed.reference import magnitude, reference
+from tercet.packed_weight.call import traits
+from tercet.packed_weight.weight import SCHEMA, PreparedWeight
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _IDS = (torch.int64, torch.int32)
@@ -47,9 +47,7 @@ def embedding_packed(
         UnsupportedError: for an id out of range, a wrong dtype or device. On a GPU ids are not read
             back, which would wait for them: one that is out of range gives a row of NaN.
     """
-    return _forward(
-        ids, weight.codes, weight.scale, weight.zero, weight.scheme, *weight.shape, dtype
-    )
+    return _forward(ids, *weight.parts, dtype)
 
 
 def _check(ids: Tensor, codes: Tensor, dtype: torch.dtype) -> None:
@@ -64,39 +62,24 @@ def _check(ids: Tensor, codes: Tensor, dtype: torch.dtype) -> None:
     on_one_device("embedding_packed", "ids", ids, **{"the weight": codes})
 
 
-def _run(
-    ids: Tensor,
-    codes: Tensor,
-    scale: Tensor,
-    zero: Tensor | None,
-    scheme: str,
-    rows: int,
-    columns: int,
-    dtype: torch.dtype,
-) -> Tensor:
-    _check(ids, codes, dtype)
-    run = choose(OP, ids.device.type, dtype, options={"layout": layout_name(codes)}).forward
-    return run(ids, codes, scale, zero, scheme, rows, columns, dtype)
+def _run(ids: Tensor, *arguments: Any) -> Tensor:
+    *parts, dtype = arguments
+    weight = PreparedWeight.from_parts(*parts)
+    _check(ids, weight.codes, dtype)
+    run = choose(OP, ids.device.type, dtype, options={"layout": weight.layout}).forward
+    return run(ids, weight, dtype)
 
 
-def _fake(
-    ids: Tensor,
-    codes: Tensor,
-    scale: Tensor,
-    zero: Tensor | None,
-    scheme: str,
-    rows: int,
-    columns: int,
-    dtype: torch.dtype,
-) -> Tensor:
-    _check(ids, codes, dtype)
-    return ids.new_empty((*ids.shape, columns), dtype=dtype)
+def _fake(ids: Tensor, *arguments: Any) -> Tensor:
+    *parts, dtype = arguments
+    weight = PreparedWeight.from_parts(*parts)
+    _check(ids, weight.codes, dtype)
+    return ids.new_empty((*ids.shape, weight.shape[1]), dtype=dtype)
 
 
 _forward = define(
     "embedding_packed",
-    "(Tensor ids, Tensor codes, Tensor scale, Tensor? zero, str scheme, "
-    "SymInt rows, SymInt columns, ScalarType dtype) -> Tensor",
+    f"(Tensor ids, {SCHEMA}, ScalarType dtype) -> Tensor",
     run=_run,
     fake=_fake,
 )
@@ -152,7 +135,7 @@ OP = Op(
             ),
             module="tercet.ops.embedding_packed.triton",
             language="triton",
-            arrange="tercet.kernel.packed_call:as_fragments",
+            arrange="tercet.packed_weight.call:as_fragments",
             space={"BT": (1, 2, 4, 8), "BK": (256, 512, 1024), "num_warps": (2, 4, 8)},
         ),
         Implementation(

@@ -12,10 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tercet.kernel.device.fragment_levels import KINDS, any_columns
-from tercet.kernel.interpreter import interpreting
-from tercet.kernel.rows16 import layout_of
+from tercet.kernel.interpreter.corrections import interpreting
 from tercet.kernel.tuned import configuration
+from tercet.packed_weight.triton.fragment_levels import KINDS, any_columns
+from tercet.packed_weight.weight import PreparedWeight
 
 
 @triton.jit
@@ -41,28 +41,20 @@ def _embedding_packed(
     tl.store(y_ptr + place, y, (t < T)[:, None] & (columns < K)[None, :])
 
 
-def forward(
-    ids: Tensor,
-    codes: Tensor,
-    scale: Tensor,
-    zero: Tensor | None,
-    scheme: str,
-    rows: int,
-    columns: int,
-    dtype: torch.dtype,
-) -> Tensor:
+def forward(ids: Tensor, weight: PreparedWeight, dtype: torch.dtype) -> Tensor:
     """As op.embedding_packed, on a weight in fragments; an id that is no row gives NaN."""
+    rows, columns = weight.shape
     y = torch.empty((*ids.shape, columns), dtype=dtype, device=ids.device)
     if not y.numel():
         return y
-    layout, count = layout_of(scheme, rows, columns), ids.numel()
+    layout, count = weight.sizes, ids.numel()
     sizes = {"T": count, "N": rows, "K": columns}
     options = configuration("embedding_packed", "triton", sizes, _default(count))
     grid = (triton.cdiv(count, options["BT"]), triton.cdiv(columns, options["BK"]))
     _embedding_packed[grid](
-        ids.contiguous(), codes, scale, zero, y,
-        count, rows, columns, codes.shape[1], layout.groups, layout.group,
-        BITS=layout.bits, KIND=KINDS.get(layout.element.name, 0), HAS_ZERO=zero is not None,
+        ids.contiguous(), weight.codes, weight.scale, weight.zero, y,
+        count, rows, columns, weight.codes.shape[1], layout.groups, layout.group,
+        BITS=layout.bits, KIND=KINDS.get(layout.element.name, 0), HAS_ZERO=weight.zero is not None,
         **options,
     )  # fmt: skip
     return y

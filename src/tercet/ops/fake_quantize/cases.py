@@ -4,6 +4,8 @@ A straight-through gradient is no derivative: cases with a gradient are too larg
 the comparison with finite differences.
 """
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +18,9 @@ from tercet.ops.fake_quantize.rule import rule_of
 _SCHEME, _METHOD = "ternary-channel", "absmean"
 _F32, _F16, _BF16 = torch.float32, torch.float16, torch.bfloat16
 _DTYPES = {"float32": _F32, "float16": _F16, "bfloat16": _BF16}
+# of a matrix of 64 by 64 it draws a 0 for [49, 27], as one number in 2^23 is: a weight on a level
+# is not rounded up there
+_DRAWS_ZERO = 2229
 
 
 def inputs(
@@ -28,14 +33,29 @@ def inputs(
         for name, default in (("scheme", _SCHEME), ("method", _METHOD))
     )
     rule, step = rule_of(scheme, method), None
+    stochastic, halfway = (workload.options.get(name, False) for name in ("stochastic", "halfway"))
     weight = values((n, k), dtype, seed, kind, device)
     if rule.learned:
         # about where training takes it; not equal in any two blocks
         size = values(rule.scale_shape(n, k), torch.float32, seed + 1, device=device)
         size = (1.0 + size.abs()) * rule.divisor / (1 + rule.highest)
         step = size * _size_of(kind, dtype)
-    stochastic = workload.options.get("stochastic", False)
+        if halfway:
+            # ratios on every level and halfway between: ties, and the edges of what is clipped
+            step.fill_(rule.divisor)
+            highest = 2 * rule.highest + 3
+            weight = (values((n, k), dtype, seed, device=device) * highest).round()
+            weight = weight if stochastic else weight / 2
+        if workload.options.get("unusable", False):
+            # as training may take a step: to zero and beyond
+            for at, worst in enumerate((0.0, -1.0, -0.0, math.inf, math.nan)):
+                step.view(-1)[at::7] = worst
+    if workload.options.get("tied", False):
+        # a mean just above halfway between two numbers of float16: a tie once it is a float32
+        weight = (1 + 2.0**-11) * weight.sign().where(weight != 0, 1.0)
+        weight[:, 0] += 2.0**-20 * weight[:, 0].sign()
     drawn = seed * 0x9E3779B97F4A7C % 2**63  # both words of the key
+    drawn = _DRAWS_ZERO if halfway else drawn
     return {
         "weight": weight,
         "step": step,
@@ -61,11 +81,13 @@ def _case(
     fake: torch.dtype | None = None,
     stochastic: bool = False,
     kinds: tuple[str, ...] = ("normal",),
+    **more: bool,
 ) -> tuple[Case, ...]:
     written = str(fake)[6:] if fake is not None else ""
     options = {"scheme": scheme, "method": method, "fake": written, "stochastic": stochastic}
     words = (f"{n}-{k}", str(dtype)[6:], scheme, method, f"to-{written or 'nothing'}")
-    name = "-".join((*words, *(("stochastic",) if stochastic else ())))
+    name = "-".join((*words, *(("stochastic",) if stochastic else ()), *more))
+    options |= more
     workload = Workload(name=name, sizes={"N": n, "K": k}, dtype=dtype, options=options)
     return cases(inputs, (workload,), kinds)
 
@@ -89,7 +111,7 @@ CASES = (
     *_case(2, 515, "int8-channel", "absmax", _F32, _F32),
     # without the dequantized weight
     *(
-        Case(name=each.name, make=each.make, gradient=False)
+        replace(each, gradient=False)
         for each in _case(5, 67, "ternary-g64", "absmean", _F32)
     ),
     # rounding at random
@@ -110,6 +132,20 @@ CASES = (
         kinds=("large", "tiny", "zeros", "constant", "mixed", "offset", "inf", "nan"),
     ),
     *_case(9, 30, "ternary-tensor-float32", "stretched", _F16, _F16, kinds=("inf", "mixed")),
+    *_case(6, 44, "int2-g32-hqq-float32", "stretched", _F32, _F32, kinds=("inf", "nan")),
+    # steps that cannot be used, and ratios on the levels and on the edges between them
+    *_case(
+        9, 64, "nonary-g32-float32", "learned", _F32, _F32,
+        kinds=("normal", "inf", "nan"), unusable=True,
+    ),
+    *_case(
+        9, 64, "int4-g32-hqq-float32", "stretched", _BF16, _BF16,
+        kinds=("normal", "inf", "nan"), unusable=True,
+    ),
+    *_case(9, 64, "nonary-channel-float32", "learned", _F32, _F32, halfway=True),
+    *_case(9, 64, "int3-g32-hqq-float32", "stretched", _F32, _F32, halfway=True),
+    *_case(64, 64, "nonary-channel-float32", "learned", _F32, _F32, True, halfway=True),
+    *_case(3, 64, "ternary-channel", "absmean", _F32, _F32, tied=True),
 )  # fmt: skip
 
 

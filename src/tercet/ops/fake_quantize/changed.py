@@ -12,6 +12,6 @@ def count_changed(before: Tensor, after: Tensor) -> Tensor:
     """
     if after.device.type != "cuda":
         return (before != after).sum()
-    from tercet.kernel.device import changed_codes
+    from tercet.ops.fake_quantize import changed_codes
 
     return changed_codes.count_changed(before, after)

@@ -42,10 +42,12 @@ def reference(
         fake = weight.double() + (flat - weight.double()).detach()
         return fake, codes, kept
     learned = _wide(_step_size(step, scale, kind, method, narrow), kind, shape)
-    inside = _inside(ratio, kind, method)
-    divided = torch.where(inside, weight.double() / torch.where(usable, learned, 1.0), value)
-    fake = (divided + (value - divided).detach()) * learned
-    return torch.where(usable, fake, fake.detach()), codes, kept
+    # an infinite one must not come into the gradients of the others
+    finite = torch.where(usable, learned, 1.0)
+    inside = _inside(ratio, kind, method) & usable
+    divided = torch.where(inside, weight.double() / finite, value)
+    fake = (divided + (value - divided).detach()) * finite
+    return torch.where(usable, fake, value * _wide(scale.double(), kind, shape)), codes, kept
 
 
 def gradient_magnitude(

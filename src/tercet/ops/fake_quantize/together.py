@@ -9,7 +9,7 @@ from tercet.formats.scaling import Granularity
 from tercet.ops.fake_quantize.rule import rule_of
 
 if TYPE_CHECKING:
-    from tercet.kernel.device.weights_codes import Quantized
+    from tercet.ops.fake_quantize.weights_codes import Quantized
 
 MOST_TOGETHER = 128
 
@@ -22,7 +22,7 @@ def fits_together(weight: Tensor, scheme: str, method: str) -> bool:
     # a graph that is recorded would read the table of a launch again, when it is no longer there
     if not weight.is_cuda or torch.cuda.is_current_stream_capturing():
         return False
-    from tercet.kernel.device import weights_codes
+    from tercet.ops.fake_quantize import weights_codes
 
     return weights_codes.fits(weight)
 
@@ -46,7 +46,7 @@ def quantize_together(
             byte lowest; 0 to pack none.
         before: the last codes of each [N, K] int8, to count those that changed; None to count none.
     """
-    from tercet.kernel.device import weights_codes
+    from tercet.ops.fake_quantize import weights_codes
 
     rule = rule_of(scheme, method)
     assert (steps is not None) == rule.learned, "a learned method has steps, the others none"

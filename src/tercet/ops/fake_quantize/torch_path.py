@@ -25,7 +25,8 @@ def forward(
     units = 2 * value if rule.shift else value
     codes = units.nan_to_num(nan=2 * rule.shift).to(torch.int8)
     fake = weight.new_empty(0) if fake_dtype is None else (value * wide).to(fake_dtype)
-    return fake, codes, scale * 0.5 if rule.shift else scale
+    scale = scale * 0.5 if rule.shift else scale
+    return fake.contiguous(), codes.contiguous(), scale.contiguous()
 
 
 def gradient(
@@ -41,7 +42,7 @@ def gradient(
     blocks, mask = blocks_of(grad.float() * slope, rule.scheme)
     factor = rule.slope / (mask.sum(-1) * rule.highest).sqrt()
     grad_weight = torch.where(inside & usable, grad.float(), 0.0)
-    return grad_weight.to(weight.dtype), blocks.sum(-1) * factor
+    return grad_weight.to(weight.dtype).contiguous(), (blocks.sum(-1) * factor).contiguous()
 
 
 def _scale(narrow: Tensor, step: Tensor | None, rule: Rule) -> Tensor:

@@ -13,8 +13,11 @@ import triton.language as tl
 from torch import Tensor
 
 from tercet.kernel.device.random_uniform import uniform
-from tercet.kernel.device.row_quantizer import absolute_bits
-from tercet.kernel.device.weight_levels import (
+from tercet.kernel.interpreter.corrections import interpreting
+from tercet.kernel.launch import as_rows
+from tercet.kernel.tuned import configuration
+from tercet.ops.fake_quantize.rule import Rule, rule_of
+from tercet.ops.fake_quantize.weight_levels import (
     bounded_ratio,
     divided,
     largest_scale,
@@ -22,17 +25,14 @@ from tercet.kernel.device.weight_levels import (
     mean_scale,
     rounded,
 )
-from tercet.kernel.interpreter import interpreting
-from tercet.kernel.launch import as_rows
-from tercet.kernel.tuned import configuration
-from tercet.ops.fake_quantize.rule import Rule, rule_of
+from tercet.packed_weight.triton.row_quantizer import absolute_bits
 
 _HELD = 16384
 _DTYPES = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 
 
 @triton.jit
-def _places(segments, groups, K, WIDTH, ROWS: tl.constexpr):
+def _positions(segments, groups, K, WIDTH, ROWS: tl.constexpr):
     """Of this program's segments [ROWS]: index, row, first column, columns, whether they exist."""
     segment = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     row = segment // groups
@@ -74,7 +74,7 @@ def _held(
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Scales that are found, of segments of up to BLOCK columns."""
-    segment, row, first, count, there = _places(segments, groups, K, WIDTH, ROWS)
+    segment, row, first, count, there = _positions(segments, groups, K, WIDTH, ROWS)
     within = tl.arange(0, BLOCK)[None, :]
     columns = first[:, None] + within
     inside = there[:, None] & (within < count[:, None])
@@ -116,7 +116,7 @@ def _parts(
     MEAN: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The statistic of each row, for the scale of the whole tensor."""
-    segment, row, first, count, there = _places(segments, groups, K, WIDTH, ROWS)
+    segment, row, first, count, there = _positions(segments, groups, K, WIDTH, ROWS)
     part = _statistic(w_ptr, row, first, count, there, w_stride, WIDTH, MEAN, ROWS, BLOCK)
     tl.store(part_ptr + segment, part, there)
 
@@ -149,7 +149,7 @@ def _step_of(
 
 
 @triton.jit
-def _walked(
+def _chunked(
     w_ptr, step_ptr, seed_ptr, fake_ptr, codes_ptr, scale_ptr,
     segments, groups, K, w_stride, WIDTH,
     FIND: tl.constexpr, MEAN: tl.constexpr, DIVISOR: tl.constexpr, SCALE: tl.constexpr,
@@ -161,7 +161,7 @@ def _walked(
 
     STORED: writes the scales. ONE: there is one for all.
     """
-    segment, row, first, count, there = _places(segments, groups, K, WIDTH, ROWS)
+    segment, row, first, count, there = _positions(segments, groups, K, WIDTH, ROWS)
     if FIND:
         part = _statistic(w_ptr, row, first, count, there, w_stride, WIDTH, MEAN, ROWS, BLOCK)
         scale = rounded(
@@ -192,7 +192,7 @@ def _gradient(
     ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """grad_w, and the sum of each segment: whole, or (ONE) a part that is not scaled yet."""
-    segment, row, first, count, there = _places(segments, groups, K, WIDTH, ROWS)
+    segment, row, first, count, there = _positions(segments, groups, K, WIDTH, ROWS)
     scale = _step_of(step_ptr, segment, there, DIVISOR, SCALE, ONE)
     usable = ((scale > 0.0) & (scale < float("inf")))[:, None]
     sums = tl.zeros((ROWS, BLOCK), tl.float32)
@@ -264,7 +264,7 @@ def forward(
     if find and rule.tensor:
         _of_tensor(rows, scale, rule, grid, block)
         step, find, divisor, stored = scale, False, 1.0, False
-    _walked[grid](
+    _chunked[grid](
         rows, step.contiguous() if step is not None else None, seed, fake, codes, scale,
         segments, groups, k, rows.stride(0), width,
         FIND=find, DIVISOR=divisor, STORED=stored, ONE=rule.tensor, SHIFT=rule.shift, **outputs,

@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from tercet.errors import UnsupportedError
-from tercet.kernel import peer_humming
-from tercet.kernel.peer_weight import dense_input, output_dtype, peer_of
-from tercet.kernel.prepared import prepare
+from tercet.packed_weight.peers import humming as peer_humming
+from tercet.packed_weight.peers.peer import dense_input, output_dtype, peer_of
+from tercet.packed_weight.weight import prepare
 
 Segments = list[tuple[int, int, int]]
 GROUPED = {"gemm_type": "grouped_contiguous"}

@@ -11,10 +11,10 @@ from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
 from tercet.kernel.cases import values
 from tercet.kernel.contract import Case, Workload
-from tercet.kernel.device.row_codes import quantize
 from tercet.kernel.model_shape import ModelShape
-from tercet.kernel.packed_call import FLOATS
 from tercet.ops.grouped_linear_packed.routing import sort_by_expert
+from tercet.packed_weight.call import FLOATS
+from tercet.packed_weight.row_codes import quantize
 
 Shape = tuple[int, int, int, int]
 

@@ -15,26 +15,23 @@ from tercet.kernel.contract import (
     Requirement,
     TensorSpec,
 )
-from tercet.kernel.packed_call import FLOATS, INPUTS, TOLERANCES, chosen, traits
-from tercet.kernel.prepared import layout_name
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose, choose_gradient
-from tercet.kernel.stacked import StackedWeight
-from tercet.ops.grouped_linear_packed.arguments import check, describe, prepared, sizes_of
+from tercet.ops.grouped_linear_packed.arguments import GroupedCall, describe, name_axes, prepared
 from tercet.ops.grouped_linear_packed.cases import CASES, inputs, shapes
 from tercet.ops.grouped_linear_packed.reference import gradient_magnitude, magnitude, reference
 from tercet.ops.grouped_linear_packed.routing import sums_by_expert
+from tercet.packed_weight.call import FLOATS, INPUTS, TOLERANCES, resolve_output, traits
+from tercet.packed_weight.expert_weights import ExpertWeights
+from tercet.packed_weight.weight import PART_NAMES, SCHEMA
 
-_SCHEMA = (
-    "(Tensor {x}, Tensor offsets, Tensor codes, Tensor scale, Tensor? zero, {more}"
-    "str scheme, SymInt rows, SymInt columns, {last}) -> Tensor"
-)
+_BIAS = 2 + len(PART_NAMES)  # its place among the arguments, after x, offsets and the weight
 
 
 def grouped_linear_packed(
     x: Tensor,
     offsets: Tensor,
-    weight: StackedWeight,
+    weight: ExpertWeights,
     bias: Tensor | None = None,
     *,
     row_weight: Tensor | None = None,
@@ -67,126 +64,67 @@ def grouped_linear_packed(
         UnsupportedError: for a wrong shape, dtype, activation or device.
     """
     return _forward(
-        x, offsets, weight.codes, weight.scale, weight.zero, bias, row_weight, x_scale,
-        weight.scheme, *weight.shape[1:], *chosen(x, activation, out_dtype),
+        x, offsets, *weight.parts, bias, row_weight, x_scale,
+        *resolve_output(x, activation, out_dtype),
     )  # fmt: skip
 
 
-def _run(
-    x: Tensor,
-    offsets: Tensor,
-    codes: Tensor,
-    scale: Tensor,
-    zero: Tensor | None,
-    bias: Tensor | None,
-    row_weight: Tensor | None,
-    x_scale: Tensor | None,
-    scheme: str,
-    rows: int,
-    columns: int,
-    activation: str,
-    out_dtype: torch.dtype,
-) -> Tensor:
-    check(
-        x, offsets, codes, bias, row_weight, x_scale, rows, columns, activation, out_dtype
-    )  # fmt: skip
-    options = {"scheme": scheme, "activation": activation, "layout": layout_name(codes)}
-    sizes = sizes_of(x, offsets, rows, columns)
-    run = choose(OP, x.device.type, x.dtype, sizes, options).forward
-    return run(
-        x, offsets, codes, scale, zero, bias, row_weight, x_scale,
-        scheme, rows, columns, activation, out_dtype,
-    )  # fmt: skip
+def _run(*arguments: Any) -> Tensor:
+    call = GroupedCall.from_arguments(*arguments)
+    x = call.x
+    return choose(OP, x.device.type, x.dtype, call.sizes, call.options).forward(call)
 
 
-def _fake(
-    x: Tensor,
-    offsets: Tensor,
-    codes: Tensor,
-    scale: Tensor,
-    zero: Tensor | None,
-    bias: Tensor | None,
-    row_weight: Tensor | None,
-    x_scale: Tensor | None,
-    scheme: str,
-    rows: int,
-    columns: int,
-    activation: str,
-    out_dtype: torch.dtype,
-) -> Tensor:
-    check(x, offsets, codes, bias, row_weight, x_scale, rows, columns, activation, out_dtype)
-    return x.new_empty((x.shape[0], rows), dtype=out_dtype)
+def _fake(*arguments: Any) -> Tensor:
+    call = GroupedCall.from_arguments(*arguments)
+    return call.x.new_empty((call.x.shape[0], call.weight.shape[1]), dtype=call.out_dtype)
 
 
-def _run_gradient(
-    grad: Tensor,
-    offsets: Tensor,
-    codes: Tensor,
-    scale: Tensor,
-    zero: Tensor | None,
-    row_weight: Tensor | None,
-    scheme: str,
-    rows: int,
-    columns: int,
-    dtype: torch.dtype,
-) -> Tensor:
-    sizes = sizes_of(grad, offsets, rows, columns)
-    run = choose_gradient(OP, grad.device.type, grad.dtype, sizes)
-    return run(grad, offsets, codes, scale, zero, row_weight, scheme, rows, columns, dtype)
+def _run_gradient(grad: Tensor, offsets: Tensor, *arguments: Any) -> Tensor:
+    *parts, row_weight, dtype = arguments
+    weight = ExpertWeights.from_parts(offsets.numel() - 1, *parts)
+    run = choose_gradient(OP, grad.device.type, grad.dtype, name_axes(grad, weight))
+    return run(grad, offsets, weight, row_weight, dtype)
 
 
-def _fake_gradient(
-    grad: Tensor,
-    offsets: Tensor,
-    codes: Tensor,
-    scale: Tensor,
-    zero: Tensor | None,
-    row_weight: Tensor | None,
-    scheme: str,
-    rows: int,
-    columns: int,
-    dtype: torch.dtype,
-) -> Tensor:
+def _fake_gradient(grad: Tensor, offsets: Tensor, *arguments: Any) -> Tensor:
+    *parts, _, dtype = arguments
+    columns = ExpertWeights.from_parts(offsets.numel() - 1, *parts).shape[2]
     return grad.new_empty((grad.shape[0], columns), dtype=dtype)
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, offsets, codes, scale, zero, bias, row_weight, x_scale, *ctx.layout, activation, _ = inputs
-    ctx.activation = activation
+    x, offsets, codes, scale, zero, *ctx.described, bias, row_weight, x_scale, _, _ = inputs
+    ctx.activation = inputs[-2]
     ctx.save_for_backward(x, offsets, codes, scale, zero, bias, row_weight, x_scale)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     x, offsets, codes, scale, zero, bias, row_weight, x_scale = ctx.saved_tensors
-    packed = (offsets, codes, scale, zero)
+    packed = (offsets, codes, scale, zero, *ctx.described)
     grad_x, grad_bias, grad_row_weight = None, None, None
     if ctx.needs_input_grad[0]:
-        grad_x = _input_gradient(grad, *packed, row_weight, *ctx.layout, x.dtype)
-    if ctx.needs_input_grad[5]:
+        grad_x = _input_gradient(grad, *packed, row_weight, x.dtype)
+    if ctx.needs_input_grad[_BIAS]:
         way = grad.float() if row_weight is None else grad.float() * row_weight[:, None]
         grad_bias = sums_by_expert(way, offsets).to(bias.dtype)
-    if ctx.needs_input_grad[6]:
+    if ctx.needs_input_grad[_BIAS + 1]:
         # the product once more, before its row weight: keeping it would double what is saved
-        product = _forward(
-            x, *packed, bias, None, x_scale, *ctx.layout, ctx.activation, torch.float32
-        )
+        product = _forward(x, *packed, bias, None, x_scale, ctx.activation, torch.float32)
         grad_row_weight = (grad.float() * product).sum(-1)
-    return grad_x, *(None,) * 4, grad_bias, grad_row_weight, *(None,) * 6
+    return grad_x, *(None,) * (_BIAS - 1), grad_bias, grad_row_weight, *(None,) * 3
 
 
 _forward = define(
     "grouped_linear_packed",
-    _SCHEMA.format(
-        x="x",
-        more="Tensor? bias, Tensor? row_weight, Tensor? x_scale, ",
-        last="str activation, ScalarType out_dtype",
-    ),
+    f"(Tensor x, Tensor offsets, {SCHEMA}, Tensor? bias, Tensor? row_weight, Tensor? x_scale, "
+    "str activation, ScalarType out_dtype) -> Tensor",
     run=_run,
     fake=_fake,
 )
 _input_gradient = define(
     "grouped_linear_packed_input_gradient",
-    _SCHEMA.format(x="grad", more="Tensor? row_weight, ", last="ScalarType dtype"),
+    f"(Tensor grad, Tensor offsets, {SCHEMA}, Tensor? row_weight, ScalarType dtype) -> Tensor",
     run=_run_gradient,
     fake=_fake_gradient,
 )
@@ -247,12 +185,19 @@ _FRAGMENTS = "tercet.ops.grouped_linear_packed.arguments:as_fragments"
 _SMALL = ("ternary", "nonary", "int3", "int4")
 
 
-def _cuda(
-    name: str, dtypes: tuple[torch.dtype, ...], activation: str, elements: tuple[str, ...]
+def _hopper(
+    name: str,
+    former_name: str,
+    dtypes: tuple[torch.dtype, ...],
+    activation: str,
+    elements: tuple[str, ...],
+    *,
+    module: str,
 ) -> Implementation:
     """One of the two for Hopper, which differ in what x is multiplied as."""
     return Implementation(
         name=name,
+        former_names=(former_name,),
         requirement=Requirement(
             devices=("cuda",),
             dtypes=dtypes,
@@ -268,7 +213,7 @@ def _cuda(
                 "zero": (False,),
             },
         ),
-        module=f"tercet.ops.grouped_linear_packed.{name}",
+        module=f"tercet.ops.grouped_linear_packed.hopper_decode.{module}",
         language="cuda",
         arrange=_FRAGMENTS,
     )
@@ -278,7 +223,7 @@ OP = Op(
     name="grouped_linear_packed",
     axes=(
         Axis(name="T", meaning="rows of x: tokens times experts per token"),
-        Axis(name="E", meaning="experts"),
+        Axis(name="E", meaning="experts", most=64),
         Axis(name="N", meaning="rows of each expert's W: outputs"),
         Axis(name="K", meaning="columns of each expert's W: inputs"),
     ),
@@ -302,8 +247,12 @@ OP = Op(
     tolerances=TOLERANCES,
     differentiable=("x", "bias", "row_weight"),
     implementations=(
-        _cuda("cuda", (*FLOATS, torch.int8), "int8", (*_SMALL, "int2")),
-        _cuda("cuda_float", (torch.bfloat16,), "none", _SMALL),
+        _hopper(
+            "hopper", "cuda", (*FLOATS, torch.int8), "int8", (*_SMALL, "int2"), module="launch"
+        ),
+        _hopper(
+            "hopper_float", "cuda_float", (torch.bfloat16,), "none", _SMALL, module="launch_float"
+        ),
         Implementation(
             name="triton",
             requirement=Requirement(

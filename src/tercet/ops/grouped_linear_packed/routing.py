@@ -4,17 +4,17 @@ import torch
 from torch import Tensor
 
 
-def sort_by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+def sort_by_expert(expert_ids: Tensor, experts: int) -> tuple[Tensor, Tensor]:
     """The order of a call's rows by expert, and where each expert's rows begin.
 
     Plain torch on any device, without a synchronization: a CUDA graph may hold it.
 
     Args:
-        chosen: [tokens, top_k], int32 or int64, each in [0, experts).
+        expert_ids: [tokens, top_k], int32 or int64, each in [0, experts).
         experts: how many there are.
 
     Returns:
-        order: int64 [tokens * top_k], the place in chosen.flatten() of each sorted row, so that
+        order: int64 [tokens * top_k], the place in expert_ids.flatten() of each sorted row, so that
             `order // top_k` is its token and `probability.flatten()[order]` its probability; rows
             of one expert stay in the order of their tokens.
         offsets: int32 [experts + 1]; expert e has the sorted rows offsets[e] .. offsets[e + 1] - 1.
@@ -22,8 +22,8 @@ def sort_by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor]:
     With y [tokens * top_k, N] of the sorted rows, weighted by their probabilities, the layer's
     result is `torch.empty_like(y).index_copy_(0, order, y).view(tokens, top_k, N).sum(1)`.
     """
-    by_expert, order = chosen.flatten().sort(stable=True)
-    bounds = torch.arange(experts + 1, dtype=by_expert.dtype, device=chosen.device)
+    by_expert, order = expert_ids.flatten().sort(stable=True)
+    bounds = torch.arange(experts + 1, dtype=by_expert.dtype, device=expert_ids.device)
     return order, torch.searchsorted(by_expert, bounds, out_int32=True)
 
 

@@ -1,10 +1,10 @@
-"""What the launches of experts_launch.cuh and experts_wide.cuh are told."""
+"""The arguments of a launch of either Hopper kernel, as hopper_decode/task.cuh has them."""
 
 import ctypes
 
 
 class Task(ctypes.Structure):
-    """Mirrors `struct Task` of experts_task.cuh, field by field."""
+    """Mirrors `struct Task` of hopper_decode/task.cuh, field by field."""
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("codes", "scale", "offsets", "x", "x_scale")),
@@ -17,9 +17,9 @@ class Task(ctypes.Structure):
 
 
 class Cut(ctypes.Structure):
-    """Mirrors `struct Cut` of experts_task.cuh."""
+    """Mirrors `struct Cut` of hopper_decode/task.cuh."""
 
     _fields_ = tuple(
         (name, ctypes.c_int)
-        for name in ("bits", "rows", "most_tiles", "part_blocks", "slots", "shared", "ahead")
+        for name in ("bits", "rows", "most_tiles", "slice_blocks", "slots", "shared", "ahead")
     )

@@ -6,55 +6,32 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from tercet.kernel.packed_call import finished, quantized
-from tercet.kernel.prepared import PreparedWeight, decode_blocks
-from tercet.kernel.stacked import StackedWeight
-from tercet.ops.grouped_linear_packed.arguments import check_bounds
+from tercet.ops.grouped_linear_packed.arguments import GroupedCall, check_bounds
+from tercet.packed_weight.call import apply_epilogue, quantize_input
+from tercet.packed_weight.expert_weights import ExpertWeights
+from tercet.packed_weight.weight import PreparedWeight, decode_blocks
 
 
-def forward(
-    x: Tensor,
-    offsets: Tensor,
-    codes: Tensor,
-    scale: Tensor,
-    zero: Tensor | None,
-    bias: Tensor | None,
-    row_weight: Tensor | None,
-    x_scale: Tensor | None,
-    scheme: str,
-    rows: int,
-    columns: int,
-    activation: str,
-    out_dtype: torch.dtype,
-) -> Tensor:
+def forward(call: GroupedCall) -> Tensor:
     """As op.grouped_linear_packed, on weights in either layout."""
-    x, x_scale = quantized(x, x_scale, activation)
+    rows, bias = call.weight.shape[1], call.bias
+    x, x_scale = quantize_input(call.x, call.x_scale, call.activation)
     y = torch.empty((len(x), rows), dtype=torch.float32, device=x.device)
-    for expert, some, weight in segments(offsets, len(x), codes, scale, zero, scheme, columns):
+    for expert, some, weight in segments(call.offsets, len(x), call.weight):
         product = x[some].float() @ decode_blocks(weight, slice(None))[:rows].T
         scaled = None if x_scale is None else x_scale[some]
         shared = None if bias is None else bias[expert]
-        y[some] = finished(product, scaled, shared, None, torch.float32)
-    return weighted(y, row_weight).to(out_dtype)
+        y[some] = apply_epilogue(product, scaled, shared, None, torch.float32)
+    return weighted(y, call.row_weight).to(call.out_dtype)
 
 
 def segments(
-    offsets: Tensor,
-    count: int,
-    codes: Tensor,
-    scale: Tensor,
-    zero: Tensor | None,
-    scheme: str,
-    columns: int,
+    offsets: Tensor, count: int, weight: ExpertWeights
 ) -> Iterator[tuple[int, slice, PreparedWeight]]:
-    """(expert, its rows of x, its weight with rows filled up to 16) where it has rows of x."""
-    bounds = check_bounds(offsets, count)
-    experts = len(bounds) - 1
-    shape = (experts, len(codes) // experts * 16, columns)
-    whole = StackedWeight(codes=codes, scale=scale, zero=zero, scheme=scheme, shape=shape)
-    for expert, (first, last) in enumerate(pairwise(bounds)):
+    """(expert, its rows of x, its weight) where it has rows of x."""
+    for expert, (first, last) in enumerate(pairwise(check_bounds(offsets, count))):
         if first < last:
-            yield expert, slice(first, last), whole.expert(expert)
+            yield expert, slice(first, last), weight.expert(expert)
 
 
 def weighted(y: Tensor, row_weight: Tensor | None) -> Tensor:
@@ -65,17 +42,13 @@ def weighted(y: Tensor, row_weight: Tensor | None) -> Tensor:
 def gradient(
     grad: Tensor,
     offsets: Tensor,
-    codes: Tensor,
-    scale: Tensor,
-    zero: Tensor | None,
+    weight: ExpertWeights,
     row_weight: Tensor | None,
-    scheme: str,
-    rows: int,
-    columns: int,
     dtype: torch.dtype,
 ) -> Tensor:
     """row_weight * grad [T, N] W_e: the gradient with respect to x, summed in float32, in dtype."""
+    _, rows, columns = weight.shape
     total = torch.empty((len(grad), columns), dtype=torch.float32, device=grad.device)
-    for _, some, weight in segments(offsets, len(grad), codes, scale, zero, scheme, columns):
-        total[some] = grad[some].float() @ decode_blocks(weight, slice(None))[:rows]
+    for _, some, one in segments(offsets, len(grad), weight):
+        total[some] = grad[some].float() @ decode_blocks(one, slice(None))[:rows]
     return weighted(total, row_weight).to(dtype)

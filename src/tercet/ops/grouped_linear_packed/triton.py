@@ -3,7 +3,8 @@
 A program finds its tile itself, from the offsets on the device: token tiles are numbered expert by
 expert, empty experts have none, and a scan over the experts' tile counts says whose tile `at` is.
 So the host only bounds the grid: R rows in E experts have at most (R + min(E, R) (BM - 1)) / BM
-tiles, and programs beyond the last tile stop. A tile's product is kernel/device/packed_tile.py.
+tiles, and programs beyond the last tile stop. A tile's product is
+packed_weight/triton/packed_tile.py.
 """
 
 from collections.abc import Mapping
@@ -13,15 +14,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tercet.kernel.device.fragment_levels import KINDS, PLAIN, whole_steps
-from tercet.kernel.device.packed_tile import TYPES, operand_type, packed_tile, tile_numbers
-from tercet.kernel.device.quantize_rows import quantize_rows
-from tercet.kernel.interpreter import interpreting
+from tercet.kernel.interpreter.corrections import interpreting
 from tercet.kernel.launch import as_rows
-from tercet.kernel.rows16 import layout_of
-from tercet.kernel.stacked import expert_blocks
 from tercet.kernel.tuned import configuration
-from tercet.ops.grouped_linear_packed.arguments import sizes_of
+from tercet.ops.grouped_linear_packed.arguments import GroupedCall, name_axes
+from tercet.packed_weight.expert_weights import ExpertWeights, expert_blocks
+from tercet.packed_weight.triton.fragment_levels import KINDS, PLAIN, whole_steps
+from tercet.packed_weight.triton.packed_tile import TYPES, operand_type, packed_tile, tile_numbers
+from tercet.packed_weight.triton.quantize_rows import quantize_rows
 
 _WIDEST = 128
 
@@ -123,63 +123,63 @@ def _grouped_gradient(
         tl.store(out_ptr + wide_m * K + columns[None, :], total, written)
 
 
-def forward(
-    x: Tensor, offsets: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None,
-    bias: Tensor | None, row_weight: Tensor | None, x_scale: Tensor | None,
-    scheme: str, rows: int, columns: int, activation: str, out_dtype: torch.dtype,
-) -> Tensor:  # fmt: skip
+def forward(call: GroupedCall) -> Tensor:
     """As op.grouped_linear_packed, on weights in fragments."""
-    y = torch.empty((len(x), rows), dtype=out_dtype, device=x.device)
+    x, weight, bias, x_scale = call.x, call.weight, call.bias, call.x_scale
+    _, rows, columns = weight.shape
+    y = torch.empty((len(x), rows), dtype=call.out_dtype, device=x.device)
     if not y.numel():
         return y
-    if activation != "none" and x_scale is None:
-        x, x_scale, _ = quantize_rows(x, activation)
-    layout, flat = layout_of(scheme, rows, columns), as_rows(x)
-    sizes = sizes_of(x, offsets, rows, columns)
+    if call.activation != "none" and x_scale is None:
+        x, x_scale, _ = quantize_rows(x, call.activation)
+    layout, flat, sizes = weight.sizes, as_rows(x), call.sizes
     options = dict(configuration("grouped_linear_packed", "triton", sizes, _default(sizes)))
     fp8 = flat.dtype == torch.float8_e4m3fn
-    numbers = tile_numbers(layout, codes.shape[1], columns, options.pop("BK"))
+    numbers = tile_numbers(layout, weight.codes.shape[1], columns, options.pop("BK"))
     programs = token_tiles(sizes, options["BM"]) * triton.cdiv(rows, options["BN"])
     _grouped[(programs,)](
-        flat.view(torch.uint8) if fp8 else flat, offsets.contiguous(), codes, scale, zero,
-        bias.contiguous() if bias is not None else None,
-        row_weight.contiguous() if row_weight is not None else None,
+        flat.view(torch.uint8) if fp8 else flat, call.offsets.contiguous(), weight.codes,
+        weight.scale, weight.zero, bias.contiguous() if bias is not None else None,
+        call.row_weight.contiguous() if call.row_weight is not None else None,
         x_scale.contiguous() if x_scale is not None else None, y,
         sizes["T"], sizes["E"], rows, columns, flat.stride(0), expert_blocks(rows),
         EXPERTS=triton.next_power_of_2(sizes["E"]), X_FP8=fp8,
-        DOT=operand_type(flat.dtype, layout), HAS_ZERO=zero is not None,
-        HAS_BIAS=bias is not None, HAS_ROW_WEIGHT=row_weight is not None,
+        DOT=operand_type(flat.dtype, layout), HAS_ZERO=weight.zero is not None,
+        HAS_BIAS=bias is not None, HAS_ROW_WEIGHT=call.row_weight is not None,
         HAS_X_SCALE=x_scale is not None, **numbers, **options,
     )  # fmt: skip
     return y
 
 
 def gradient(
-    grad: Tensor, offsets: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None,
-    row_weight: Tensor | None, scheme: str, rows: int, columns: int, dtype: torch.dtype,
-) -> Tensor:  # fmt: skip
+    grad: Tensor,
+    offsets: Tensor,
+    weight: ExpertWeights,
+    row_weight: Tensor | None,
+    dtype: torch.dtype,
+) -> Tensor:
     """row_weight * grad [T, N] W_e in dtype, on weights in fragments.
 
     W is rounded to 16 bits where grad and result are of one 16-bit type, and is not otherwise.
     """
+    _, rows, columns = weight.shape
     out = torch.empty((len(grad), columns), dtype=dtype, device=grad.device)
     if not out.numel():
         return out
-    layout, flat = layout_of(scheme, rows, columns), as_rows(grad)
-    sizes = sizes_of(grad, offsets, rows, columns)
+    layout, flat, sizes = weight.sizes, as_rows(grad), name_axes(grad, weight)
     default = _default(sizes) | {"BN": 128 if interpreting() else 32, "BK": _WIDEST}
     options = dict(
         configuration("grouped_linear_packed", "triton", sizes, default, direction="backward")
     )
     programs = token_tiles(sizes, options["BM"]) * triton.cdiv(columns, options["BK"])
     _grouped_gradient[(programs,)](
-        flat, offsets.contiguous(), codes, scale, zero,
+        flat, offsets.contiguous(), weight.codes, weight.scale, weight.zero,
         row_weight.contiguous() if row_weight is not None else None, out,
         sizes["T"], sizes["E"], rows, columns, flat.stride(0), expert_blocks(rows),
-        codes.shape[1], layout.groups, layout.group,
+        weight.codes.shape[1], layout.groups, layout.group,
         EXPERTS=triton.next_power_of_2(sizes["E"]), BITS=layout.bits,
         KIND=KINDS.get(layout.element.name, 0), DOT=TYPES[torch.promote_types(flat.dtype, dtype)],
-        HAS_ZERO=zero is not None, HAS_ROW_WEIGHT=row_weight is not None, **options,
+        HAS_ZERO=weight.zero is not None, HAS_ROW_WEIGHT=row_weight is not None, **options,
     )  # fmt: skip
     return out
 

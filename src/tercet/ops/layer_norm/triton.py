@@ -8,7 +8,9 @@ of 0.7 had a gradient of weight of 2e-5 in place of 0. With WALK, the columns of
 not held: it is read in pieces, each lane with a mean and a variance of its own (Welford 1962), then
 once more from the first-level cache, so that few registers a thread leave room for more programs.
 Backward: grad_weight [N] and grad_bias [N] are sums over all rows: each program keeps its part in
-float32 registers and writes it once; a second, small kernel adds the parts, always in one order.
+float32 registers and writes it once; a second, small kernel adds the parts, always in one order. Of
+a row that is too wide for that it holds the parts alone (WALK again): grad and x are read twice,
+the second time from the first-level cache.
 """
 
 import torch
@@ -18,6 +20,8 @@ from torch import Tensor
 
 from tercet.kernel.launch import as_rows, fitting_stages, multiprocessors
 from tercet.kernel.tuned import configuration
+
+_COLUMNS = 16384  # of grad_weight and grad_bias, that a program sums of rows that it does not hold
 
 
 @triton.jit
@@ -56,7 +60,7 @@ def _forward(
 
 
 @triton.jit
-def _walk(
+def _chunked(
     x_ptr, weight_ptr, bias_ptr, y_ptr, mean_ptr, rstd_ptr, N: tl.constexpr, x_stride, eps,
     HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -136,6 +140,67 @@ def _gradient(
 
 
 @triton.jit
+def _gradient_chunked(
+    grad_ptr, x_ptr, weight_ptr, mean_ptr, rstd_ptr, grad_x_ptr, part_ptr,
+    M, N: tl.constexpr, grad_stride, x_stride,
+    HAS_BIAS: tl.constexpr, BLOCK: tl.constexpr, CHUNKS: tl.constexpr,
+):  # fmt: skip
+    """As _gradient, a row at a time, in pieces of BLOCK columns.
+
+    Each program walks over its rows whole to sum, and writes CHUNKS of them: rows that are wider
+    have several programs.
+    """
+    lanes, own = tl.arange(0, BLOCK), tl.program_id(1) * CHUNKS * BLOCK
+    parts_weight, parts_bias = (), ()
+    for _ in tl.static_range(CHUNKS):
+        parts_weight += (tl.zeros((BLOCK,), tl.float32),)
+        parts_bias += (tl.zeros((BLOCK,), tl.float32),)
+    for row in tl.range(tl.program_id(0), M, tl.num_programs(0)):
+        at = tl.full((), row, tl.int64)
+        mean, rstd = tl.load(mean_ptr + row), tl.load(rstd_ptr + row)
+        sums = tl.zeros((BLOCK,), tl.float32)
+        products = tl.zeros((BLOCK,), tl.float32)
+        for first in range(0, N, BLOCK):
+            columns = first + lanes
+            inside = columns < N
+            x = tl.load(x_ptr + at * x_stride + columns, inside, 0.0, eviction_policy="evict_last")
+            grad = tl.load(
+                grad_ptr + at * grad_stride + columns, inside, 0.0, eviction_policy="evict_last"
+            )
+            weight = tl.load(weight_ptr + columns, inside, 0.0, eviction_policy="evict_last")
+            weighted = grad.to(tl.float32) * weight.to(tl.float32)
+            sums += weighted
+            products += weighted * ((x.to(tl.float32) - mean) * rstd)
+        # both sums in one reduction: one exchange between warps a row instead of two
+        level, along = tl.split(tl.sum(tl.join(sums, products), 0) / N)
+        added_weight, added_bias = (), ()
+        for piece in tl.static_range(CHUNKS):
+            columns = own + piece * BLOCK + lanes
+            inside = columns < N
+            x = tl.load(x_ptr + at * x_stride + columns, inside, 0.0, eviction_policy="evict_first")
+            grad = tl.load(
+                grad_ptr + at * grad_stride + columns, inside, 0.0, eviction_policy="evict_first"
+            )
+            weight = tl.load(weight_ptr + columns, inside, 0.0, eviction_policy="evict_last")
+            normal, grad = (x.to(tl.float32) - mean) * rstd, grad.to(tl.float32)
+            grad_x = rstd * (grad * weight.to(tl.float32) - level - normal * along)
+            tl.store(grad_x_ptr + at * N + columns, grad_x, inside)
+            added_weight += (parts_weight[piece] + grad * normal,)
+            if HAS_BIAS:
+                added_bias += (parts_bias[piece] + grad,)
+            else:
+                added_bias += (parts_bias[piece],)
+        parts_weight, parts_bias = added_weight, added_bias
+    for piece in tl.static_range(CHUNKS):
+        columns = own + piece * BLOCK + lanes
+        part = part_ptr + tl.program_id(0).to(tl.int64) * N + columns
+        tl.store(part, parts_weight[piece], columns < N)
+        if HAS_BIAS:
+            part += tl.num_programs(0).to(tl.int64) * N
+            tl.store(part, parts_bias[piece], columns < N)
+
+
+@triton.jit
 def _add_parts(
     part_ptr, grad_weight_ptr, grad_bias_ptr, P, N, ROWS: tl.constexpr, COLUMNS: tl.constexpr
 ):
@@ -156,15 +221,15 @@ def _add_parts(
 
 def _default(n: int) -> dict[str, int]:
     """32 numbers a thread."""
-    warps = min(max(triton.next_power_of_2(n) // 1024, 1), 16)
+    warps = min(max(triton.next_power_of_2(n) // 1024, 1), 8)
     return {"ROWS": 1, "WAVES": 0, "STAGES": 1, "WALK": 0, "num_warps": warps}
 
 
 def _default_gradient(n: int) -> dict[str, int]:
     """16 numbers a thread, which holds of x, grad and three vectors as many; few, deep loads."""
     block = triton.next_power_of_2(n)
-    stages = 3 if block <= 8192 else 2
-    return {"ROWS": 1, "WAVES": 1, "STAGES": stages, "num_warps": min(max(block // 512, 2), 16)}
+    warps = min(max(block // 512, 2), 16)
+    return {"ROWS": 1, "WAVES": 1, "STAGES": 3, "WALK": 0, "num_warps": warps}
 
 
 def forward(
@@ -182,9 +247,11 @@ def forward(
     options = dict(configuration("layer_norm", "triton", {"M": m, "N": n}, _default(n)))
     height, waves, piece = (options.pop(name) for name in ("ROWS", "WAVES", "WALK"))
     block = triton.next_power_of_2(n)
+    if not piece and not _held(height * block, options["num_warps"]):
+        piece, options["num_warps"] = 4096, 8
     weight = weight.contiguous()
     if piece:
-        _walk[(m,)](
+        _chunked[(m,)](
             rows, weight, bias.contiguous() if bias is not None else weight, y, mean, rstd,
             n, rows.stride(0), eps,
             HAS_BIAS=bias is not None, BLOCK=min(piece, block), num_warps=options["num_warps"],
@@ -217,18 +284,33 @@ def gradient(
     options = dict(
         configuration("layer_norm", "triton", {"M": m, "N": n}, _default_gradient(n), "backward")
     )
-    height, waves = options.pop("ROWS"), options.pop("WAVES")
-    block = triton.next_power_of_2(n)
-    options["STAGES"] = fitting_stages(options["STAGES"], 2 * height * block * x.element_size())
+    height, waves, block = options.pop("ROWS"), options.pop("WAVES"), triton.next_power_of_2(n)
+    stages, piece = options.pop("STAGES"), options.pop("WALK")
+    if not piece and not _held(height * block, options["num_warps"]):
+        piece, options = 8192 // x.element_size(), {"num_warps": 16}
+    height = 1 if piece else height
     programs = min(triton.cdiv(m, height), waves * multiprocessors(x.device))
     sums = 2 if has_bias else 1
     part = torch.empty((sums, programs, n), dtype=torch.float32, device=x.device)
-    _gradient[(programs,)](
-        grads, rows, weight.contiguous(), mean, rstd, grad_x, part,
-        m, n, grads.stride(0), rows.stride(0),
-        HAS_BIAS=has_bias, ROWS=height, BLOCK=block, **options,
-    )  # fmt: skip
+    tensors = grads, rows, weight.contiguous(), mean, rstd, grad_x, part
+    strides = grads.stride(0), rows.stride(0)
+    if piece:
+        chunks = triton.cdiv(min(n, _COLUMNS), piece)
+        _gradient_chunked[(programs, triton.cdiv(n, chunks * piece))](
+            *tensors, m, n, *strides, HAS_BIAS=has_bias, BLOCK=piece, CHUNKS=chunks, **options
+        )
+    else:
+        stages = fitting_stages(stages, 2 * height * block * x.element_size())
+        _gradient[(programs,)](
+            *tensors, m, n, *strides,
+            HAS_BIAS=has_bias, ROWS=height, BLOCK=block, STAGES=stages, **options,
+        )  # fmt: skip
     _add_parts[(triton.cdiv(n, 32), sums)](
         part, grad_weight, grad_bias, programs, n, ROWS=128, COLUMNS=32, num_warps=4
     )
     return grad_x, grad_weight, grad_bias
+
+
+def _held(numbers: int, warps: int) -> bool:
+    """Whether vectors of so many numbers lie in registers: 65536 in all, and 255 a thread."""
+    return numbers <= min(8192, 32 * warps * 32)

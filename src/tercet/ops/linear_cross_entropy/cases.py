@@ -1,5 +1,6 @@
 """What linear_cross_entropy is checked on, and its calls in production."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,7 +36,7 @@ def inputs(
         "target": target,
         "ignore_index": IGNORED,
         "reduction": "sum" if options.get("sum", False) else "mean",
-        "x_gradient": not only_loss,
+        "x_gradient": not (only_loss or options.get("frozen_x", False)),
         "weight_gradient": not (only_loss or options.get("frozen_weight", False)),
         "accumulate_float32": bool(options.get("accumulate_float32", False)),
         "divide_late": dtype == torch.float16,
@@ -46,6 +47,7 @@ def inputs(
 _SIZES = (
     {"M": 3, "H": 5, "V": 7},
     {"M": 1, "H": 1, "V": 1},
+    {"M": 1, "H": 9, "V": 11},
     {"M": 0, "H": 8, "V": 9},
     {"M": 17, "H": 33, "V": 1001},
     {"M": 6, "H": 64, "V": 9000},
@@ -55,7 +57,7 @@ _ONE = ({"M": 11, "H": 24, "V": 130},)
 
 def _without_gradient(some: tuple[Case, ...]) -> tuple[Case, ...]:
     """Cases in which not every gradient is asked for."""
-    return tuple(Case(name=case.name, make=case.make, gradient=False) for case in some)
+    return tuple(replace(case, gradient=False) for case in some)
 
 
 CASES = (
@@ -66,6 +68,7 @@ CASES = (
     *cases(inputs, workloads(_ONE, all_ignored=True, sum=True)),
     *_without_gradient(cases(inputs, workloads(_ONE, all_ignored=True))),
     *_without_gradient(cases(inputs, workloads(_ONE, frozen_weight=True))),
+    *_without_gradient(cases(inputs, workloads(_ONE, frozen_x=True))),
     *_without_gradient(cases(inputs, workloads(_ONE, only_loss=True))),
     *cases(inputs, workloads(_ONE), ("large", "zeros", "tiny", "subnormal", "inf", "nan")),
 )

@@ -6,16 +6,16 @@ from pathlib import Path
 
 from torch import Tensor
 
-from tercet.kernel.cuda import build_cuda, launched, stream
-from tercet.kernel.native import NUMBERS
+from tercet.kernel.jit.cuda import Build, check_launch, stream
 from tercet.kernel.tuned import configuration
 from tercet.ops.linear_cross_entropy import triton as short
 from tercet.ops.linear_cross_entropy.schedule import DEFAULT, Rows, prepared, run
 from tercet.ops.linear_cross_entropy.triton import gradient
+from tercet.packed_weight.cpu.native import NUMBERS
 
-__all__ = ["build", "forward", "gradient"]
+__all__ = ["BUILDS", "build", "forward", "gradient"]
 
-_SOURCE = Path(__file__).parent / "softmax_rows.cu"
+BUILDS = (Build(Path(__file__).parent / "softmax_rows.cu"),)
 _BLOCK_BYTES = 64 * 1024
 _MAX_CLUSTER = 8
 _P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
@@ -24,7 +24,7 @@ _P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 @lru_cache(maxsize=1)
 def build() -> ctypes.CDLL:
     """The compiled library. BuildError where it cannot be built."""
-    library = build_cuda(_SOURCE)
+    library = BUILDS[0].load()
     library.tercet_softmax_rows.argtypes = (
         *(_I32, _P, _P, _I64, _I32, _I32, _P, _I64, _P, _P, _P, _I32, _P),
     )
@@ -54,7 +54,7 @@ def forward(
             rows.piece, rows.target.data_ptr(), rows.ignore_index,
             rows.unit.data_ptr(), rows.losses.data_ptr(), rows.lse.data_ptr(), cluster, stream(),
         )  # fmt: skip
-        launched(status, "linear_cross_entropy")
+        check_launch(status, "linear_cross_entropy")
 
     return run((*prepared(x, weight, target), *inputs), options, softmax)
 

@@ -9,7 +9,13 @@ from torch import Tensor
 # A loss and an lse are float32, but made of logits that were rounded to x's dtype: by how much that
 # rounding is coarser than the float32 tolerance.
 _COARSER = {torch.float32: 1, torch.float16: 2**7, torch.bfloat16: 2**10}
+# What a logit is off by, of its size: the rounding to x's dtype, and the product's.
+_LOGIT = {torch.float32: 4e-6, torch.float16: 2**-11, torch.bfloat16: 2**-8}
+# What a logit or its gradient loses as a subnormal number of x's dtype: of float16 half the step
+# that they lie apart by, of others all of it, over what a result may be off by relatively.
+_LOST = {torch.float32: 2**-106, torch.float16: 2**-14, torch.bfloat16: 2**-106}
 _AT_ONCE = 1024
+_SHORT = 1024  # terms of a float32 sum that the tolerance holds
 
 
 def reference(
@@ -30,9 +36,9 @@ def reference(
     """
     del accumulate_float32, in_place
     kept = target != ignore_index
-    chosen, unit = torch.where(kept, target, 0), _unit(kept, reduction, divide_late)
+    classes, unit = torch.where(kept, target, 0), _unit(kept, reduction, divide_late)
     losses, lse, grad_x, grad_weight = _joined(
-        (_of_rows(x[part], weight, chosen[part], kept[part], unit) for part in _parts(x.shape[0])),
+        (_of_rows(x[part], weight, classes[part], kept[part], unit) for part in _parts(x.shape[0])),
         x_gradient,
         weight_gradient,
     )
@@ -40,15 +46,17 @@ def reference(
 
 
 def _of_rows(
-    x: Tensor, weight: Tensor, chosen: Tensor, kept: Tensor, unit: Tensor
+    x: Tensor, weight: Tensor, classes: Tensor, kept: Tensor, unit: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Losses, lse and gradients of some tokens."""
     logits = x.double() @ weight.double().T
     lse = logits.logsumexp(-1)
-    losses = torch.where(kept, lse - logits.gather(1, chosen[:, None])[:, 0], 0.0)
+    # NaN where a logit is infinite, as torch's cross_entropy has it
+    picked = logits.log_softmax(-1).gather(1, classes[:, None])[:, 0]
+    losses = torch.where(kept, -picked, 0.0)
     with torch.no_grad():
         grad = logits.softmax(-1)
-        grad.scatter_add_(1, chosen[:, None], grad.new_full((len(chosen), 1), -1.0))
+        grad.scatter_add_(1, classes[:, None], grad.new_full((len(classes), 1), -1.0))
         grad = torch.where(kept[:, None], grad, 0.0) * unit
         return losses, lse, grad @ weight.double(), grad.T @ x.double()
 
@@ -104,15 +112,15 @@ def magnitude(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The sizes that rounding errors are relative to.
 
-    A logit is off by its own size (and by a part of the sum of its terms' sizes), an lse by the
-    mean size of the logits under the softmax, an element of the gradient of the logits by both
-    times its probability.
+    A logit is off by its own size (and by a part of the sum of its terms' sizes). An lse is off by
+    the mean size of the logits under the softmax, and a probability by both times itself, where
+    these are small; where a logit of 10,000 is off by 20, both grow by the exponential of it.
     """
     del accumulate_float32, in_place
     kept = target != ignore_index
-    chosen, unit = torch.where(kept, target, 0), _unit(kept, reduction, divide_late)
+    classes, unit = torch.where(kept, target, 0), _unit(kept, reduction, divide_late)
     parts = (
-        _size_of_rows(x[part], weight, chosen[part, None], kept[part], unit)
+        _size_of_rows(x[part], weight, classes[part, None], kept[part], unit)
         for part in _parts(x.shape[0])
     )
     losses, lse, grad_x, grad_weight = _joined(parts, x_gradient, weight_gradient)
@@ -120,19 +128,32 @@ def magnitude(
 
 
 def _size_of_rows(
-    x: Tensor, weight: Tensor, chosen: Tensor, kept: Tensor, unit: Tensor
+    x: Tensor, weight: Tensor, classes: Tensor, kept: Tensor, unit: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     left, right = x.double(), weight.double()
     logits = left @ right.T
-    size = logits.abs() + left.abs() @ right.abs().T / 16
-    softmax = logits.softmax(-1)
-    spread = (softmax * size).sum(-1)
+    size = logits.abs() + left.abs() @ right.abs().T / 16 + _LOST[x.dtype]
+    logarithm, off = logits.log_softmax(-1), _LOGIT[x.dtype]
+    spread = (logarithm + off * size).logsumexp(-1) / off
     lse = spread * _COARSER[x.dtype] + logits.logsumexp(-1).abs()
-    losses = torch.where(kept, lse + size.gather(1, chosen)[:, 0] * _COARSER[x.dtype], 0.0)
-    grad = softmax * (size + spread[:, None] + 1)
-    grad = grad.scatter_add(1, chosen, torch.ones_like(chosen, dtype=grad.dtype))
+    losses = torch.where(kept, lse + size.gather(1, classes)[:, 0] * _COARSER[x.dtype], 0.0)
+    softmax, apart = logarithm.exp(), size + spread[:, None]
+    # no probability is above 1, however far its logit is off
+    most = (logarithm + off * apart).clamp(max=0.0).exp()
+    grad = torch.maximum(softmax * apart, (most - softmax) / off) + softmax + _LOST[x.dtype]
+    grad = grad.scatter_add(1, classes, torch.ones_like(classes, dtype=grad.dtype))
     grad = torch.where(kept[:, None], grad, 0.0) * unit
-    return losses, lse, grad @ right.abs(), grad.T @ left.abs()
+    by_x, by_weight = (_longer(len(each), x.dtype) for each in (right, left))
+    return losses, lse, grad @ right.abs() * by_x, grad.T @ left.abs() * by_weight
+
+
+def _longer(terms: int, dtype: torch.dtype) -> float:
+    """How much more than a short one a float32 sum of so many terms is off, of the terms' sizes.
+
+    It grows as the square root of their count: N. Higham and T. Mary, "A New Approach to
+    Probabilistic Rounding Error Analysis", 2019. Coarser dtypes' tolerances hold it all.
+    """
+    return max(1.0, (terms / _SHORT) ** 0.5) if dtype == torch.float32 else 1.0
 
 
 def _unit(kept: Tensor, reduction: str, divide_late: bool) -> Tensor:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tercet.kernel.add_product import add_product
+from tercet.kernel.device.add_product import add_product
 from tercet.kernel.launch import as_rows
 
 # 1056 classes of 4096 tokens are a whole wave of tiles of 128 x 256 on 132 multiprocessors
@@ -101,7 +101,7 @@ def run(
     Args:
         inputs: as of op.linear_cross_entropy, but `in_place`; the tensors `prepared`.
         options: CHUNK, RESIDENT, SLICE (classes of a piece, rounded down to a multiple of 16),
-            SPLIT, TILE (of the kernel for the gradient of weight, see kernel/cublas_lt.py).
+            SPLIT, TILE (of the kernel for the gradient of weight, see kernel/device/cublas_lt.py).
         softmax: the kernel.
     """
     x, weight, target, ignore_index, reduction, x_gradient, weight_gradient, exact, late = inputs

@@ -6,7 +6,8 @@ At most MOST_CHUNKS of them: each rounds the gradient of weight.
 import torch
 from torch import Tensor
 
-from tercet.kernel.kept_gradient import gradient
+from tercet.kernel.device.add_product import add_product
+from tercet.kernel.device.kept_gradient import gradient
 
 __all__ = ["forward", "gradient"]
 
@@ -62,8 +63,8 @@ def forward(
         grad.scatter_add_(1, chosen, (wrong - 1)[:, None])
         grad = torch.where(kept[part, None], grad * unit, 0.0).to(x.dtype)
         if x_gradient:
-            torch.mm(grad, weight, out=grad_x[part])
+            add_product(grad_x[part], grad, weight, fresh=True)
         if weight_gradient:
-            summed_weight.addmm_(grad.T.to(total_dtype), x[part].to(total_dtype))
+            add_product(summed_weight, grad.T, x[part], fresh=False)
     loss = losses.sum() / (count if reduction == "mean" else 1)
     return loss, lse, grad_x, summed_weight.to(weight.dtype)

@@ -1,5 +1,6 @@
 """What linear_kl is checked on, and its calls in production."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ def inputs(
         "temperature": float(options.get("temperature", 1.0)),
         "beta": float(options.get("beta", 0.0)),
         "reduction": "sum" if options.get("sum", False) else "mean",
-        "x_gradient": not only_loss,
+        "x_gradient": not (only_loss or options.get("frozen_x", False)),
         "weight_gradient": not (only_loss or options.get("frozen_weight", False)),
         "accumulate_float32": bool(options.get("accumulate_float32", False)),
         "divide_late": dtype == torch.float16,
@@ -58,6 +59,7 @@ def inputs(
 _SIZES = (
     {"M": 3, "H": 5, "G": 4, "V": 7},
     {"M": 1, "H": 1, "G": 1, "V": 1},
+    {"M": 1, "H": 9, "G": 5, "V": 11},
     {"M": 0, "H": 8, "G": 8, "V": 9},
     {"M": 13, "H": 33, "G": 20, "V": 1001},
     {"M": 4, "H": 48, "G": 64, "V": 9000},
@@ -69,7 +71,7 @@ _BETAS = (0.0, 0.1, 0.5, 1.0)
 def _named(some: tuple[Case, ...], suffix: str, gradient: bool = True) -> tuple[Case, ...]:
     """The cases under names of their own; without a gradient where not all of it is asked for."""
     return tuple(
-        Case(name=f"{case.name}-{suffix}", make=case.make, gradient=case.gradient and gradient)
+        replace(case, name=f"{case.name}-{suffix}", gradient=case.gradient and gradient)
         for case in some
     )
 
@@ -84,13 +86,14 @@ def _diverging(beta: float) -> tuple[Case, ...]:
 CASES = (
     *cases(inputs, workloads(_SIZES)),
     *_named(cases(inputs, workloads(_SIZES, (torch.float32, torch.bfloat16), beta=0.3)), "0.3"),
-    *_named(cases(inputs, workloads(_SIZES[:4], (torch.bfloat16,), beta=1.0)), "1.0"),
+    *_named(cases(inputs, workloads(_SIZES[:5], (torch.bfloat16,), beta=1.0)), "1.0"),
     *(case for beta in _BETAS for case in _diverging(beta)),
     *cases(inputs, workloads(_ONE, sum=True)),
     *cases(inputs, workloads(_ONE, accumulate_float32=True)),
     *cases(inputs, workloads(_ONE, all_masked=True, sum=True)),
     *_named(cases(inputs, workloads(_ONE, all_masked=True)), "none", gradient=False),
     *_named(cases(inputs, workloads(_ONE, frozen_weight=True)), "some", gradient=False),
+    *_named(cases(inputs, workloads(_ONE, frozen_x=True)), "some", gradient=False),
     *_named(cases(inputs, workloads(_ONE, only_loss=True, beta=0.5)), "none", gradient=False),
 )
 

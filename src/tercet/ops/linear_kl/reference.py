@@ -6,6 +6,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# What a logit is off by, of its size.
+_LOGIT = 4e-6
+# What a gradient of a logit loses as a subnormal number of x's dtype: of float16 half the step that
+# they lie apart by, of others all of it, over what a result may be off by relatively.
+_LOST = {torch.float32: 2**-106, torch.float16: 2**-14, torch.bfloat16: 2**-106}
 # The gradient of the logits is made of float32 parts and rounded to x's dtype: by how much the
 # float32 tolerance of its parts is finer than the dtype's.
 _FINER = {torch.float32: 1.0, torch.float16: 2**-7, torch.bfloat16: 2**-10, torch.float64: 1.0}
@@ -76,8 +81,9 @@ def magnitude(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The sizes that rounding errors are relative to.
 
-    A logarithm of a probability is off by the sizes of the logits in it; each part of a divergence
-    and of its gradient is a probability times such logarithms.
+    A logarithm of a probability is off by the sizes of the logits in it, and the probability by the
+    exponential of that; each part of a divergence and of its gradient is a probability times such
+    logarithms.
     """
     del accumulate_float32, in_place
     log_q = _log_softmax(x, weight, temperature)
@@ -85,13 +91,14 @@ def magnitude(
     kept = _kept(x, mask)
     off = 1 + log_q.abs() + log_p.abs()
     off = off + _size(x, weight, temperature) + _size(teacher_x, teacher_weight, temperature)
-    p, q = log_p.exp(), log_q.exp()
-    spread = ((p + q) * off).sum(-1, keepdim=True)
+    q = log_q.exp()
+    parts = _off(log_p, off) + _off(log_q, off)
+    spread = parts.sum(-1, keepdim=True)
     losses = torch.where(kept, spread[:, 0], 0.0).sum() * temperature**2
     slope = _slope(log_q, log_p, beta)
     grad = (slope - q * slope.sum(-1, keepdim=True)).abs()
-    grad = grad + ((p + q) * off + q * spread) * _FINER[x.dtype]
-    grad = torch.where(kept[:, None], grad, 0.0) * temperature
+    grad = grad + (parts + q * spread) * _FINER[x.dtype]
+    grad = torch.where(kept[:, None], grad + _LOST[x.dtype], 0.0) * temperature
     grad = grad * _unit(kept, reduction, divide_late)
     none = log_q.new_empty(0)
     return (
@@ -99,6 +106,12 @@ def magnitude(
         grad @ weight.double().abs() if x_gradient else none,
         grad.T @ x.double().abs() if weight_gradient else none,
     )
+
+
+def _off(logarithm: Tensor, off: Tensor) -> Tensor:
+    """By how much a probability whose logarithm is off by so much may be: no more than up to 1."""
+    p = logarithm.exp()
+    return torch.maximum(p * off, ((logarithm + _LOGIT * off).clamp(max=0.0).exp() - p) / _LOGIT)
 
 
 def _log_softmax(x: Tensor, weight: Tensor, temperature: float) -> Tensor:

@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from tercet.kernel.kept_gradient import gradient
+from tercet.kernel.device.add_product import add_product
+from tercet.kernel.device.kept_gradient import gradient
 
 __all__ = ["forward", "gradient"]
 
@@ -50,9 +51,9 @@ def forward(
         grad = slope.sub_(log_q.exp() * slope.sum(-1, keepdim=True))
         grad = torch.where(kept[part, None], grad * (unit * temperature), 0.0).to(x.dtype)
         if x_gradient:
-            torch.mm(grad, weight, out=grad_x[part])
+            add_product(grad_x[part], grad, weight, fresh=True)
         if weight_gradient:
-            total.addmm_(grad.T.to(total_dtype), x[part].to(total_dtype))
+            add_product(total, grad.T, x[part], fresh=False)
     loss = losses.sum() / (count if reduction == "mean" else 1)
     return loss, grad_x, total.to(weight.dtype)
 

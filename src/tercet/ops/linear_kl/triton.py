@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tercet.kernel.add_product import add_product
+from tercet.kernel.device.add_product import add_product
 from tercet.kernel.device.scaled import scaled
 from tercet.kernel.launch import as_rows, multiprocessors
 from tercet.kernel.tuned import configuration

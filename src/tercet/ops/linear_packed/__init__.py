@@ -1,6 +1,6 @@
 """linear_packed: x W^T + bias with W staying packed."""
 
-from tercet.kernel.prepared import PreparedWeight, concatenate, prepare
 from tercet.ops.linear_packed.op import linear_packed
+from tercet.packed_weight.weight import PreparedWeight, concatenate, prepare
 
 __all__ = ["PreparedWeight", "concatenate", "linear_packed", "prepare"]

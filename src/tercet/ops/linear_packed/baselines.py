@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from tercet.errors import UnsupportedError
-from tercet.kernel import peer_humming
-from tercet.kernel.peer_weight import dense_input, peer_of
-from tercet.ops.linear_packed import peer_gemlite
+from tercet.packed_weight.peers import gemlite as peer_gemlite
+from tercet.packed_weight.peers import humming as peer_humming
+from tercet.packed_weight.peers.peer import dense_input, peer_of
 
 _FP8 = torch.float8_e4m3fn
 _FP8_MOST = 448.0

@@ -8,12 +8,12 @@ from torch import Tensor
 
 from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
-from tercet.formats.pieces import pieces
+from tercet.formats.chunks import chunk_rows
 from tercet.kernel.cases import values
 from tercet.kernel.contract import Case, Workload
-from tercet.kernel.device.row_codes import ELEMENTS, quantize
 from tercet.kernel.model_shape import ModelShape
-from tercet.kernel.packed_call import FLOATS
+from tercet.packed_weight.call import FLOATS
+from tercet.packed_weight.row_codes import ELEMENTS, quantize
 
 SCHEMES = (
     "ternary",
@@ -256,7 +256,7 @@ def drawn_weight(scheme: str, n: int, k: int, seed: int, device: str) -> PackedT
     known = [code for code, level in enumerate(levels) if level == level]
     choices = torch.tensor(known, dtype=torch.uint8, device=device)
     codes = torch.empty((n, storage.row_bytes(k)), dtype=torch.uint8, device=device)
-    for part in pieces(n, _ROWS_AT_ONCE):
+    for part in chunk_rows(n, _ROWS_AT_ONCE):
         some = (part.stop - part.start, k)
         drawn = torch.randint(len(known), some, generator=generator, device=device)
         codes[part] = storage.pack(choices[drawn])

@@ -5,15 +5,19 @@ elements are multiplied as float32, which holds them exactly.
 """
 
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from tercet import environment
 from tercet.kernel.contract import Run
-from tercet.kernel.packed_call import finished, quantized
-from tercet.kernel.packed_product import codes_product_for, has_integer_levels, isas, product_for
+from tercet.packed_weight.call import PackedCall, apply_epilogue, quantize_input
+from tercet.packed_weight.cpu.product import (
+    codes_product_for,
+    has_integer_levels,
+    isas,
+    product_for,
+)
 
 __all__ = ["build", "for_isa", "forward", "isas"]
 
@@ -23,9 +27,9 @@ def build() -> None:
     for_isa(environment.cpu_isa())
 
 
-def forward(*arguments: Any) -> Tensor:
+def forward(call: PackedCall) -> Tensor:
     """On the machine's best instruction set, or the one TERCET_CPU_ISA names."""
-    return for_isa(environment.cpu_isa())(*arguments)
+    return for_isa(environment.cpu_isa())(call)
 
 
 @cache
@@ -36,32 +40,18 @@ def for_isa(isa: str | None) -> Run:
     """
     product, product_of_codes = product_for(isa), codes_product_for(isa)
 
-    def linear_packed(
-        x: Tensor,
-        codes: Tensor,
-        scale: Tensor,
-        zero: Tensor | None,
-        bias: Tensor | None,
-        residual: Tensor | None,
-        x_scale: Tensor | None,
-        x_sum: Tensor | None,
-        scheme: str,
-        rows: int,
-        columns: int,
-        activation: str,
-        out_dtype: torch.dtype,
-    ) -> Tensor:
-        del x_sum
-        if activation == "none" and residual is None and out_dtype == x.dtype:
-            return product(x, codes, scale, zero, bias, scheme, rows, columns)
-        x, x_scale = quantized(x, x_scale, activation)
-        if activation == "int8" and x_scale is not None and has_integer_levels(scheme):
+    def linear_packed(call: PackedCall) -> Tensor:
+        x, weight, out_dtype, residual = call.x, call.weight, call.out_dtype, call.residual
+        parts, described = (weight.codes, weight.scale, weight.zero), (weight.scheme, *weight.shape)
+        if call.activation == "none" and residual is None and out_dtype == x.dtype:
+            return product(x, *parts, call.bias, *described)
+        x, x_scale = quantize_input(x, call.x_scale, call.activation)
+        if call.activation == "int8" and x_scale is not None and has_integer_levels(weight.scheme):
             narrow = out_dtype if residual is None else torch.float32
-            parts = (codes, scale, zero, bias, scheme, rows, columns)
-            y = product_of_codes(x, x_scale, *parts, narrow)
-            return y if residual is None else finished(y, None, None, residual, out_dtype)
+            y = product_of_codes(x, x_scale, *parts, call.bias, *described, narrow)
+            return y if residual is None else apply_epilogue(y, None, None, residual, out_dtype)
         # codes are exact in float32: their scale, bias and residual follow the product
-        y = product(x.float(), codes, scale, zero, None, scheme, rows, columns)
-        return finished(y, x_scale, bias, residual, out_dtype)
+        y = product(x.float(), *parts, None, *described)
+        return apply_epilogue(y, x_scale, call.bias, residual, out_dtype)
 
     return linear_packed

@@ -14,29 +14,32 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
-from tercet.kernel.packed_call import FLOATS, INPUTS, TOLERANCES, chosen
-from tercet.kernel.prepared import PreparedWeight, layout_name
 from tercet.kernel.register import define, differentiate
-from tercet.kernel.select import choose
-from tercet.ops.linear_packed import fp8_sums, torch_path
+from tercet.kernel.select import choose, choose_gradient
 from tercet.ops.linear_packed.arguments import (
     FLOAT_ELEMENTS,
-    check,
     cost,
     describe,
     prepared,
     traits,
 )
 from tercet.ops.linear_packed.cases import CASES, inputs, shapes
-from tercet.ops.linear_packed.decode_plan import GROUPS, MOST_COLUMNS, MOST_TOKENS
+from tercet.ops.linear_packed.hopper_decode.plan import GROUPS, MOST_COLUMNS, MOST_TOKENS
+from tercet.ops.linear_packed.hopper_prefill import fp8_sums
 from tercet.ops.linear_packed.reference import magnitude, reference
-
-_FRAGMENTS = "tercet.kernel.packed_call:as_fragments"
-_NAMES = {dtype: str(dtype)[6:] for dtype in FLOATS}
-_SCHEMA = (
-    "(Tensor {x}, Tensor codes, Tensor scale, Tensor? zero, {more}str scheme, "
-    "SymInt rows, SymInt columns, {last}) -> Tensor"
+from tercet.packed_weight.call import (
+    FLOATS,
+    INPUTS,
+    SCHEMA,
+    TOLERANCES,
+    PackedCall,
+    resolve_output,
 )
+from tercet.packed_weight.weight import PART_NAMES, PreparedWeight
+from tercet.packed_weight.weight import SCHEMA as WEIGHT_SCHEMA
+
+_FRAGMENTS = "tercet.packed_weight.call:as_fragments"
+_BIAS = 1 + len(PART_NAMES)  # its place among the arguments, after x and the weight
 
 
 def linear_packed(
@@ -77,77 +80,39 @@ def linear_packed(
     Raises:
         UnsupportedError: for a wrong shape, dtype, activation or device.
     """
-    rows, columns = weight.shape
     return _forward(
-        x, weight.codes, weight.scale, weight.zero, bias, residual, x_scale, x_sum,
-        weight.scheme, rows, columns, *chosen(x, activation, out_dtype),
-    )  # fmt: skip
+        x, *weight.parts, bias, residual, x_scale, x_sum, *resolve_output(x, activation, out_dtype)
+    )
 
 
-def _run(
-    x: Tensor,
-    codes: Tensor,
-    scale: Tensor,
-    zero: Tensor | None,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    x_scale: Tensor | None,
-    x_sum: Tensor | None,
-    scheme: str,
-    rows: int,
-    columns: int,
-    activation: str,
-    out_dtype: torch.dtype,
-) -> Tensor:
-    check(x, codes, bias, residual, x_scale, x_sum, rows, columns, activation, out_dtype)
-    sizes = {"M": x.shape[:-1].numel(), "N": rows, "K": columns}
-    options = {
-        "scheme": scheme,
-        "activation": activation,
-        "layout": layout_name(codes),
-        "out": _NAMES[out_dtype],
-    }
-    run = choose(OP, x.device.type, x.dtype, sizes, options).forward
-    return run(
-        x, codes, scale, zero, bias, residual, x_scale, x_sum,
-        scheme, rows, columns, activation, out_dtype,
-    )  # fmt: skip
+def _run(*arguments: Any) -> Tensor:
+    call = PackedCall.from_arguments(*arguments)
+    x = call.x
+    return choose(OP, x.device.type, x.dtype, call.sizes, call.options).forward(call)
 
 
-def _fake(
-    x: Tensor,
-    codes: Tensor,
-    scale: Tensor,
-    zero: Tensor | None,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    x_scale: Tensor | None,
-    x_sum: Tensor | None,
-    scheme: str,
-    rows: int,
-    columns: int,
-    activation: str,
-    out_dtype: torch.dtype,
-) -> Tensor:
-    check(x, codes, bias, residual, x_scale, x_sum, rows, columns, activation, out_dtype)
-    return x.new_empty((*x.shape[:-1], rows), dtype=out_dtype)
+def _fake(*arguments: Any) -> Tensor:
+    call = PackedCall.from_arguments(*arguments)
+    shape = (*call.x.shape[:-1], call.weight.shape[0])
+    return call.x.new_empty(shape, dtype=call.out_dtype)
 
 
-def _fake_gradient(
-    grad: Tensor,
-    codes: Tensor,
-    scale: Tensor,
-    zero: Tensor | None,
-    scheme: str,
-    rows: int,
-    columns: int,
-    dtype: torch.dtype,
-) -> Tensor:
+def _run_gradient(grad: Tensor, *arguments: Any) -> Tensor:
+    *parts, dtype = arguments
+    weight = PreparedWeight.from_parts(*parts)
+    rows, columns = weight.shape
+    sizes = {"M": grad.shape[:-1].numel(), "N": rows, "K": columns}
+    return choose_gradient(OP, grad.device.type, grad.dtype, sizes)(grad, weight, dtype)
+
+
+def _fake_gradient(grad: Tensor, *arguments: Any) -> Tensor:
+    *parts, dtype = arguments
+    columns = PreparedWeight.from_parts(*parts).shape[1]
     return grad.new_empty((*grad.shape[:-1], columns), dtype=dtype)
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    x, codes, scale, zero, bias, _, _, _, *ctx.layout, _, _ = inputs
+    x, codes, scale, zero, *ctx.described, bias, _, _, _, _, _ = inputs
     ctx.x_dtype = x.dtype
     ctx.bias_dtype = bias.dtype if bias is not None else None
     ctx.save_for_backward(codes, scale, zero)
@@ -156,28 +121,19 @@ def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> Non
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     grad_x, grad_bias, grad_residual = None, None, None
     if ctx.needs_input_grad[0]:
-        grad_x = _input_gradient(grad, *ctx.saved_tensors, *ctx.layout, ctx.x_dtype)
-    if ctx.needs_input_grad[4]:
+        grad_x = _input_gradient(grad, *ctx.saved_tensors, *ctx.described, ctx.x_dtype)
+    if ctx.needs_input_grad[_BIAS]:
         grad_bias = grad.flatten(0, -2).float().sum(0).to(ctx.bias_dtype)
-    if ctx.needs_input_grad[5]:
+    if ctx.needs_input_grad[_BIAS + 1]:
         grad_residual = grad
-    return grad_x, None, None, None, grad_bias, grad_residual, *(None,) * 7
+    return grad_x, *(None,) * (_BIAS - 1), grad_bias, grad_residual, *(None,) * 4
 
 
-_forward = define(
-    "linear_packed",
-    _SCHEMA.format(
-        x="x",
-        more="Tensor? bias, Tensor? residual, Tensor? x_scale, Tensor? x_sum, ",
-        last="str activation, ScalarType out_dtype",
-    ),
-    run=_run,
-    fake=_fake,
-)
+_forward = define("linear_packed", SCHEMA, run=_run, fake=_fake)
 _input_gradient = define(
     "linear_packed_input_gradient",
-    _SCHEMA.format(x="grad", more="", last="ScalarType dtype"),
-    run=torch_path.gradient,
+    f"(Tensor grad, {WEIGHT_SCHEMA}, ScalarType dtype) -> Tensor",
+    run=_run_gradient,
     fake=_fake_gradient,
 )
 differentiate("linear_packed", save=_save_for_backward, backward=_backward)
@@ -213,20 +169,24 @@ _SMALL = ("ternary", "nonary", "int3", "int4")
 
 def _wgmma(
     name: str,
+    former_name: str,
     dtypes: tuple[torch.dtype, ...],
     activations: tuple[str, ...],
     elements: tuple[str, ...],
+    *,
+    module: str,
     tolerances: tuple[Tolerance, ...] = (),
     **more: tuple[str, ...],
 ) -> Implementation:
     """One of those for many tokens on Hopper, which differ in what x is multiplied as."""
     return Implementation(
         name=name,
+        former_names=(former_name,),
         requirement=Requirement(
             devices=("cuda",),
             dtypes=dtypes,
             nvcc=True,
-            capability=(9, 0),
+            architecture=(9, 0),
             # sums of int8 by bytes of up to 128 * 128 are held in int32
             ranges={"M": (17, 2**24), "N": (1, 2**24), "K": (1, 2**17 - 1)},
             options={
@@ -238,7 +198,7 @@ def _wgmma(
                 **more,
             },
         ),
-        module=f"tercet.ops.linear_packed.{name}",
+        module=f"tercet.ops.linear_packed.hopper_prefill.{module}",
         language="cuda",
         arrange=_FRAGMENTS,
         tolerances=tolerances,
@@ -273,7 +233,8 @@ OP = Op(
     differentiable=("x", "bias", "residual"),
     implementations=(
         Implementation(
-            name="cuda_decode",
+            name="hopper_decode",
+            former_names=("cuda_decode",),
             requirement=Requirement(
                 devices=("cuda",),
                 dtypes=(torch.int8, torch.float8_e4m3fn, torch.bfloat16, torch.float16),
@@ -286,26 +247,37 @@ OP = Op(
                     "group": (0, *GROUPS),
                 },
             ),
-            module="tercet.ops.linear_packed.cuda_decode",
+            module="tercet.ops.linear_packed.hopper_decode.launch",
             language="cuda",
             arrange=_FRAGMENTS,
         ),
-        _wgmma("cuda_wgmma", (*FLOATS, torch.int8), ("int8",), (*_SMALL, "int2", "int8")),
+        _wgmma(
+            "hopper_prefill",
+            "cuda_wgmma",
+            (*FLOATS, torch.int8),
+            ("int8",),
+            (*_SMALL, "int2", "int8"),
+            module="launch",
+        ),
         # The tensor cores keep 14 bits of such sums: less than results of other dtypes ask for.
         _wgmma(
+            "hopper_prefill_fp8",
             "cuda_wgmma_fp8",
             (*FLOATS, torch.float8_e4m3fn),
             ("fp8_e4m3",),
             ("ternary", "fp8_e4m3"),
+            module="launch_fp8",
             tolerances=(fp8_sums.TOLERANCE,),
             out=("bfloat16",),
             TERCET_FP8_SUMS=("short",),
         ),
         _wgmma(
+            "hopper_prefill_float",
             "cuda_wgmma_float",
             (torch.bfloat16, torch.float16, torch.float8_e4m3fn),
             ("none", "fp8_e4m3"),
             (*_SMALL, *FLOAT_ELEMENTS),
+            module="launch_float",
         ),
         Implementation(
             name="triton",

@@ -3,54 +3,27 @@
 import torch
 from torch import Tensor
 
-from tercet.kernel.packed_call import finished, quantized
-from tercet.kernel.prepared import PreparedWeight, decode_blocks
+from tercet.packed_weight.call import PackedCall, apply_epilogue, quantize_input
+from tercet.packed_weight.weight import PreparedWeight, decode_blocks
 
 _BLOCKS_AT_ONCE = 64
 
 
-def forward(
-    x: Tensor,
-    codes: Tensor,
-    scale: Tensor,
-    zero: Tensor | None,
-    bias: Tensor | None,
-    residual: Tensor | None,
-    x_scale: Tensor | None,
-    x_sum: Tensor | None,
-    scheme: str,
-    rows: int,
-    columns: int,
-    activation: str,
-    out_dtype: torch.dtype,
-) -> Tensor:
-    """As op.linear_packed, on the parts of a PreparedWeight in either layout."""
-    del x_sum
-    weight = PreparedWeight(
-        codes=codes, scale=scale, zero=zero, scheme=scheme, shape=(rows, columns)
-    )
-    x, x_scale = quantized(x, x_scale, activation)
+def forward(call: PackedCall) -> Tensor:
+    """As op.linear_packed, on a weight in either layout."""
+    rows, columns = call.weight.shape
+    x, x_scale = quantize_input(call.x, call.x_scale, call.activation)
     flat = x.reshape(_rows(x), columns).float()
     y = torch.empty((len(flat), rows), dtype=torch.float32, device=x.device)
     for block, first, last in _chunks(rows):
-        y[:, first:last] = flat @ decode_blocks(weight, block)[: last - first].T
-    return finished(y.view(*x.shape[:-1], rows), x_scale, bias, residual, out_dtype)
+        y[:, first:last] = flat @ decode_blocks(call.weight, block)[: last - first].T
+    y = y.view(*x.shape[:-1], rows)
+    return apply_epilogue(y, x_scale, call.bias, call.residual, call.out_dtype)
 
 
-def gradient(
-    grad: Tensor,
-    codes: Tensor,
-    scale: Tensor,
-    zero: Tensor | None,
-    scheme: str,
-    rows: int,
-    columns: int,
-    dtype: torch.dtype,
-) -> Tensor:
+def gradient(grad: Tensor, weight: PreparedWeight, dtype: torch.dtype) -> Tensor:
     """grad [..., N] W: the gradient with respect to x, summed in float32, in dtype."""
-    weight = PreparedWeight(
-        codes=codes, scale=scale, zero=zero, scheme=scheme, shape=(rows, columns)
-    )
+    rows, columns = weight.shape
     flat = grad.reshape(_rows(grad), rows).float()
     total = torch.zeros((len(flat), columns), dtype=torch.float32, device=grad.device)
     for block, first, last in _chunks(rows):

@@ -1,6 +1,7 @@
 """linear_packed in Triton: every scheme, any shape, any GPU; reads fragments.
 
-A program computes [BM, BN] of y: the product is kernel/device/packed_tile.py, the epilogue is here.
+A program computes [BM, BN] of y: the product is packed_weight/triton/packed_tile.py, the epilogue
+is here.
 """
 
 import torch
@@ -8,13 +9,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tercet.kernel.device.packed_tile import operand_type, packed_tile, tile_numbers
-from tercet.kernel.device.quantize_rows import quantize_rows
-from tercet.kernel.interpreter import interpreting
+from tercet.kernel.interpreter.corrections import interpreting
 from tercet.kernel.launch import as_rows
-from tercet.kernel.packed_call import finished
-from tercet.kernel.rows16 import layout_of
 from tercet.kernel.tuned import configuration
+from tercet.packed_weight.call import PackedCall, apply_epilogue
+from tercet.packed_weight.triton.packed_tile import operand_type, packed_tile, tile_numbers
+from tercet.packed_weight.triton.quantize_rows import quantize_rows
 
 _WIDEST = 128
 
@@ -50,32 +50,29 @@ def _linear_packed(
     tl.store(y_ptr + wide_m * N + n[None, :], y, written)
 
 
-def forward(
-    x: Tensor, codes: Tensor, scale: Tensor, zero: Tensor | None, bias: Tensor | None,
-    residual: Tensor | None, x_scale: Tensor | None, x_sum: Tensor | None,
-    scheme: str, rows: int, columns: int, activation: str, out_dtype: torch.dtype,
-) -> Tensor:  # fmt: skip
+def forward(call: PackedCall) -> Tensor:
     """As op.linear_packed, on a weight in fragments."""
-    del x_sum
-    y = torch.empty((*x.shape[:-1], rows), dtype=out_dtype, device=x.device)
+    x, weight, bias, x_scale = call.x, call.weight, call.bias, call.x_scale
+    rows, columns = weight.shape
+    y = torch.empty((*x.shape[:-1], rows), dtype=call.out_dtype, device=x.device)
     if not y.numel() or not columns:
-        return finished(y.float().zero_(), None, bias, residual, out_dtype)
-    if activation != "none" and x_scale is None:
-        x, x_scale, _ = quantize_rows(x, activation)
-    layout, flat = layout_of(scheme, rows, columns), as_rows(x)
+        return apply_epilogue(y.float().zero_(), None, bias, call.residual, call.out_dtype)
+    if call.activation != "none" and x_scale is None:
+        x, x_scale, _ = quantize_rows(x, call.activation)
+    layout, flat = weight.sizes, as_rows(x)
     m, fp8 = len(flat), flat.dtype == torch.float8_e4m3fn
     sizes = {"M": m, "N": rows, "K": columns}
     options = dict(configuration("linear_packed", "triton", sizes, _default(m)))
-    numbers = tile_numbers(layout, codes.shape[1], columns, options.pop("BK"))
-    held = as_rows(residual) if residual is not None else None
+    numbers = tile_numbers(layout, weight.codes.shape[1], columns, options.pop("BK"))
+    held = as_rows(call.residual) if call.residual is not None else None
     programs = triton.cdiv(m, options["BM"]) * triton.cdiv(rows, options["BN"])
     _linear_packed[(programs,)](
-        flat.view(torch.uint8) if fp8 else flat, codes, scale, zero,
+        flat.view(torch.uint8) if fp8 else flat, weight.codes, weight.scale, weight.zero,
         bias.contiguous() if bias is not None else None, held,
         x_scale.reshape(-1).contiguous() if x_scale is not None else None, y,
         m, rows, columns, flat.stride(0), held.stride(0) if held is not None else 0,
         X_FP8=fp8, DOT=operand_type(flat.dtype, layout),
-        HAS_ZERO=zero is not None, HAS_BIAS=bias is not None, HAS_RESIDUAL=held is not None,
+        HAS_ZERO=weight.zero is not None, HAS_BIAS=bias is not None, HAS_RESIDUAL=held is not None,
         HAS_X_SCALE=x_scale is not None, **numbers, **options,
     )  # fmt: skip
     return y

@@ -11,8 +11,8 @@ import torch
 from tercet.formats import element
 from tercet.kernel.cases import values
 from tercet.kernel.contract import Case, Workload
-from tercet.kernel.device.row_codes import quantize
 from tercet.kernel.model_shape import ModelShape
+from tercet.packed_weight.row_codes import quantize
 
 _F32, _F16, _BF16 = torch.float32, torch.float16, torch.bfloat16
 
@@ -78,7 +78,7 @@ CASES = (
     _case(21, 19, 67, _F32, weight_gradient="int8", transposed=True),
     _case(35, 33, 66, _BF16, weight=_F32, weight_gradient="int8", random=True),
     _case(9, 66, 8, _F16, weight_gradient="int8", random=True, coded=True, tensor=True),
-    # sizes that whole vectors and the copy engine take, with tiles that are not whole
+    # sizes that whole vectors and TMA take, with tiles that are not whole
     _case(144, 264, 48, _BF16, weight=_F32, weight_gradient="int8", random=True, transposed=True),
     _case(16, 72, 272, _F16, weight_gradient="int8", transposed=True, element="int8"),
     _case(16, 24, 48, _F32, weight_gradient="int8", bias=_BF16, tensor=True),

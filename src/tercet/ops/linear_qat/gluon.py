@@ -1,37 +1,23 @@
 """linear_qat with products by `kernel/device/codes_product.py`; what feeds them is triton.py's."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-from tercet.errors import BuildError
-from tercet.kernel.device.codes_matrix import transpose
-from tercet.kernel.device.codes_product import CONFIGURATION, can_be_copied, codes_product
+from tercet.kernel.device.codes_product import CONFIGURATION, codes_product, supports_tma
 from tercet.kernel.tuned import Direction, configuration
 from tercet.ops.linear_qat import triton
-
-_HOPPER = 9
-
-
-def build() -> None:
-    """BuildError on a newer GPU than Hopper: it has no `wgmma`."""
-    if not torch.cuda.is_available() or torch.cuda.get_device_capability()[0] == _HOPPER:
-        return
-    raise BuildError(
-        f"linear_qat's gluon: its wgmma is of compute capability {_HOPPER}.0 alone, this GPU has "
-        f"{torch.cuda.get_device_capability()}; triton serves it"
-    )
+from tercet.ops.linear_qat.arguments import QatCall, QatGradientCall
+from tercet.ops.linear_qat.codes_matrix import transpose
 
 
-def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+def forward(call: QatCall) -> tuple[Tensor, Tensor, Tensor]:
     """As op.linear_qat."""
-    return triton.forward_by(product, *arguments)
+    return triton.forward_by(product, call)
 
 
-def gradient(*arguments: Any) -> tuple[Tensor, Tensor]:
+def gradient(call: QatGradientCall) -> tuple[Tensor, Tensor]:
     """As op's linear_qat_gradient."""
-    return triton.gradient_by(product, triton.coded, transpose, *arguments)
+    return triton.gradient_by(product, triton.coded, transpose, call)
 
 
 def product(
@@ -43,8 +29,8 @@ def product(
     dtype: torch.dtype,
     direction: Direction,
 ) -> Tensor:
-    """As triton.product, which computes what the copy engine does not take."""
-    if not (can_be_copied(a) and can_be_copied(b)):
+    """As triton.product, which computes what TMA does not take."""
+    if not (supports_tma(a) and supports_tma(b)):
         return triton.product(a, b, row, column, bias, dtype, direction)
     (m, k), n = a.shape, b.shape[0]
     out = torch.empty((m, n), dtype=dtype, device=a.device)

@@ -1,6 +1,6 @@
 """linear_qat: y = x W^T in training, its products on 8-bit codes."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -16,10 +16,10 @@ from tercet.kernel.contract import (
 )
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose, choose_gradient
-from tercet.ops.linear_qat.arguments import FLOATS, check
+from tercet.ops.linear_qat.arguments import FLOATS, QatCall, QatGradientCall, check_codes
 from tercet.ops.linear_qat.cases import CASES, inputs, shapes
 from tercet.ops.linear_qat.costs import cost, gradient_cost
-from tercet.ops.linear_qat.operands import decoded, transposed
+from tercet.ops.linear_qat.operands import decoded
 from tercet.ops.linear_qat.reference import gradient_magnitude, magnitude, reference
 
 _SEVERAL = "Tensor codes, Tensor scale, Tensor? codes_t, "
@@ -80,94 +80,64 @@ def linear_qat(
     return y
 
 
-def _run(
-    x: Tensor,
-    weight: Tensor | None,
-    codes: Tensor,
-    scale: Tensor,
-    codes_t: Tensor | None,
-    bias: Tensor | None,
-    x_codes: Tensor | None,
-    x_scale: Tensor | None,
-    seed: Tensor | None,
-    weight_gradient: str,
-    out_dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
-    check(x, weight, codes, scale, codes_t, bias, x_codes, x_scale, seed, weight_gradient,
-          out_dtype)  # fmt: skip
-    return choose(OP, x.device.type, x.dtype).forward(
-        x, weight, codes, scale, codes_t, bias, x_codes, x_scale, seed, weight_gradient, out_dtype
-    )
+def transposed(codes: Tensor) -> Tensor:
+    """codes [N, K] int8 as [K, N], contiguous."""
+    return cast(Tensor, _transposed(codes))
 
 
-def _run_traced(x: Tensor, *others: Any) -> tuple[Tensor, Tensor, Tensor]:
-    return choose(OP, x.device.type, x.dtype).forward(x, *others)
+def _run(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    call = QatCall.from_arguments(*arguments)
+    return choose(OP, call.x.device.type, call.x.dtype).forward(call)
 
 
-def _fake(
-    x: Tensor,
-    weight: Tensor | None,
-    codes: Tensor,
-    scale: Tensor,
-    codes_t: Tensor | None,
-    bias: Tensor | None,
-    x_codes: Tensor | None,
-    x_scale: Tensor | None,
-    seed: Tensor | None,
-    weight_gradient: str,
-    out_dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
-    check(x, weight, codes, scale, codes_t, bias, x_codes, x_scale, seed, weight_gradient,
-          out_dtype)  # fmt: skip
+def _run_traced(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    call = QatCall.from_valid_arguments(*arguments)
+    return choose(OP, call.x.device.type, call.x.dtype).forward(call)
+
+
+def _fake(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+    call = QatCall.from_arguments(*arguments)
+    x, given = call.x, call.x_codes is not None
     m, k = x.shape[:-1].numel(), x.shape[-1]
-    given = x_codes is not None
     return (
-        x.new_empty((*x.shape[:-1], codes.shape[0]), dtype=out_dtype),
+        x.new_empty((*x.shape[:-1], call.codes.shape[0]), dtype=call.out_dtype),
         x.new_empty((0,) if given else (m, k), dtype=torch.int8),
         x.new_empty(0 if given else m, dtype=torch.float32),
     )
 
 
-def _run_gradient(
-    grad: Tensor,
-    codes: Tensor,
-    scale: Tensor,
-    codes_t: Tensor | None,
-    x_codes: Tensor,
-    x_scale: Tensor,
-    seen: Tensor | None,
-    seed: Tensor | None,
-    weight_gradient: str,
-    x_dtype: torch.dtype | None,
-    weight_dtype: torch.dtype | None,
-) -> tuple[Tensor, Tensor]:
-    run = choose_gradient(OP, grad.device.type, grad.dtype)
-    return run(
-        grad, codes, scale, codes_t, x_codes, x_scale, seen, seed, weight_gradient, x_dtype,
-        weight_dtype,
-    )  # fmt: skip
+def _run_gradient(*arguments: Any) -> tuple[Tensor, Tensor]:
+    call = QatGradientCall.from_arguments(*arguments)
+    return choose_gradient(OP, call.grad.device.type, call.grad.dtype)(call)
 
 
-def _fake_gradient(
-    grad: Tensor,
-    codes: Tensor,
-    scale: Tensor,
-    codes_t: Tensor | None,
-    x_codes: Tensor,
-    x_scale: Tensor,
-    seen: Tensor | None,
-    seed: Tensor | None,
-    weight_gradient: str,
-    x_dtype: torch.dtype | None,
-    weight_dtype: torch.dtype | None,
-) -> tuple[Tensor, Tensor]:
-    m, (n, k) = grad.shape[0], codes.shape
+def _fake_gradient(*arguments: Any) -> tuple[Tensor, Tensor]:
+    call = QatGradientCall.from_arguments(*arguments)
+    grad, x_dtype, weight_dtype = call.grad, call.x_dtype, call.weight_dtype
+    m, (n, k) = grad.shape[0], call.codes.shape
     return (
         grad.new_empty((m, k) if x_dtype is not None else (0,), dtype=x_dtype or grad.dtype),
         grad.new_empty(
             (n, k) if weight_dtype is not None else (0,), dtype=weight_dtype or grad.dtype
         ),
     )
+
+
+def _run_transposed(codes: Tensor) -> Tensor:
+    check_codes(codes)
+    if codes.device.type != "cuda":
+        return codes.t().contiguous()
+    from tercet.ops.linear_qat.codes_matrix import transpose
+    from tercet.ops.linear_qat.hopper import launch as cuda
+
+    # what turns the weight's codes in the gradient
+    mine = choose_gradient(OP, "cuda", torch.float32) is cuda.gradient
+    return cuda.transpose_codes(codes) if mine else transpose(codes)
+
+
+def _fake_transposed(codes: Tensor) -> Tensor:
+    check_codes(codes)
+    return codes.new_empty((codes.shape[1], codes.shape[0]))
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -222,6 +192,9 @@ _gradient = define(
     run=_run_gradient,
     fake=_fake_gradient,
 )
+_transposed = define(
+    "linear_qat_transposed", "(Tensor codes) -> Tensor", run=_run_transposed, fake=_fake_transposed
+)
 differentiate("linear_qat", save=_save, backward=_backward)
 
 
@@ -234,7 +207,7 @@ _SPACE = {
     "STAGES": (3, 4),
     "num_warps": (4, 8),
 }
-_CUDA_SPACE = {"CLUSTER": (0, 1, 2, 3, 4, 5), "BAND": (4, 8, 16)}
+_CUDA_SPACE = {"CLUSTER": (0, 1, 2, 3, 4, 5), "SWIZZLE": (4, 8, 16)}
 _GLUON_SPACE = {"BN": (128, 256), "BK": (64, 128), "STAGES": (3, 4, 6)}
 
 OP = Op(
@@ -284,16 +257,19 @@ OP = Op(
     differentiable=("x", "weight", "bias"),
     implementations=(
         Implementation(
-            name="cuda",
-            requirement=Requirement(devices=("cuda",), dtypes=FLOATS, nvcc=True, capability=(9, 0)),
-            module="tercet.ops.linear_qat.cuda",
+            name="hopper",
+            former_names=("cuda",),
+            requirement=Requirement(
+                devices=("cuda",), dtypes=FLOATS, nvcc=True, architecture=(9, 0)
+            ),
+            module="tercet.ops.linear_qat.hopper.launch",
             language="cuda",
             space=_CUDA_SPACE,
             gradient_space=_CUDA_SPACE,
         ),
         Implementation(
             name="gluon",
-            requirement=Requirement(devices=("cuda",), dtypes=FLOATS, capability=(9, 0)),
+            requirement=Requirement(devices=("cuda",), dtypes=FLOATS, architecture=(9, 0)),
             module="tercet.ops.linear_qat.gluon",
             language="gluon",
             space=_GLUON_SPACE,
@@ -316,6 +292,7 @@ OP = Op(
         ),
     ),
     inputs=inputs,
+    derived={"codes_t": ("codes",), "x_codes": ("x",), "x_scale": ("x",)},
     shapes=shapes,
     independent="M",
     baselines=(

@@ -7,66 +7,43 @@ are added in float64. (torch._int_mm takes 65 times as long on a CPU without VNN
 import torch
 from torch import Tensor
 
-from tercet.kernel.add_product import add_product
+from tercet.kernel.device.add_product import add_product
 from tercet.kernel.device.philox import coarse_uniform
-from tercet.kernel.device.row_codes import quantize
+from tercet.ops.linear_qat.arguments import QatCall, QatGradientCall
+from tercet.packed_weight.row_codes import quantize
 
 _EXACT = 1024
 
 
-def forward(
-    x: Tensor,
-    weight: Tensor | None,
-    codes: Tensor,
-    scale: Tensor,
-    codes_t: Tensor | None,
-    bias: Tensor | None,
-    x_codes: Tensor | None,
-    x_scale: Tensor | None,
-    seed: Tensor | None,
-    weight_gradient: str,
-    out_dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
+def forward(call: QatCall) -> tuple[Tensor, Tensor, Tensor]:
     """As op.linear_qat."""
-    del weight, codes_t, seed, weight_gradient
+    x, scale, bias, x_codes, x_scale = call.x, call.scale, call.bias, call.x_codes, call.x_scale
     m, k = x.shape[:-1].numel(), x.shape[-1]
     kept = (x.new_empty(0, dtype=torch.int8), x.new_empty(0, dtype=torch.float32))
     if x_codes is None or x_scale is None:
         kept = quantize(x.reshape(m, k), "int8")[:2]
         x_codes, x_scale = kept
-    y = exact_product(x_codes.reshape(m, k), codes.T)
+    y = exact_product(x_codes.reshape(m, k), call.codes.T)
     y, rows = y * scale.reshape(-1), x_scale.reshape(m, 1)
     # with a bias rounded once, as a fused product and sum: the product is exact in float64
-    y = y * rows if bias is None else (y.double() * rows.double() + bias.double()).float()
-    return y.to(out_dtype).reshape(*x.shape[:-1], len(codes)), *kept
+    y = y * rows if bias is None else (y.double() * rows + bias).float()
+    return y.to(call.out_dtype).reshape(*x.shape[:-1], len(call.codes)), *kept
 
 
-def gradient(
-    grad: Tensor,
-    codes: Tensor,
-    scale: Tensor,
-    codes_t: Tensor | None,
-    x_codes: Tensor,
-    x_scale: Tensor,
-    seen: Tensor | None,
-    seed: Tensor | None,
-    weight_gradient: str,
-    x_dtype: torch.dtype | None,
-    weight_dtype: torch.dtype | None,
-) -> tuple[Tensor, Tensor]:
+def gradient(call: QatGradientCall) -> tuple[Tensor, Tensor]:
     """As op's linear_qat_gradient."""
-    del codes_t
+    grad, x_dtype, weight_dtype = call.grad, call.x_dtype, call.weight_dtype
     grad_x = grad.new_empty(0, dtype=x_dtype or grad.dtype)
     grad_weight = grad.new_empty(0, dtype=weight_dtype or grad.dtype)
     if x_dtype is not None:
-        back, size, _ = quantize(grad.float() * scale.reshape(-1), "int8")
-        grad_x = (exact_product(back, codes) * size[:, None]).to(x_dtype)
-    if weight_dtype is not None and weight_gradient == "int8":
-        rounded, size = column_codes(grad.float() * x_scale[:, None], seed)
-        grad_weight = (exact_product(rounded, x_codes) * size[:, None]).to(weight_dtype)
+        back, size, _ = quantize(grad * call.scale.reshape(-1), "int8")
+        grad_x = (exact_product(back, call.codes) * size[:, None]).to(x_dtype)
+    if weight_dtype is not None and call.weight_gradient == "int8":
+        rounded, size = column_codes(grad * call.x_scale[:, None], call.seed)
+        grad_weight = (exact_product(rounded, call.x_codes) * size[:, None]).to(weight_dtype)
     elif weight_dtype is not None:
-        assert seen is not None
-        grad_weight = float_product(grad, seen, weight_dtype)
+        assert call.seen is not None
+        grad_weight = float_product(grad, call.seen, weight_dtype)
     return grad_x, grad_weight
 
 

@@ -8,20 +8,20 @@ x^, or a product of codes, of grad * x_scale quantized per column and x's codes,
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from tercet.kernel.device.codes_matrix import transpose
-from tercet.kernel.device.quantize_rows import quantize_rows
-from tercet.kernel.device.scaled_codes import coded_columns, coded_rows
-from tercet.kernel.interpreter import interpreting
+from tercet.kernel.interpreter.corrections import interpreting
 from tercet.kernel.launch import as_rows
 from tercet.kernel.tuned import configuration
+from tercet.ops.linear_qat.arguments import QatCall, QatGradientCall
+from tercet.ops.linear_qat.codes_matrix import transpose
+from tercet.ops.linear_qat.scaled_codes import coded_columns, coded_rows
 from tercet.ops.linear_qat.torch_path import float_product
+from tercet.packed_weight.triton.quantize_rows import quantize_rows
 
 Coded = tuple[Tensor, Tensor]
 
@@ -78,38 +78,25 @@ def _product(
     tl.store(out_ptr + at, y, (m < M)[:, None] & (n < N)[None, :])
 
 
-def forward(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
+def forward(call: QatCall) -> tuple[Tensor, Tensor, Tensor]:
     """As op.linear_qat."""
-    return forward_by(product, *arguments)
+    return forward_by(product, call)
 
 
-def gradient(*arguments: Any) -> tuple[Tensor, Tensor]:
+def gradient(call: QatGradientCall) -> tuple[Tensor, Tensor]:
     """As op's linear_qat_gradient."""
-    return gradient_by(product, coded, transpose, *arguments)
+    return gradient_by(product, coded, transpose, call)
 
 
-def forward_by(
-    run: Callable[..., Tensor],
-    x: Tensor,
-    weight: Tensor | None,
-    codes: Tensor,
-    scale: Tensor,
-    codes_t: Tensor | None,
-    bias: Tensor | None,
-    x_codes: Tensor | None,
-    x_scale: Tensor | None,
-    seed: Tensor | None,
-    weight_gradient: str,
-    out_dtype: torch.dtype,
-) -> tuple[Tensor, Tensor, Tensor]:
+def forward_by(run: Callable[..., Tensor], call: QatCall) -> tuple[Tensor, Tensor, Tensor]:
     """As op.linear_qat, with products by `run`, which takes what `product` takes."""
-    del weight, codes_t, seed, weight_gradient
+    x, codes, scale, x_codes, x_scale = call.x, call.codes, call.scale, call.x_codes, call.x_scale
     kept, kept_scale = codes.new_empty(0), scale.new_empty(0)
     if x_codes is None or x_scale is None:
         kept, kept_scale, _ = quantize_rows(as_rows(x), "int8")
         x_codes, x_scale = kept, kept_scale
     shape = (*x.shape[:-1], codes.shape[0])
-    y = run(as_rows(x_codes), codes, x_scale, scale, bias, out_dtype, "forward")
+    y = run(as_rows(x_codes), codes, x_scale, scale, call.bias, call.out_dtype, "forward")
     return y.reshape(shape), kept, kept_scale
 
 
@@ -117,40 +104,33 @@ def gradient_by(
     run: Callable[..., Tensor],
     code: Callable[..., tuple[Coded | None, Coded | None]],
     turn: Callable[[Tensor], Tensor],
-    grad: Tensor,
-    codes: Tensor,
-    scale: Tensor,
-    codes_t: Tensor | None,
-    x_codes: Tensor,
-    x_scale: Tensor,
-    seen: Tensor | None,
-    seed: Tensor | None,
-    weight_gradient: str,
-    x_dtype: torch.dtype | None,
-    weight_dtype: torch.dtype | None,
+    call: QatGradientCall,
 ) -> tuple[Tensor, Tensor]:
     """As op's linear_qat_gradient, with products by `run`, codes by `code`, transposed by `turn`.
 
-    They take what `product`, `coded` and `transpose` take. `seen`: what a product with the gradient
-    reads of x, [M, K] values for "float", [K, M] codes for "int8".
+    They take what `product`, `coded` and `transpose` take.
     """
+    grad, x_dtype, weight_dtype = call.grad, call.x_dtype, call.weight_dtype
     grad_x = torch.empty(0, dtype=x_dtype or grad.dtype, device=grad.device)
     grad_weight = torch.empty(0, dtype=weight_dtype or grad.dtype, device=grad.device)
-    grads, x_scale = as_rows(grad), x_scale.contiguous()
-    by_column = weight_dtype is not None and weight_gradient == "int8"
+    grads, x_scale = as_rows(grad), call.x_scale.contiguous()
+    by_column = weight_dtype is not None and call.weight_gradient == "int8"
     of_rows, of_columns = code(
-        grads, scale if x_dtype is not None else None, x_scale if by_column else None, seed
+        grads,
+        call.scale if x_dtype is not None else None,
+        x_scale if by_column else None,
+        call.seed,
     )
     if of_rows is not None:
-        codes_t = turn(codes) if codes_t is None else codes_t
+        codes_t = turn(call.codes) if call.codes_t is None else call.codes_t
         grad_x = run(of_rows[0], codes_t, of_rows[1], None, None, x_dtype, "backward")
     if of_columns is not None:
-        assert seen is not None
+        assert call.seen is not None
         rounded, size = of_columns
-        grad_weight = run(rounded, seen, size, None, None, weight_dtype, "backward")
+        grad_weight = run(rounded, call.seen, size, None, None, weight_dtype, "backward")
     elif weight_dtype is not None:
-        assert seen is not None
-        grad_weight = float_product(grads, seen, weight_dtype)
+        assert call.seen is not None
+        grad_weight = float_product(grads, call.seen, weight_dtype)
     return grad_x, grad_weight
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from tercet.kernel.device.row_codes import Quantized, row_codes
+from tercet.packed_weight.row_codes import Quantized, row_codes
 
 
 def eager(x: Tensor, element: str) -> Quantized:

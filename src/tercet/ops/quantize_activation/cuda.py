@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tercet.kernel.cuda import build_cuda, launched, stream
-from tercet.kernel.device.row_codes import Quantized, empty
+from tercet.kernel.jit.cuda import Build, check_launch, stream
 from tercet.kernel.launch import as_rows
 from tercet.kernel.tuned import configuration
 from tercet.ops.quantize_activation import triton as plain
+from tercet.packed_weight.row_codes import Quantized, empty
 
-_SOURCE = Path(__file__).parent / "quantize_activation.cu"
+BUILDS = (Build(Path(__file__).parent / "quantize_activation.cu"),)
 _UNIT = 8  # elements that are read at once: 16 bytes
 _SHARED_BYTES = 220 * 1024
 _MOST_VECTORS = 8
@@ -26,7 +26,7 @@ _P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 @lru_cache(maxsize=1)
 def build() -> ctypes.CDLL:
     """The compiled library. BuildError where it cannot be built."""
-    library = build_cuda(_SOURCE)
+    library = BUILDS[0].load()
     library.tercet_quantize.argtypes = (
         *(_I32, _I32, _P, _P, _P, _P),
         *(_I32, _I32, _I64, _I32, _I32, _I32, _P),
@@ -52,7 +52,7 @@ def forward(x: Tensor, element: str) -> Quantized:
         rows.data_ptr(), codes.data_ptr(), scale.data_ptr(), row_sum.data_ptr(),
         m, k, rows.stride(0) * rows.element_size(), vectors, warps, stages, stream(),
     )  # fmt: skip
-    launched(status, "quantize_activation")
+    check_launch(status, "quantize_activation")
     return codes, scale, row_sum
 
 

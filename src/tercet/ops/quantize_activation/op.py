@@ -17,11 +17,11 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
-from tercet.kernel.device.row_codes import Quantized, empty, row_codes
 from tercet.kernel.register import define
 from tercet.kernel.select import choose
 from tercet.ops.quantize_activation.cases import CASES, inputs, shapes
 from tercet.ops.quantize_activation.reference import reference
+from tercet.packed_weight.row_codes import Quantized, empty, row_codes
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 # of fewer rows each multiprocessor has but a few; longer ones fit no block
@@ -33,7 +33,7 @@ def quantize_activation(x: Tensor, element: str = "int8") -> Quantized:
 
     scale = max |x| over the row / 127; codes = round(x / scale), to nearest, ties to even, within
     [-127, 127]: both divisions are IEEE float32, so that every implementation gives the same bits.
-    For fp8_e4m3 the limit is 448 and codes are rounded to the nearest e4m3 number.
+    For fp8_e4m3 the limit is 448 and codes are rounded to the nearest e4m3 number; a zero is +0.
 
     A row whose scale is 0 (all zeros, or smaller than about 1e-43), inf or NaN (an element is) has
     codes 0 and row_sum 0: code * scale is 0, or NaN where the row was not finite.

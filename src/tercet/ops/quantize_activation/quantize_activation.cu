@@ -19,7 +19,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "row_stream.cuh"
+#include "kernel/device/row_stream.cuh"
 
 using row_stream::MAX_STAGES;
 using row_stream::MAX_WARPS;
@@ -151,9 +151,9 @@ __global__ void __launch_bounds__(32 * MAX_WARPS)
   const auto finish = [&](int row, int side) {
     if (warp) return;
     // 16 bits of each are added apart: 32 warps of 2^29 units exceed an int
-    const int part = lane < warps ? parts[side][lane] : 0;
-    const int64_t high = __reduce_add_sync(~0u, part >> 16);
-    const int64_t low = __reduce_add_sync(~0u, part & 0xffff);
+    const int slice = lane < warps ? parts[side][lane] : 0;
+    const int64_t high = __reduce_add_sync(~0u, slice >> 16);
+    const int64_t low = __reduce_add_sync(~0u, slice & 0xffff);
     if (lane == 0) sums[row] = Element::row_sum(high * 65536 + low);
   };
 
@@ -172,8 +172,8 @@ __global__ void __launch_bounds__(32 * MAX_WARPS)
     uint2* out = codes + static_cast<int64_t>(row) * units + share.unit(0);
     const int total = scale.plain ? encode<Pair, Element, true, VECTORS>(held, scale, share, out)
                                   : encode<Pair, Element, false, VECTORS>(held, scale, share, out);
-    const int part = __reduce_add_sync(~0u, total);
-    if (lane == 0) parts[side][warp] = part;
+    const int slice = __reduce_add_sync(~0u, total);
+    if (lane == 0) parts[side][warp] = slice;
   }
   __syncthreads();
   finish(row - gridDim.x, side ^ 1);
@@ -211,8 +211,8 @@ __global__ void __launch_bounds__(32 * HELD_WARPS, VECTORS == 4 ? 3 : 2)
   uint2* out = codes + row * units + share.first;
   const int total = scale.plain ? encode<Pair, Element, true, VECTORS>(held, scale, share, out)
                                 : encode<Pair, Element, false, VECTORS>(held, scale, share, out);
-  const int part = __reduce_add_sync(~0u, total);
-  if (lane == 0) parts[warp] = part;
+  const int slice = __reduce_add_sync(~0u, total);
+  if (lane == 0) parts[warp] = slice;
   __syncthreads();
   if (threadIdx.x) return;
   int64_t sum = 0;
@@ -247,7 +247,7 @@ int launch_streamed(const void* x, void* codes, float* scales, void* sums, int r
 
 // x [rows, k] of bfloat16 (else float16), k a multiple of 8, rows 16-byte aligned; fp8: e4m3 (else
 // int8). 256 * vectors * warps >= k. stages 0: a block of up to 16 warps holds a row, vectors 4 or 8;
-// else how many rows are under way to a block, with 8 vectors. Returns a cudaError_t.
+// else how many rows are in flight to a block, with 8 vectors. Returns a cudaError_t.
 extern "C" int tercet_quantize(int bfloat16, int fp8, const void* x, void* codes, float* scales,
                                void* sums, int rows, int k, int64_t stride_bytes, int vectors,
                                int warps, int stages, void* stream) {

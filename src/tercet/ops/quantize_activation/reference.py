@@ -14,5 +14,6 @@ def reference(x: Tensor, element: str = "int8") -> tuple[Tensor, Tensor, Tensor]
     if element == "int8":
         codes = ratio.round().clamp(-limit, limit).double()
         return codes, scale.squeeze(-1).double(), codes.sum(-1)
-    codes = ratio.clamp(-limit, limit).to(torch.float8_e4m3fn).float().double()
+    # + 0.0: a zero is never -0
+    codes = ratio.clamp(-limit, limit).to(torch.float8_e4m3fn).float().double() + 0.0
     return codes, scale.squeeze(-1).double(), codes.sum(-1).float().double()

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from tercet.kernel.device.row_codes import Quantized, quantize
+from tercet.packed_weight.row_codes import Quantized, quantize
 
 
 def forward(x: Tensor, element: str) -> Quantized:

@@ -1,10 +1,10 @@
-"""quantize_activation in Triton: `kernel/device/quantize_rows.py`, as tuned for this op."""
+"""quantize_activation in Triton: `packed_weight/triton/quantize_rows.py`, as tuned for this op."""
 
 from torch import Tensor
 
-from tercet.kernel.device.quantize_rows import default_configuration, quantize_rows
-from tercet.kernel.device.row_codes import Quantized
 from tercet.kernel.tuned import configuration
+from tercet.packed_weight.row_codes import Quantized
+from tercet.packed_weight.triton.quantize_rows import default_configuration, quantize_rows
 
 
 def forward(x: Tensor, element: str) -> Quantized:

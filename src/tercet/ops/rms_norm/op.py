@@ -21,7 +21,7 @@ from tercet.kernel.one_device import on_one_device
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose, choose_gradient
 from tercet.ops.rms_norm.cases import CASES, inputs, shapes
-from tercet.ops.rms_norm.reference import gradient_magnitude, magnitude, reference
+from tercet.ops.rms_norm.reference import GRADIENT, gradient_magnitude, magnitude, reference
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -173,7 +173,12 @@ OP = Op(
     gradient_cost=gradient_cost,
     cases=CASES,
     tolerances=(
-        Tolerance(dtype=torch.float32, relative=4e-6, reason="a float32 mean of squares, a root"),
+        Tolerance(
+            dtype=torch.float32,
+            relative=4e-6,
+            gradient=GRADIENT,
+            reason="a float32 mean of squares, a root",
+        ),
         Tolerance(
             dtype=torch.float16,
             relative=2**-10,
@@ -203,6 +208,7 @@ OP = Op(
                 "ROWS": (1, 2, 4),
                 "WAVES": (1, 2),
                 "STAGES": (2, 3, 4),
+                "WALK": (0, 2048, 4096),
                 "num_warps": (4, 8, 16),
             },
         ),

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+GRADIENT = 1.6e-5  # what a float32 gradient may be off by, of its magnitude
+
 
 def reference(
     x: Tensor, weight: Tensor, residual: Tensor | None = None, eps: float = 1e-6
@@ -33,11 +35,19 @@ def gradient_magnitude(
     residual: Tensor | None = None,
     eps: float = 1e-6,
 ) -> dict[str, Tensor]:
-    """Of x: rstd (|g w| + |xhat| mean |g w xhat|) + |grad_total|; at N = 1 they cancel."""
+    """Of x: rstd (|g w| + |xhat| mean |g w xhat|) + |grad_total|; at N = 1 they cancel.
+
+    Of weight: the sum of |g xhat| over rows, where two rows may cancel; more where x and residual
+    are rounded to fewer bits than weight has, for their sum is kept for the backward as they are.
+    """
     total = x.double() if residual is None else x.double() + residual.double()
     rstd = (total.square().mean(-1, keepdim=True) + eps).rsqrt()
     normal, weighted = (total * rstd).abs(), (directions[0].double() * weight.double()).abs()
     size = rstd * (weighted + normal * (weighted * normal).mean(-1, keepdim=True))
     if residual is not None:
         size = size + directions[1].double().abs()
-    return {"x": size, "residual": size}
+    rows = (x.shape[:-1].numel(), x.shape[-1])
+    summed = (directions[0].double().abs() * normal).reshape(rows).sum(0)
+    if residual is not None and x.dtype != weight.dtype:
+        summed = summed * (1 + torch.finfo(x.dtype).eps / 2 / GRADIENT)
+    return {"x": size, "residual": size, "weight": summed}

@@ -1,4 +1,7 @@
-"""rms_norm in plain torch, on any device, in float32."""
+"""rms_norm in plain torch, on any device, in float32.
+
+An operand beside one in float32 is widened by torch itself: only what stands first is written so.
+"""
 
 from torch import Tensor
 
@@ -7,10 +10,10 @@ def forward(
     x: Tensor, weight: Tensor, residual: Tensor | None, eps: float
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As op.rms_norm."""
-    total = x.float() if residual is None else x.float() + residual.float()
+    total = x.float() if residual is None else x.float() + residual
     rstd = (total.square().mean(-1, keepdim=True) + eps).rsqrt()
-    y = (total * rstd * weight.float()).to(x.dtype)
-    kept = x.new_empty(0) if residual is None else total.to(x.dtype)
+    y = (total * rstd * weight).to(x.dtype).contiguous()
+    kept = x.new_empty(0) if residual is None else total.to(x.dtype).contiguous()
     return y, kept, rstd.reshape(-1)
 
 
@@ -18,11 +21,11 @@ def gradient(
     grad: Tensor, grad_total: Tensor | None, total: Tensor, weight: Tensor, rstd: Tensor
 ) -> tuple[Tensor, Tensor]:
     """As op's rms_norm_gradient."""
-    g, scale = grad.float(), rstd.reshape(*total.shape[:-1], 1)
-    normal = total.float() * scale
-    weighted = g * weight.float()
+    scale = rstd.reshape(*total.shape[:-1], 1)
+    normal = total * scale
+    weighted = grad * weight.float()
     grad_x = scale * (weighted - normal * (weighted * normal).mean(-1, keepdim=True))
     if grad_total is not None:
-        grad_x = grad_x + grad_total.float()
-    grad_weight = (g * normal).reshape(rstd.numel(), weight.numel()).sum(0)
-    return grad_x.to(total.dtype), grad_weight.to(weight.dtype)
+        grad_x = grad_x + grad_total
+    grad_weight = (grad * normal).reshape(rstd.numel(), weight.numel()).sum(0)
+    return grad_x.to(total.dtype).contiguous(), grad_weight.to(weight.dtype)

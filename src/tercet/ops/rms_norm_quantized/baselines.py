@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tercet.kernel.device.row_codes import row_codes
+from tercet.packed_weight.row_codes import row_codes
 
 
 def eager(

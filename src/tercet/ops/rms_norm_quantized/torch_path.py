@@ -2,15 +2,15 @@
 
 from torch import Tensor
 
-from tercet.kernel.device.row_codes import quantize
+from tercet.packed_weight.row_codes import quantize
 
 
 def forward(
     x: Tensor, weight: Tensor, residual: Tensor | None, eps: float, element: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """As op.rms_norm_quantized."""
-    total = x.float() if residual is None else x.float() + residual.float()
+    total = x.float() if residual is None else x.float() + residual
     rstd = (total.square().mean(-1, keepdim=True) + eps).rsqrt()
-    codes, scale, row_sum = quantize(total * rstd * weight.float(), element)
-    kept = x.new_empty(0) if residual is None else total.to(x.dtype)
+    codes, scale, row_sum = quantize(total * rstd * weight, element)
+    kept = x.new_empty(0) if residual is None else total.to(x.dtype).contiguous()
     return codes, scale, row_sum, kept

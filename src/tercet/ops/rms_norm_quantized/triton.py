@@ -12,10 +12,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tercet.kernel.device.row_codes import check_conversion, empty
-from tercet.kernel.device.row_quantizer import absolute_bits, encode, scale_of, total
 from tercet.kernel.launch import as_rows
 from tercet.kernel.tuned import configuration
+from tercet.packed_weight.row_codes import check_conversion, empty
+from tercet.packed_weight.triton.row_quantizer import absolute_bits, encode, scale_of, total
 
 
 @triton.jit

@@ -8,7 +8,7 @@ def forward(
     q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, interleaved: bool
 ) -> tuple[Tensor, Tensor]:
     """As op.rope."""
-    c, s = cos.float().unsqueeze(-2), sin.float().unsqueeze(-2)
+    c, s = cos.unsqueeze(-2), sin.unsqueeze(-2)
     return _turn(q, c, s, interleaved), _turn(k, c, s, interleaved)
 
 
@@ -28,6 +28,6 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
         else (slice(0, half), slice(half, 2 * half))
     )
     first, second = (x[..., column].float() for column in columns)
-    y[..., columns[0]] = (first * cos - second * sin).to(x.dtype)
-    y[..., columns[1]] = (second * cos + first * sin).to(x.dtype)
+    y[..., columns[0]] = first * cos - second * sin
+    y[..., columns[1]] = second * cos + first * sin
     return y

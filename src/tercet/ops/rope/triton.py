@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tercet.kernel.interpreter import interpreting
+from tercet.kernel.interpreter.corrections import interpreting
 from tercet.kernel.tuned import Direction, configuration
 
 

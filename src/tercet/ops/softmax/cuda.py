@@ -7,14 +7,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from tercet.kernel.cuda import build_cuda, launched, stream
+from tercet.kernel.jit.cuda import Build, check_launch, stream
 from tercet.kernel.launch import as_rows
-from tercet.kernel.native import NUMBERS
 from tercet.kernel.tuned import configuration
 from tercet.ops.softmax import triton as short
+from tercet.packed_weight.cpu.native import NUMBERS
 
-_SOURCE = Path(__file__).parent / "softmax.cu"
-_STREAM = Path(__file__).parent / "softmax_stream.cu"
+_ROWS = Build(Path(__file__).parent / "softmax.cu")
+_STREAM = Build(Path(__file__).parent / "softmax_stream.cu")
+BUILDS = (_ROWS, _STREAM)
 _BLOCK_BYTES = 64 * 1024
 _MAX_CLUSTER = 8
 # a streamed row lies in the registers of 32 warps, of two to eight blocks
@@ -25,7 +26,7 @@ _P, _I32, _I64, _F = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_flo
 @lru_cache(maxsize=1)
 def build() -> ctypes.CDLL:
     """The compiled library. BuildError where it cannot be built."""
-    library = build_cuda(_SOURCE)
+    library = _ROWS.load()
     library.tercet_softmax.argtypes = (_I32, _P, _P, _I64, _I32, _I64, _I64, _F, _I32, _P)
     library.tercet_softmax_gradient.argtypes = (
         *(_I32, _P, _P, _P, _I64, _I32, _I64, _I64, _I64, _F, _I32, _P),
@@ -35,7 +36,7 @@ def build() -> ctypes.CDLL:
 
 @lru_cache(maxsize=1)
 def _build_stream() -> ctypes.CDLL:
-    library = build_cuda(_STREAM)
+    library = _STREAM.load()
     library.tercet_softmax_stream.argtypes = (_I32, _P, _P, _I32, _I32, _I64, _F, _I32, _I32, _P)
     return library
 
@@ -101,4 +102,4 @@ def _cluster(row_bytes: int) -> int | None:
 
 
 def _raise(status: int) -> None:
-    launched(status, "softmax")
+    check_launch(status, "softmax")

@@ -14,7 +14,7 @@
 // takes, so the rest of the arithmetic is kept to a few instructions a value.
 #include <cooperative_groups.h>
 
-#include "long_row.cuh"
+#include "kernel/device/long_row.cuh"
 
 namespace cg = cooperative_groups;
 
@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
   __shared__ float2 sums[WARPS];
   __shared__ float2 parts[MAX_CLUSTER];
   cg::cluster_group cluster = cg::this_cluster();
-  const int ranks = cluster.num_blocks(), rank = cluster.block_rank();
-  const int64_t row = blockIdx.x / ranks;
+  const int cluster_size = cluster.num_blocks(), rank = cluster.block_rank();
+  const int64_t row = blockIdx.x / cluster_size;
   x += row * x_stride;
   y += row * y_stride;
   // nobody may write into a block's memory before that block runs
@@ -83,11 +83,11 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
   sum = over_block(sum, k, sums);
 
   cluster.barrier_wait();
-  if (threadIdx.x < ranks)
+  if (threadIdx.x < cluster_size)
     *cluster.map_shared_rank(&parts[rank], threadIdx.x) = make_float2(sum.top, sum.total);
   cluster.sync();
   sum = Sum();
-  for (int r = 0; r < ranks; r++) sum.merge(Sum(parts[r].x, parts[r].y), k);
+  for (int r = 0; r < cluster_size; r++) sum.merge(Sum(parts[r].x, parts[r].y), k);
   // where all is -inf there is no softmax: -inf - (-inf) is NaN
   const Shifted result(sum.top, k);
   const float factor = result.rest / sum.total;
@@ -105,8 +105,8 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
   __shared__ float lines[WARPS];
   __shared__ float parts[MAX_CLUSTER];
   cg::cluster_group cluster = cg::this_cluster();
-  const int ranks = cluster.num_blocks(), rank = cluster.block_rank();
-  const int64_t row = blockIdx.x / ranks;
+  const int cluster_size = cluster.num_blocks(), rank = cluster.block_rank();
+  const int64_t row = blockIdx.x / cluster_size;
   grad += row * grad_stride;
   y += row * y_stride;
   grad_x += row * x_stride;
@@ -149,10 +149,10 @@ __global__ void __launch_bounds__(THREADS, BLOCKS)
     }
   dot = over_block(dot, lines);
   cluster.barrier_wait();
-  if (threadIdx.x < ranks) *cluster.map_shared_rank(&parts[rank], threadIdx.x) = dot;
+  if (threadIdx.x < cluster_size) *cluster.map_shared_rank(&parts[rank], threadIdx.x) = dot;
   cluster.sync();
   dot = 0.f;
-  for (int r = 0; r < ranks; r++) dot += parts[r];
+  for (int r = 0; r < cluster_size; r++) dot += parts[r];
 #pragma unroll
   for (int i = 0; i < PAIRS; i++)
     if (slice.inside(i)) {

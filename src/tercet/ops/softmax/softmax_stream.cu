@@ -4,8 +4,8 @@
 // 131072 (or twice as many of half as many threads), one cluster barrier a row.
 #include <cooperative_groups.h>
 
-#include "row_stream.cuh"
-#include "row_sums.cuh"
+#include "kernel/device/row_stream.cuh"
+#include "kernel/device/row_sums.cuh"
 
 namespace cg = cooperative_groups;
 using row_stream::WarpShare;
@@ -60,11 +60,11 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 1)
   __shared__ float2 sums[MOST_WARPS];
   __shared__ float2 parts[2][MAX_CLUSTER];
   cg::cluster_group cluster = cg::this_cluster();
-  const int ranks = cluster.num_blocks(), rank = cluster.block_rank();
-  WarpShare<VECTORS> share(x, stride_bytes, rows, units, 1, memory, barriers, ranks, nothing);
-  const int warps = blockDim.x / 32, step = gridDim.x / ranks;
+  const int cluster_size = cluster.num_blocks(), rank = cluster.block_rank();
+  WarpShare<VECTORS> share(x, stride_bytes, rows, units, 1, memory, barriers, cluster_size, nothing);
+  const int warps = blockDim.x / 32, step = gridDim.x / cluster_size;
   const float k = scale * LOG2E;
-  int row = blockIdx.x / ranks, side = 0;
+  int row = blockIdx.x / cluster_size, side = 0;
   // nobody may write into a block's memory before that block runs
   cluster.sync();
   for (; row < rows; row += step, side ^= 1) {
@@ -86,11 +86,11 @@ __global__ void __launch_bounds__(32 * MOST_WARPS, 1)
     }
     as_packed(held);
     Sum sum = over_block(Sum(top, total), k, sums, warps);
-    if (threadIdx.x < ranks)
+    if (threadIdx.x < cluster_size)
       *cluster.map_shared_rank(&parts[side][rank], threadIdx.x) = make_float2(sum.top, sum.total);
     cluster.sync();
     sum = Sum();
-    for (int r = 0; r < ranks; r++) sum.merge(Sum(parts[side][r].x, parts[side][r].y), k);
+    for (int r = 0; r < cluster_size; r++) sum.merge(Sum(parts[side][r].x, parts[side][r].y), k);
     // where all is -inf there is no softmax: -inf - (-inf) is NaN
     const Shifted result(sum.top, k);
     const float factor = result.rest / sum.total;

@@ -6,7 +6,7 @@ multiprocessor, and more than its shared memory. Then there are two ways:
 - several resident programs share the row (`_shared`, `_shared_gradient`): each holds a slice in
   registers, publishes what the others need of it (maximum and sum, or a dot product), loads its
   slice of the next row, and waits for the others. Every byte moves once.
-- one program walks over the row twice (`_walk`, `_walk_gradient`), forward the second time
+- one program walks over the row twice (`_chunked`, `_chunked_gradient`), forward the second time
   backwards, so that it begins with what the caches saw last. This serves the interpreter, which
   runs one program after the other, and rows of more slices than can be resident; and the gradient
   of rows of 16384, whose pieces the first-level cache keeps.
@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tercet.kernel.interpreter import interpreting
+from tercet.kernel.interpreter.corrections import interpreting
 from tercet.kernel.launch import as_rows, multiprocessors
 from tercet.kernel.tuned import Direction, configuration
 
@@ -143,7 +143,7 @@ def _shared_gradient(
 
 
 @triton.jit
-def _walk(x_ptr, y_ptr, N, x_stride, scale, BLOCK: tl.constexpr):
+def _chunked(x_ptr, y_ptr, N, x_stride, scale, BLOCK: tl.constexpr):
     """Every lane keeps a maximum and a sum of its own: nothing is exchanged until the end."""
     at = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK)
@@ -166,25 +166,25 @@ def _walk(x_ptr, y_ptr, N, x_stride, scale, BLOCK: tl.constexpr):
 
 
 @triton.jit
-def _walk_gradient(
+def _chunked_gradient(
     grad_ptr, y_ptr, grad_x_ptr, N, grad_stride, y_stride, scale,
-    PIECES: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr,
+    CHUNKS: tl.constexpr, WHOLE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """WHOLE: all PIECES are, so that masks are constants and vanish."""
-    end = PIECES * BLOCK if WHOLE else N
+    """WHOLE: all CHUNKS are, so that masks are constants and vanish."""
+    end = CHUNKS * BLOCK if WHOLE else N
     at = tl.program_id(0).to(tl.int64)
     y_ptr += at * y_stride
     grad_ptr += at * grad_stride
     columns = tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
-    for piece in range(PIECES):
-        here = piece * BLOCK + columns
+    for chunk in range(CHUNKS):
+        here = chunk * BLOCK + columns
         y = tl.load(y_ptr + here, here < end, 0.0, eviction_policy="evict_last")
         grad = tl.load(grad_ptr + here, here < end, 0.0, eviction_policy="evict_last")
         total += y.to(tl.float32) * grad.to(tl.float32)
     along = tl.sum(total, 0)
-    for piece in range(PIECES):
-        here = piece * BLOCK + columns
+    for chunk in range(CHUNKS):
+        here = chunk * BLOCK + columns
         y = tl.load(y_ptr + here, here < end, 0.0, eviction_policy="evict_first").to(tl.float32)
         grad = tl.load(grad_ptr + here, here < end, 0.0, eviction_policy="evict_first")
         grad_x = scale * y * (grad.to(tl.float32) - along)
@@ -206,7 +206,7 @@ def forward(x: Tensor, scale: float) -> Tensor:
             ROWS=height, BLOCK=triton.next_power_of_2(n), **options,
         )  # fmt: skip
     elif not waves:
-        _walk[(m,)](rows, y, n, rows.stride(0), exponent, BLOCK=block, **options)
+        _chunked[(m,)](rows, y, n, rows.stride(0), exponent, BLOCK=block, **options)
     else:
         slices = triton.cdiv(n, block)
         _shared[(_programs(m, slices, waves, x.device),)](
@@ -231,9 +231,9 @@ def gradient(grad: Tensor, y: Tensor, scale: float) -> Tensor:
             ROWS=height, BLOCK=triton.next_power_of_2(n), **options,
         )  # fmt: skip
     elif not waves:
-        _walk_gradient[(m,)](
+        _chunked_gradient[(m,)](
             grads, rows, grad_x, n, *strides, scale,
-            PIECES=triton.cdiv(n, block), WHOLE=n % block == 0, BLOCK=block, **options,
+            CHUNKS=triton.cdiv(n, block), WHOLE=n % block == 0, BLOCK=block, **options,
         )  # fmt: skip
     else:
         slices = triton.cdiv(n, block)

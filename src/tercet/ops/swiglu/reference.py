@@ -23,11 +23,15 @@ def magnitude(gate: Tensor, up: Tensor | None = None) -> Tensor:
 def gradient_magnitude(
     directions: list[Tensor], gate: Tensor, up: Tensor | None = None
 ) -> dict[str, Tensor]:
-    """The size of both terms of d y / d gate: s and g s (1 - s) cancel near g = -1.28."""
+    """The size of both terms of d y / d gate: s and g s (1 - s) cancel near g = -1.28.
+
+    More where gate is far below zero, as in `magnitude`.
+    """
     (g, u), d = _double(gate, up), directions[0].double().abs()
     s = torch.sigmoid(g)
-    of_gate = d * u.abs() * s * (1 + (g * (1 - s)).abs())
-    of_up = d * (g * s).abs()
+    s_off = s * (1 + (-g).clamp(0, 128) / 32) + _FLUSHED
+    of_gate = d * u.abs() * s_off * (1 + (g * (1 - s)).abs())
+    of_up = d * g.abs() * s_off
     if up is None:
         return {"gate": torch.cat((of_gate, of_up), -1)}
     return {"gate": of_gate, "up": of_up}

@@ -9,7 +9,7 @@ def forward(gate: Tensor, up: Tensor | None) -> Tensor:
     if up is None:
         gate, up = gate.tensor_split(2, -1)
     wide = gate.float()
-    return (wide * torch.sigmoid(wide) * up.float()).to(gate.dtype)
+    return (wide * torch.sigmoid(wide) * up).to(gate.dtype).contiguous()
 
 
 def gradient(grad: Tensor, gate: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -17,10 +17,10 @@ def gradient(grad: Tensor, gate: Tensor, up: Tensor | None) -> tuple[Tensor, Ten
     fused = up is None
     if up is None:
         gate, up = gate.tensor_split(2, -1)
-    g, wide = grad.float(), gate.float()
+    wide = gate.float()
     sigmoid = torch.sigmoid(wide)
-    grad_gate = g * up.float() * (sigmoid * (1 + wide * (1 - sigmoid)))
-    grad_up = g * (wide * sigmoid)
+    grad_gate = sigmoid * (1 + wide * (1 - sigmoid)) * up * grad
+    grad_up = wide * sigmoid * grad
     if fused:
         return torch.cat((grad_gate, grad_up), -1).to(gate.dtype), gate.new_empty(0)
-    return grad_gate.to(gate.dtype), grad_up.to(gate.dtype)
+    return grad_gate.to(gate.dtype).contiguous(), grad_up.to(gate.dtype).contiguous()

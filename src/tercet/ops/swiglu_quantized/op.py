@@ -17,12 +17,12 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
-from tercet.kernel.device.row_codes import Quantized, empty, row_codes
 from tercet.kernel.one_device import on_one_device
 from tercet.kernel.register import define
 from tercet.kernel.select import choose
 from tercet.ops.swiglu_quantized.cases import CASES, inputs, shapes
 from tercet.ops.swiglu_quantized.reference import RELATIVE, magnitude, reference
+from tercet.packed_weight.row_codes import Quantized, empty, row_codes
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _TIE = "one code, and only where y is within float32's error of the boundary between two"

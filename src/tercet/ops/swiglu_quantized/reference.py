@@ -66,4 +66,5 @@ def _round(ratio: Tensor, element: str) -> Tensor:
     limit = _LIMITS[element]
     if element == "int8":
         return ratio.round().clamp(-limit, limit)
-    return ratio.clamp(-limit, limit).float().to(torch.float8_e4m3fn).float().double()
+    # + 0.0: a zero is never -0
+    return ratio.clamp(-limit, limit).float().to(torch.float8_e4m3fn).float().double() + 0.0

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from tercet.kernel.device.row_codes import Quantized, quantize
+from tercet.packed_weight.row_codes import Quantized, quantize
 
 
 def forward(gate: Tensor, up: Tensor | None, element: str) -> Quantized:
@@ -11,4 +11,4 @@ def forward(gate: Tensor, up: Tensor | None, element: str) -> Quantized:
     if up is None:
         gate, up = gate.tensor_split(2, -1)
     wide = gate.float()
-    return quantize(wide * torch.sigmoid(wide) * up.float(), element)
+    return quantize(wide * torch.sigmoid(wide) * up, element)

@@ -17,11 +17,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tercet.kernel.device.row_codes import Quantized, check_conversion, empty
-from tercet.kernel.device.row_quantizer import absolute_bits, encode, scale_of, total
 from tercet.kernel.device.silu import silu
 from tercet.kernel.launch import as_rows
 from tercet.kernel.tuned import configuration
+from tercet.packed_weight.row_codes import Quantized, check_conversion, empty
+from tercet.packed_weight.triton.row_quantizer import absolute_bits, encode, scale_of, total
 
 _HELD = 16384
 
@@ -54,7 +54,7 @@ def _held(
 
 
 @triton.jit
-def _walked(
+def _chunked(
     gate_ptr, up_ptr, codes_ptr, scale_ptr, sum_ptr,
     M, N, gate_stride, up_stride,
     FP8: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
@@ -92,7 +92,7 @@ def forward(gate: Tensor, up: Tensor | None, element: str) -> Quantized:
     options = dict(configuration("swiglu_quantized", "triton", {"M": m, "N": n}, _default(n)))
     held, stages = options.pop("HELD"), options.pop("STAGES")
     wanted = triton.next_power_of_2(n)
-    kernel, height, block = _walked, 1, options.pop("BLOCK")
+    kernel, height, block = _chunked, 1, options.pop("BLOCK")
     if wanted <= held:
         kernel, block = _held, wanted
         height = min(max(1, 1024 // block), triton.next_power_of_2(m))

@@ -1,0 +1,1 @@
+"""GGUF files: header, names, blocks and codes."""

@@ -1,0 +1,165 @@
+"""config.json of a model from the metadata of its GGUF file.
+
+transformers' own conversion (AutoConfig with gguf_file=) parses the whole vocabulary first, 3.6 s
+on 49,152 tokens, and leaves out what changes the result: scaled rotary positions.
+"""
+
+import json
+from collections.abc import Mapping
+from math import pi
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tercet.checkpoints.gguf.header import Value, damage_error
+from tercet.checkpoints.gguf.names import GgufArchitecture
+from tercet.errors import CheckpointError
+
+_REQUIRED: dict[str, str] = {
+    "context_length": "max_position_embeddings",
+    "block_count": "num_hidden_layers",
+    "feed_forward_length": "intermediate_size",
+    "embedding_length": "hidden_size",
+    "attention.head_count": "num_attention_heads",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+}
+
+_TOKENS: dict[str, str] = {
+    "tokenizer.ggml.bos_token_id": "bos_token_id",
+    "tokenizer.ggml.eos_token_id": "eos_token_id",
+    "tokenizer.ggml.padding_token_id": "pad_token_id",
+}
+
+_NOT_CONFIG = ("_name_or_path", "transformers_version", "dtype")
+
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_LLAMA3_CONTEXT = 8192
+
+
+class GgufMetadata:
+    """The fields of one file, under the prefix of its architecture."""
+
+    def __init__(self, path: Path, fields: Mapping[str, Value]) -> None:
+        self.path = path
+        self.fields = fields
+        self.kind = str(fields.get("general.architecture"))
+
+    def get(self, key: str) -> Value | None:
+        """The value of `ARCHITECTURE.key`, None where it is absent."""
+        return self.fields.get(f"{self.kind}.{key}")
+
+    def number(self, key: str) -> int | float:
+        """As `get`; CheckpointError unless it is one number (arrays hold a number per layer)."""
+        value = self.get(key)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise damage_error(self.path, f"{self.kind}.{key} is {value!r}, one number is needed")
+        return value
+
+    @property
+    def layers(self) -> int:
+        """How many decoder layers there are."""
+        return int(self.number("block_count"))
+
+    @property
+    def heads(self) -> int:
+        """How many query heads a layer has."""
+        return int(self.number("attention.head_count"))
+
+    @property
+    def key_heads(self) -> int:
+        """How many key and value heads a layer has."""
+        key = "attention.head_count_kv"
+        return self.heads if self.get(key) is None else int(self.number(key))
+
+
+def gguf_config(
+    metadata: GgufMetadata,
+    architecture: GgufArchitecture,
+    *,
+    vocabulary: int,
+    tied: bool,
+    rope_divisors: Tensor | None,
+) -> dict[str, Any]:
+    """The content of config.json.
+
+    Args:
+        metadata: the file's fields.
+        architecture: how the file is laid out.
+        vocabulary: rows of the embedding.
+        tied: whether the head is the embedding.
+        rope_divisors: [d/2] float32, what each rotary frequency is divided by, where the file says.
+    """
+    from transformers import AutoConfig
+
+    values: dict[str, Any] = {name: metadata.number(key) for key, name in _REQUIRED.items()}
+    for key, name in _TOKENS.items():
+        values[name] = metadata.fields.get(key)
+    if architecture.own_head_size:
+        values["head_dim"] = _head_size(metadata)
+    raw: Any = AutoConfig.for_model(
+        metadata.kind,
+        architectures=[architecture.class_name],
+        num_key_value_heads=metadata.key_heads,
+        vocab_size=vocabulary,
+        tie_word_embeddings=tied,
+        rope_parameters=_rope(metadata, rope_divisors),
+        **values,
+    )
+    config: dict[str, Any] = json.loads(raw.to_json_string())
+    kept = {key: value for key, value in config.items() if key not in _NOT_CONFIG}
+    return {**kept, "tie_word_embeddings": tied}
+
+
+def _head_size(metadata: GgufMetadata) -> int:
+    for key in ("attention.key_length", "rope.dimension_count"):
+        if metadata.get(key) is not None:
+            return int(metadata.number(key))
+    return int(metadata.number("embedding_length")) // metadata.heads
+
+
+def _rope(metadata: GgufMetadata, divisors: Tensor | None) -> dict[str, Any]:
+    base = "rope.freq_base"
+    theta = 10000.0 if metadata.get(base) is None else float(metadata.number(base))
+    kind = metadata.get("rope.scaling.type")
+    if kind == "linear":
+        return {
+            "rope_type": "linear",
+            "rope_theta": theta,
+            "factor": float(metadata.number("rope.scaling.factor")),
+        }
+    if kind not in (None, "none"):
+        raise _unknown_rope(metadata.path, f"its rotary positions are scaled by {kind!r}")
+    if divisors is None:
+        return {"rope_type": "default", "rope_theta": theta}
+    factor = float(divisors.max())
+    if not torch.allclose(divisors.double(), llama3_divisors(theta, 2 * len(divisors), factor)):
+        raise _unknown_rope(metadata.path, "its rope_freqs are not those of Llama 3.1 to 3.3")
+    return {
+        "rope_type": "llama3",
+        "rope_theta": theta,
+        "factor": factor,
+        "original_max_position_embeddings": _LLAMA3_CONTEXT,
+        **_LLAMA3,
+    }
+
+
+def llama3_divisors(theta: float, head_size: int, factor: float) -> Tensor:
+    """[head_size / 2] float64: what Llama 3.1 divides each rotary frequency by.
+
+    1 for wavelengths below 8192/4, `factor` above 8192/1, and in between 1 / ((1 - s)/factor + s)
+    with s = (8192/wavelength - 1) / (4 - 1). GGUF stores these numbers, config.json the constants.
+    """
+    low, high = _LLAMA3["low_freq_factor"], _LLAMA3["high_freq_factor"]
+    exponents = torch.arange(0, head_size, 2, dtype=torch.float64) / head_size
+    wavelengths = 2 * pi * theta**exponents
+    smooth = ((_LLAMA3_CONTEXT / wavelengths - low) / (high - low)).clamp(0, 1)
+    return 1 / ((1 - smooth) / factor + smooth)
+
+
+def _unknown_rope(path: Path, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"{path}: {what}, which Tercet cannot write as a config.json: pass the model's Hugging "
+        "Face directory instead"
+    )

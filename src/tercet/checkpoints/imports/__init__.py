@@ -1,0 +1,1 @@
+"""Quantized checkpoints of other programs, made packed ones without loss."""

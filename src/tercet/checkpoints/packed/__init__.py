@@ -1,0 +1,1 @@
+"""The packed checkpoint: its layout, reading and writing."""

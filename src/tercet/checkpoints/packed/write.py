@@ -1,0 +1,202 @@
+"""Writing a packed checkpoint unit by unit, so that a killed run loses one unit at most.
+
+Everything is written into `OUT.partial`; a unit counts once its JSON note stands in
+`OUT.partial/unfinished`. `finish` writes the index, the configuration and the manifest and renames
+the directory, so OUT is either whole or not there.
+"""
+
+import hashlib
+import json
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from safetensors.torch import save
+from torch import Tensor
+
+from tercet.checkpoints.atomic import disk_errors, write_atomic
+from tercet.checkpoints.packed.layout import (
+    INDEX_NAME,
+    MANIFEST_NAME,
+    CalibrationInfo,
+    FileInfo,
+    Manifest,
+    ModuleInfo,
+    PackedModule,
+    QuantizationConfig,
+    SourceInfo,
+)
+from tercet.checkpoints.packed.read import read_header
+from tercet.errors import CheckpointError
+from tercet.version import VERSION
+
+STATE = "unfinished"
+
+
+class RunIdentity(BaseModel):
+    """What a run is made of; a run resumes only where all of it is the same."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    source: SourceInfo
+    calibration: CalibrationInfo | None
+    plan: dict[str, object]
+    versions: dict[str, str]
+    units: int
+
+
+class UnitNote(BaseModel):
+    """What one written unit holds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    entries: dict[str, PackedModule]
+    modules: dict[str, ModuleInfo]
+    file: FileInfo
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of what decides the bytes."""
+    libraries = {name: version(name) for name in ("torch", "transformers", "safetensors")}
+    return {"tercet": VERSION, **libraries}
+
+
+class PackedWriter:
+    """Writes one packed checkpoint into `out`.
+
+    Args:
+        out: the directory to make.
+        identity: what the run is made of.
+        overwrite: replace what lies at `out` and any unfinished run beside it.
+        resume: go on with an unfinished run of the same identity.
+    """
+
+    def __init__(
+        self, out: Path, identity: RunIdentity, *, overwrite: bool = False, resume: bool = False
+    ) -> None:
+        self.out = out
+        self.partial = partial_directory(out)
+        self.state = self.partial / STATE
+        self.identity = identity
+        check_free(out, overwrite=overwrite, resume=resume)
+        if self.partial.exists() and not resume:
+            shutil.rmtree(self.partial)
+        self._open_partial()
+
+    def _open_partial(self) -> None:
+        note = self.state / "run.json"
+        if note.exists():
+            found = json.loads(note.read_text())
+            for field, value in json.loads(self.identity.model_dump_json()).items():
+                if found.get(field) != value:
+                    raise CheckpointError(
+                        f"{self.partial}: the unfinished run has another {field} "
+                        f"({found.get(field)!r}, now {value!r}): resume with the same command, or "
+                        f"start anew with --overwrite"
+                    )
+            return
+        with disk_errors(self.partial, None):
+            self.state.mkdir(parents=True, exist_ok=True)
+        try:
+            write_atomic(note, self.identity.model_dump_json(indent=1).encode())
+        except CheckpointError:
+            shutil.rmtree(self.partial)
+            raise
+
+    def file_name(self, unit: int) -> str:
+        """The safetensors file of a unit, counted from 0."""
+        return f"model-{unit + 1:05d}-of-{self.identity.units:05d}.safetensors"
+
+    def note(self, unit: int) -> UnitNote | None:
+        """What a unit holds, or None while it is not written."""
+        path = self.state / f"unit-{unit:05d}.json"
+        return UnitNote.model_validate_json(path.read_bytes()) if path.exists() else None
+
+    def write(
+        self,
+        unit: int,
+        tensors: dict[str, Tensor],
+        entries: dict[str, PackedModule],
+        modules: dict[str, ModuleInfo],
+    ) -> None:
+        """Writes a unit: its tensors, then the note that makes it count."""
+        data = save({name: tensor.contiguous() for name, tensor in sorted(tensors.items())})
+        length = int.from_bytes(data[:8], "little")
+        info = FileInfo(
+            size_bytes=len(data),
+            header_sha256=hashlib.sha256(data[8 : 8 + length]).hexdigest(),
+            sha256=hashlib.sha256(data).hexdigest(),
+        )
+        write_atomic(self.partial / self.file_name(unit), data)
+        note = UnitNote(entries=entries, modules=modules, file=info)
+        write_atomic(self.state / f"unit-{unit:05d}.json", note.model_dump_json(indent=1).encode())
+
+    def finish(self, config: dict[str, Any]) -> Manifest:
+        """Adds index, configuration and manifest, and moves the directory into place."""
+        notes = [self._finished_note(unit) for unit in range(self.identity.units)]
+        files = {self.file_name(unit): note.file for unit, note in enumerate(notes)}
+        weight_map = {
+            name: file
+            for file, info in files.items()
+            for name in read_header(self.partial / file, info)
+        }
+        entries = {name: entry for note in notes for name, entry in note.entries.items()}
+        total = sum(info.size_bytes for info in files.values())
+        manifest = Manifest(
+            source=self.identity.source,
+            calibration=self.identity.calibration,
+            plan=self.identity.plan,
+            versions=self.identity.versions,
+            modules={name: info for note in notes for name, info in note.modules.items()},
+            files=files,
+        )
+        quantization = QuantizationConfig(modules=entries)
+        whole = {**config, "quantization_config": quantization.model_dump(exclude_none=True)}
+        self._write_json(INDEX_NAME, {"metadata": {"total_size": total}, "weight_map": weight_map})
+        self._write_json(MANIFEST_NAME, manifest.model_dump())
+        self._write_json("config.json", whole)
+        replace_directory(self.partial, self.out)
+        shutil.rmtree(self.out / STATE)
+        return manifest
+
+    def _finished_note(self, unit: int) -> UnitNote:
+        note = self.note(unit)
+        assert note is not None, f"unit {unit} was never written"
+        return note
+
+    def _write_json(self, name: str, content: dict[str, Any]) -> None:
+        write_atomic(self.partial / name, json.dumps(content, indent=1, sort_keys=True).encode())
+
+
+def partial_directory(out: Path) -> Path:
+    """Where an unfinished run for `out` lies."""
+    return out.with_name(out.name + ".partial")
+
+
+def check_free(out: Path, *, overwrite: bool, resume: bool) -> None:
+    """CheckpointError where writing to `out` would destroy something without leave."""
+    if out.exists() and not overwrite and (not out.is_dir() or any(out.iterdir())):
+        raise CheckpointError(
+            f"{out}: already exists; choose another --out, or replace it with --overwrite"
+        )
+    partial = partial_directory(out)
+    if partial.exists() and not overwrite and not resume:
+        raise CheckpointError(
+            f"{partial}: an unfinished run lies here; go on with --resume, "
+            f"or start anew with --overwrite"
+        )
+
+
+def replace_directory(new: Path, old: Path) -> None:
+    """Renames `new` to `old`; what lay at `old` stays until `new` is in place."""
+    if not old.exists():
+        new.rename(old)
+        return
+    aside = old.with_name(old.name + ".replaced")
+    if aside.exists():
+        shutil.rmtree(aside)
+    old.rename(aside)
+    new.rename(old)
+    shutil.rmtree(aside)

@@ -1,0 +1,8 @@
+"""Python child processes: start one, send requests, receive replies, end it and all it started.
+
+`child.py` is the parent's side. `serve.py` is the program that the child runs.
+"""
+
+from tercet.child_process.child import Child, ChildError
+
+__all__ = ["Child", "ChildError"]

@@ -1,0 +1,55 @@
+"""Lazy: commands whose modules are imported when they run, so that `--help` answers at once.
+
+A command is "module:function" and its line of help, which a test compares with the docstring.
+"""
+
+from collections.abc import Mapping
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+
+class LazyCommand(TyperCommand):
+    """A command that is known by its name and its line of help until it is called."""
+
+    def __init__(self, name: str, where: str, line: str) -> None:
+        super().__init__(name, help=line, short_help=line)
+        self._where = where
+
+    @cached_property
+    def real(self) -> Any:
+        """The command itself: of a function, or of a whole app of subcommands."""
+        module, _, attribute = self._where.partition(":")
+        found = getattr(import_module(module), attribute)
+        if not isinstance(found, typer.Typer):
+            app = typer.Typer(add_completion=False)
+            app.command(name=self.name)(found)
+            found = app
+        command: Any = get_command(found)
+        command.name = self.name
+        return command
+
+    def make_context(self, *arguments: Any, **named: Any) -> Any:
+        """The real command's, which is imported now."""
+        return self.real.make_context(*arguments, **named)
+
+
+def lazy_group(commands: Mapping[str, tuple[str, str]]) -> type[TyperGroup]:
+    """A group of commands: name -> where it is, and its line of help."""
+
+    class LazyGroup(TyperGroup):
+        def list_commands(self, ctx: Any) -> list[str]:
+            del ctx
+            return list(commands)
+
+        def get_command(self, ctx: Any, cmd_name: str) -> Any:
+            del ctx
+            if cmd_name not in commands:
+                return None
+            return LazyCommand(cmd_name, *commands[cmd_name])
+
+    return LazyGroup

@@ -1,0 +1,1 @@
+"""What Tercet changes in the graph of a compiled layer."""

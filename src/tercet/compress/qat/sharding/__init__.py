@@ -1,0 +1,1 @@
+"""Training on several devices: FSDP2 gathers packed codes."""

@@ -1,0 +1,1 @@
+"""How fast is an implementation, beside what a user would call instead?"""

@@ -1,0 +1,500 @@
+"""Check: compares an implementation with float64, and finds what else may be wrong with it.
+
+The judge makes inputs and references in this process; the implementation runs in another one unless
+it is trusted. Every run draws fresh inputs from a seed, which the report names.
+"""
+
+import os
+import random
+import shutil
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor
+
+from tercet.errors import UnsupportedError, unknown_name
+from tercet.harness.check.case import CaseCheck, Configured
+from tercet.harness.check.integration import check_integration
+from tercet.harness.check.repeated import check_other_process, check_repeated
+from tercet.harness.finding import Finding
+from tercet.harness.sandbox.candidate import import_candidate
+from tercet.harness.sandbox.isolate import MEMORY_BYTES, SECONDS
+from tercet.harness.sandbox.session import Apart, Here, Outcome, Session
+from tercet.harness.workloads.arguments import device_or_best
+from tercet.harness.workloads.coverage import coverage
+from tercet.harness.workloads.draw import Drawn, allowed, draw, draw_kinds
+from tercet.kernel.contract import Case, Implementation, Op
+from tercet.kernel.interpreter.corrections import correct, interpreting
+from tercet.kernel.tuned import Direction, device_name, table
+
+Values = dict[str, Any]
+Space = Mapping[str, tuple[int, ...]]
+_GRADCHECK_ELEMENTS = 60
+_LAYOUT_CASES = 8
+_CONTEXT_CASES = 3
+DRAWN = 16
+_ELEMENTS, _SLOW_ELEMENTS = 1 << 18, 1 << 14
+# the interpreter runs one program after the other
+_SLOW_ROWS = 520
+_SHRINKS = 30
+_QUICK_DRAWN = 6
+_MORE = "(layouts, contexts)"
+_QUICK_SECONDS = 5.0  # beside some 8 s in which two processes import torch
+
+
+class CheckReport(BaseModel):
+    """What a check found.
+
+    Attributes:
+        op, device: what was checked, where.
+        seed: gives the same inputs again.
+        findings: one per case and property; green ones too.
+        skipped: implementation -> why it cannot run here.
+        not_guaranteed: what the platform cannot keep a candidate from.
+        left: how many cases a quick check did not come to.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    op: str
+    device: str
+    seed: int
+    findings: tuple[Finding, ...]
+    skipped: dict[str, str]
+    not_guaranteed: tuple[str, ...] = ()
+    left: int = 0
+
+    @property
+    def passed(self) -> bool:
+        """Whether something ran and nothing is wrong."""
+        return bool(self.findings) and all(finding.passed for finding in self.findings)
+
+    @property
+    def faults(self) -> tuple[Finding, ...]:
+        """What is wrong."""
+        return tuple(finding for finding in self.findings if not finding.passed)
+
+
+def check(
+    op: Op,
+    *,
+    implementation: str | None = None,
+    candidate: Implementation | None = None,
+    device: str | None = None,
+    seed: int | None = None,
+    isolated: bool = True,
+    cases: Iterable[Case] | None = None,
+    drawn: int | None = None,
+    quick: bool = False,
+    until_red: bool = False,
+    integration: bool = True,
+    sanitizer: str | None = None,
+    seconds: float = SECONDS,
+    memory_bytes: int | None = MEMORY_BYTES,
+    location: str | None = None,
+    on_case: Callable[[str, str], None] | None = None,
+) -> CheckReport:
+    """Checks one implementation, a candidate, or all implementations that can run on the device.
+
+    Args:
+        op: from `ops.discover.find`.
+        implementation: only this one.
+        candidate: judged instead of the op's own; its module must be importable.
+        device: "cpu" or "cuda"; None is "cuda" where there is one.
+        seed: of the inputs; None draws one.
+        isolated: run in a process of its own; False is for code that is trusted.
+        cases: instead of the op's.
+        drawn: how many cases are drawn from the seed beside these; None: 16 beside the op's own,
+            none beside others.
+        quick: what is most often wrong first, until something is, or for some seconds.
+        until_red: in that order too, but all of it where nothing is wrong.
+        integration: also opcheck, torch.compile and, on a GPU, graphs and streams.
+        sanitizer: a tool of compute-sanitizer to run the process under: memcheck, racecheck, ...
+        seconds, memory_bytes: the limits of one case in an isolated process.
+        location: the path of the op's folder, where it lies outside the package.
+        on_case: called with (implementation, case) before each.
+    """
+    device = device_or_best(device)
+    seed = int.from_bytes(os.urandom(4), "little") >> 1 if seed is None else seed
+    prefix = _sanitizer(sanitizer, device, isolated)
+    count = (DRAWN if cases is None else 0) if drawn is None else drawn
+    chosen = (candidate,) if candidate is not None else _select(op, implementation)
+    findings, skipped = [coverage(op, seed), *_reference_gradcheck(op, seed)], dict[str, str]()
+    missing, left = list[str](), 0
+    for one in chosen:
+        reason = None if candidate is not None else cannot_run(one, device, isolated)
+        if reason is not None:
+            skipped[one.name] = reason
+            continue
+        laid = op.held_to(one).in_layout_of(one)
+        apart = (
+            Apart(
+                location or op.name,
+                one.name,
+                one.module if candidate is not None else None,
+                device,
+                seconds,
+                memory_bytes,
+                prefix,
+            )
+            if isolated
+            else None
+        )
+        place = apart or Here(op, _load(one), device)
+        subject = _Subject(laid, one, Session(place), apart, seed, device)
+        try:
+            work = subject.on_cases(op.cases if cases is None else cases)
+            work += subject.on_drawn(min(count, _QUICK_DRAWN) if quick else count, kinds=not quick)
+            if integration and not quick:
+                work += subject.on_all_together()
+            if quick or until_red:
+                work = _suspects_first(work)
+            end = None
+            for at, (case, run) in enumerate(work):
+                late = end is not None and time.monotonic() > end
+                if late or ((quick or until_red) and _is_red(findings)):
+                    left += len(work) - at
+                    break
+                if on_case is not None:
+                    on_case(one.name, case)
+                findings += run()
+                if quick and end is None:
+                    # from here on: a process has started, a kernel is compiled
+                    end = time.monotonic() + _QUICK_SECONDS / len(chosen)
+            if apart is not None:
+                missing += apart.missing
+            if prefix and apart is not None:
+                findings.append(_sanitized(apart.said, one.name, sanitizer or ""))
+        finally:
+            place.close()
+    return CheckReport(
+        op=op.name,
+        device=device,
+        seed=seed,
+        findings=tuple(findings),
+        skipped=skipped,
+        not_guaranteed=tuple(dict.fromkeys(missing)),
+        left=left,
+    )
+
+
+Work = list[tuple[str, Callable[[], list[Finding]]]]
+
+
+class _Subject:
+    """One implementation that is judged: everything that is to be run on it, in order."""
+
+    def __init__(
+        self,
+        op: Op,
+        implementation: Implementation,
+        session: Session,
+        apart: Apart | None,
+        seed: int,
+        device: str,
+    ) -> None:
+        self._op, self._implementation, self._session = op, implementation, session
+        self._apart, self._seed, self._device = apart, seed, device
+        self._interpreted = device == "cpu" and _is_triton(implementation)
+        self._plain, self._kept = list[Case](), dict[str, Outcome]()
+
+    def on_cases(self, cases: Iterable[Case]) -> Work:
+        """The op's own cases; some of them also in other layouts and contexts."""
+        some = select_fitting(self._op, self._implementation, cases, self._seed)
+        self._plain = _spread(some, _LAYOUT_CASES)
+        contexts = self._plain[:: max(1, len(self._plain) // _CONTEXT_CASES)]
+        work: Work = []
+        for case in some:
+            judged = cache(partial(self._judged, case))
+            work.append((case.name, partial(self._check, judged, case)))
+            if case in self._plain:
+                work.append(
+                    (f"{case.name} {_MORE}", partial(self._check_more, judged, case in contexts))
+                )
+        return work
+
+    def on_drawn(self, count: int, *, kinds: bool) -> Work:
+        """So many cases that are drawn from the seed, and one of each kind of values."""
+        limits = (_SLOW_ELEMENTS, _SLOW_ROWS) if self._interpreted else (_ELEMENTS, None)
+        drawn = draw(self._op, self._seed, count, *limits)
+        if count and kinds:
+            drawn += draw_kinds(self._op, self._seed, *limits)
+        return [
+            (each.name, partial(self._check_drawn, each, configured))
+            for at, each in enumerate(drawn)
+            if select_fitting(self._op, self._implementation, [each.case(self._op)], self._seed)
+            for configured in [self._configurations(at)]
+        ]
+
+    def _configurations(self, at: int) -> list[Configured]:
+        """What the kernels of a drawn case are launched with: any shape may come to take any of it.
+
+        In the interpreter every choice that the tuner has; on a GPU, where some do not fit, those
+        that it made.
+        """
+        op, name = self._op.name, self._implementation.name
+        generator, found = random.Random(f"{self._seed} {at}"), list[Configured]()
+        entries = () if self._device == "cpu" else table(op, device_name())
+        spaces: tuple[tuple[Direction, Space], ...] = (
+            ("forward", self._implementation.space),
+            ("backward", self._implementation.gradient_space),
+        )
+        for direction, space in spaces:
+            made = [
+                each["configuration"]
+                for each in entries
+                if (each["implementation"], each["direction"]) == (name, direction)
+            ]
+            if made:
+                found.append((op, name, direction, generator.choice(made)))
+            elif space and self._interpreted:
+                chosen = {option: generator.choice(values) for option, values in space.items()}
+                found.append((op, name, direction, chosen))
+        return found
+
+    def on_all_together(self) -> Work:
+        """What torch does with the op, many equal calls, and another process."""
+        name, work = self._implementation.name, list[Any]()
+        integration = partial(
+            check_integration, self._op, self._session, name, self._plain, self._seed,
+            self._device, self._implementation.capturable,
+        )  # fmt: skip
+        work.append(("in torch", integration))
+        if self._apart is not None and self._plain:
+            base = self._op, self._session, name, self._plain[0], self._seed
+            work.append(("many calls", partial(check_repeated, *base)))
+            other = partial(
+                check_other_process, self._op, self._apart, name, self._plain, self._seed,
+                self._kept,
+            )  # fmt: skip
+            work.append(("another process", other))
+        return work
+
+    def _check(self, judged: Callable[[], CaseCheck], case: Case) -> list[Finding]:
+        one = judged()
+        outcome = one.run(_native(self._op, case.make(self._seed)))
+        if outcome is not None and case in self._plain:
+            self._kept[case.name] = outcome
+        return list(one.findings)
+
+    def _check_more(self, judged: Callable[[], CaseCheck], contexts: bool) -> list[Finding]:
+        """Where the case itself is green."""
+        case, before = judged(), len(judged().findings)
+        if case.passed:
+            case.lay_out()
+            case.nearby()
+            if contexts:
+                # two threads in Triton's interpreter get in each other's way
+                case.in_contexts(concurrent=not self._interpreted)
+        return case.findings[before:]
+
+    def _check_drawn(self, drawn: Drawn, configured: list[Configured]) -> list[Finding]:
+        """A drawn case; where it is red, the smallest one found that is red too."""
+        findings, tries = self._run(drawn, configured), 0
+        if not _is_red(findings):
+            return findings
+        found = drawn
+        while tries < _SHRINKS:
+            for other in found.smaller():
+                tries += 1
+                kept = allowed(self._op, other) if tries <= _SHRINKS else None
+                if kept is not None and _is_red(less := self._run(kept, configured)):
+                    found, findings = kept, less
+                    break
+            else:
+                break
+        return findings
+
+    def _run(self, drawn: Drawn, configured: list[Configured]) -> list[Finding]:
+        case = drawn.case(self._op)
+        words = [f"{option}={value}" for each in configured for option, value in each[3].items()]
+        named = replace(case, name=" ".join((case.name, *words)))
+        judged = self._judged(named, configured)
+        judged.run(None)
+        return judged.findings
+
+    def _judged(self, case: Case, configured: Sequence[Configured] = ()) -> CaseCheck:
+        name = self._implementation.name
+        return CaseCheck(self._op, self._session, name, case, self._seed, self._device, configured)
+
+
+def _suspects_first(work: Work) -> Work:
+    """One case of each kind of input, the drawn ones, those in other layouts, then all others."""
+    names, kinds = [name for name, _ in work], dict[str, int]()
+    more = [at for at, name in enumerate(names) if _MORE in name]
+    drawn = [at for at, name in enumerate(names) if name.startswith("drawn")]
+    for at, name in enumerate(names):
+        if at not in more and at not in drawn:
+            kinds.setdefault(_kind(name), at)
+    firsts = list(kinds.values())
+    # what is left of a case comes after the case
+    early = [at for at in more if at - 1 in firsts]
+    order = dict.fromkeys((*firsts, *drawn, *early, *range(len(work))))
+    return [work[at] for at in order]
+
+
+def _kind(case: str) -> str:
+    """A case's name without its sizes."""
+    return "-".join(part for part in case.split("-") if not part.isdigit())
+
+
+def _is_red(findings: Iterable[Finding]) -> bool:
+    return any(not finding.passed for finding in findings)
+
+
+def cases_of(
+    op: Op, names: Sequence[str] = (), dtype: torch.dtype | None = None
+) -> tuple[Case, ...]:
+    """The op's cases of these names (all where none is named), and of this dtype of activations.
+
+    UnsupportedError for a name that no case has, and where no case is left.
+    """
+    known = {case.name: case for case in op.cases}
+    for name in names:
+        if name not in known:
+            raise UnsupportedError(unknown_name(f"case of {op.name!r}", name, known))
+    chosen = tuple(known[name] for name in names or known)
+    if dtype is not None:
+        chosen = tuple(case for case in chosen if dtype in _dtypes(case))
+    if not chosen:
+        raise UnsupportedError(f"op {op.name!r} has no such case in {dtype}")
+    return chosen
+
+
+def _dtypes(case: Case) -> set[torch.dtype]:
+    tensors = (value for value in case.make(0).values() if isinstance(value, Tensor))
+    return {value.dtype for value in tensors}
+
+
+def select_fitting(
+    op: Op, implementation: Implementation, cases: Iterable[Case], seed: int = 0
+) -> tuple[Case, ...]:
+    """The cases whose sizes and options the implementation takes."""
+    if op.describe is None:
+        return tuple(cases)
+    return tuple(
+        case for case in cases if op.unfit(implementation, op.prepare(case.make(seed))) is None
+    )
+
+
+def cannot_run(implementation: Implementation, device: str, isolated: bool) -> str | None:
+    """Why an implementation cannot be checked on a device; None where it can."""
+    devices = implementation.requirement.devices
+    if device == "cpu" and implementation.language == "triton":
+        if isolated or interpreting():
+            return None
+        return "Triton is not interpreting: set TRITON_INTERPRET=1 before Python starts"
+    if devices and device not in devices:
+        return f"runs on {' or '.join(devices)}, not on {device}"
+    return None
+
+
+def _select(op: Op, implementation: str | None) -> tuple[Implementation, ...]:
+    return op.implementations if implementation is None else (op.implementation(implementation),)
+
+
+def _load(implementation: Implementation) -> Any:
+    if interpreting():
+        correct()
+    return replace(implementation, module=import_candidate(implementation.module)).load()
+
+
+def _is_triton(implementation: Implementation) -> bool:
+    """A candidate's language is not known before its source is read."""
+    path = Path(implementation.module)
+    if path.suffix == ".py":
+        return "triton" in path.read_text(encoding="utf-8", errors="replace")
+    return implementation.language == "triton"
+
+
+def _spread(cases: tuple[Case, ...], count: int) -> list[Case]:
+    """Some cases with plain values, elements and a gradient, from the whole range."""
+    plain = [case for case in cases if case.gradient and _is_plain(case)]
+    return list(dict.fromkeys(plain[:: max(1, len(plain) // count)]))[:count]
+
+
+def _is_plain(case: Case) -> bool:
+    """torch's own checks compare NaN with NaN, which an empty mean gives, and call it different; on
+    a CPU they have no arithmetic for 8-bit floats."""
+    tensors = [value for value in case.make(0).values() if isinstance(value, Tensor)]
+    return all(
+        value.numel() and not (value.is_floating_point() and value.element_size() == 1)
+        for value in tensors
+    )
+
+
+def _reference_gradcheck(op: Op, seed: int) -> list[Finding]:
+    """The reference's own gradient against finite differences, on a small case."""
+    for case in op.cases:
+        arguments = case.make(seed)
+        names = [n for n in op.differentiable if isinstance(arguments.get(n), Tensor)]
+        sizes = [arguments[name].numel() for name in names]
+        if not names or not case.gradient or not 4 <= max(sizes) <= _GRADCHECK_ELEMENTS:
+            continue
+        exact = {**arguments, **{n: arguments[n].double().requires_grad_() for n in names}}
+
+        def run(*values: Tensor, exact: Values = exact, names: list[str] = names) -> Any:
+            result = op.reference(**{**exact, **dict(zip(names, values, strict=True))})
+            outputs = (result,) if isinstance(result, Tensor) else result
+            return tuple(output for output in outputs if output.requires_grad)
+
+        try:
+            torch.autograd.gradcheck(run, tuple(exact[name] for name in names))
+            message = ""
+        except (RuntimeError, AssertionError) as error:
+            message = " ".join(str(error).split())[:400]
+        return [
+            Finding(
+                implementation="reference",
+                case=case.name,
+                check="gradcheck",
+                passed=not message,
+                message=message,
+            )
+        ]
+    return []
+
+
+def _native(op: Op, arguments: Values) -> list[Tensor] | None:
+    """What plain torch gives in the op's own dtype, to set the error beside."""
+    if not op.baselines or op.baselines[0].package is not None:
+        return None
+    plain = op.baselines[0]
+    try:
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's, of dtypes that it has no fused kernel for
+            result = plain.load()(**plain.preparation(op)(arguments))
+    except (RuntimeError, IndexError, ValueError, NotImplementedError):  # sizes of 0, half on a CPU
+        return None
+    return [result] if isinstance(result, Tensor) else list(result)
+
+
+def _sanitizer(tool: str | None, device: str, isolated: bool) -> tuple[str, ...]:
+    if tool is None:
+        return ()
+    found = shutil.which("compute-sanitizer")
+    if device != "cuda" or not isolated or found is None:
+        raise UnsupportedError(
+            f"sanitizer {tool!r} needs a GPU, an isolated check and compute-sanitizer on PATH: "
+            "it comes with the CUDA toolkit"
+        )
+    return (found, "--tool", tool, "--print-limit", "20", "--log-file", "/dev/stderr")
+
+
+def _sanitized(said: str, implementation: str, tool: str) -> Finding:
+    lines = [line for line in said.splitlines() if line.startswith("=========")]
+    errors = [line for line in lines if "Invalid" in line or "hazard" in line or "Error" in line]
+    return Finding(
+        implementation=implementation,
+        case="*",
+        check=tool,
+        passed=not errors,
+        message="; ".join(line.strip("= ") for line in errors[:5]),
+    )

@@ -1,0 +1,232 @@
+"""Mutation testing: how many one-place changes of an op's own kernels `check` finds.
+
+Each mutant is checked in a process of its own until something is red. One
+that stays green is either a fault that the checks miss, or changes nothing that anybody could see;
+`mutants.json` in the op's folder lists the latter with the reason. (R. DeMillo, R. Lipton and
+F. Sayward, "Hints on Test Data Selection", 1978.)
+"""
+
+import math
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+
+from pydantic import BaseModel, ConfigDict
+
+from tercet.errors import UnsupportedError
+from tercet.harness.check.run import cannot_run
+from tercet.harness.mutate.cpp_source import mutants_of_cpp
+from tercet.harness.mutate.explained import explanations
+from tercet.harness.mutate.mutant import Mutant
+from tercet.harness.mutate.mutant_check import MutantCheck, Verdict
+from tercet.harness.mutate.python_source import mutants_of_python
+from tercet.harness.mutate.sources import sources_of
+from tercet.harness.workloads.arguments import device_or_best
+from tercet.kernel.contract import Implementation, Op
+from tercet.kernel.register import folder_of
+
+# a mutant that takes longer than the sources as they are, by so much, counts as endless
+_SLOWER, _SECONDS = 4.0, 20.0
+_POLL_SECONDS = 1.0
+_UNTRIED = Verdict(by=None, message="", seconds=0.0)
+
+
+class Tried(BaseModel):
+    """One mutant and how it ended.
+
+    Attributes:
+        implementation, file, line, function, kind, before, after: as Mutant.
+        by: the check that found it; None for a survivor.
+        message: of that check.
+        reason: why a survivor changes nothing, where that is known.
+        seconds: of wall time.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    implementation: str
+    file: str
+    line: int
+    function: str
+    kind: str
+    before: str
+    after: str
+    by: str | None
+    message: str = ""
+    reason: str = ""
+    seconds: float = 0.0
+
+    @property
+    def survived(self) -> bool:
+        """Whether it changes something, as far as anybody knows, and no check was red."""
+        return self.by is None and not self.reason
+
+
+class MutationReport(BaseModel):
+    """All that were tried.
+
+    Attributes:
+        op, device, seed: what was checked, where, on which inputs.
+        mutants: how many there are, tried or not: implementation -> count.
+        tried: in the order of files and lines.
+        skipped: implementation -> why it cannot run here.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    op: str
+    device: str
+    seed: int
+    mutants: dict[str, int]
+    tried: tuple[Tried, ...]
+    skipped: dict[str, str]
+
+    @property
+    def survivors(self) -> tuple[Tried, ...]:
+        """Those that are not explained."""
+        return tuple(each for each in self.tried if each.survived)
+
+    def score(self, implementation: str) -> float | None:
+        """Killed, of those that change something; None where none was tried."""
+        counted = [
+            each for each in self.tried if each.implementation == implementation and not each.reason
+        ]
+        return sum(each.by is not None for each in counted) / len(counted) if counted else None
+
+
+def mutants_of(implementation: Implementation) -> list[Mutant]:
+    """Every mutant of an implementation's sources."""
+    return [
+        mutant
+        for path in sources_of(implementation)
+        for mutant in (mutants_of_python if path.suffix == ".py" else mutants_of_cpp)(path)
+    ]
+
+
+def mutate(
+    op: Op,
+    *,
+    implementation: str | None = None,
+    device: str | None = None,
+    seed: int = 0,
+    sample: int | None = None,
+    jobs: int | None = None,
+    explained: bool = False,
+    on_done: Callable[[int, int], None] | None = None,
+) -> MutationReport:
+    """Checks mutants of an op's implementations.
+
+    Args:
+        op: from `ops.discover.find`.
+        implementation: only this one. Default: all that can run on the device.
+        device: "cpu" or "cuda"; None is "cuda" where there is one.
+        seed: of the checks' inputs, and of the sample.
+        sample: how many mutants of each implementation; None: all.
+        jobs: how many at once; None: one a CPU core.
+        explained: also try those that are known to change nothing.
+        on_done: called with (done, all) after each.
+
+    UnsupportedError where an implementation is red without any change.
+    """
+    device = device_or_best(device)
+    chosen = op.implementations if implementation is None else (op.implementation(implementation),)
+    skipped, counts, work = dict[str, str](), dict[str, int](), list[_Work]()
+    for one in chosen:
+        if reason := cannot_run(one, device, isolated=False):
+            skipped[one.name] = reason
+            continue
+        mutants = mutants_of(one)
+        counts[one.name] = len(mutants)
+        if sample is not None and sample < len(mutants):
+            at = random.Random(seed).sample(range(len(mutants)), sample)
+            mutants = [mutants[each] for each in sorted(at)]
+        known = {} if explained else explanations(folder_of(op.name), one.name)
+        seconds = _unchanged(op, one, device, seed) * _SLOWER + _SECONDS
+        work += [_Work(one, mutant, seconds, known.get(mutant.key, "")) for mutant in mutants]
+    verdicts = _try_all(op, work, device, seed, jobs or _cores(), on_done)
+    return MutationReport(
+        op=op.name,
+        device=device,
+        seed=seed,
+        mutants=counts,
+        tried=tuple(map(_tried, work, verdicts)),
+        skipped=skipped,
+    )
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A mutant to try: within how many seconds; not at all where the reason is known."""
+
+    implementation: Implementation
+    mutant: Mutant
+    seconds: float
+    reason: str
+
+
+def _unchanged(op: Op, implementation: Implementation, device: str, seed: int) -> float:
+    """How long the check of the sources as they are takes, in seconds."""
+    running_check = MutantCheck(op, implementation, None, device, seed, math.inf)
+    while (verdict := running_check.poll()) is None:
+        wait([running_check.waited_for])
+    if verdict.by is not None:
+        raise UnsupportedError(
+            f"{op.name!r}: {implementation.name!r} is red without any change: {verdict.by}: "
+            f"{verdict.message}; run `tercet kernel check {op.name}` and mend it first"
+        )
+    return verdict.seconds
+
+
+def _try_all(
+    op: Op,
+    work: list[_Work],
+    device: str,
+    seed: int,
+    jobs: int,
+    on_done: Callable[[int, int], None] | None,
+) -> list[Verdict]:
+    verdicts = {at: _UNTRIED for at, one in enumerate(work) if one.reason}
+    waiting = [at for at in range(len(work)) if at not in verdicts]
+    running = dict[int, MutantCheck]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                at = waiting.pop(0)
+                one = work[at]
+                running[at] = MutantCheck(
+                    op, one.implementation, one.mutant, device, seed, one.seconds
+                )
+            wait([running_check.waited_for for running_check in running.values()], _POLL_SECONDS)
+            for at, running_check in list(running.items()):
+                if (verdict := running_check.poll()) is not None:
+                    verdicts[at] = verdict
+                    del running[at]
+                    if on_done is not None:
+                        on_done(len(verdicts), len(work))
+    finally:
+        for running_check in running.values():
+            running_check.close()
+    return [verdicts[at] for at in range(len(work))]
+
+
+def _tried(work: _Work, verdict: Verdict) -> Tried:
+    mutant = work.mutant
+    return Tried(
+        implementation=work.implementation.name,
+        file=mutant.file.name,
+        line=mutant.line,
+        function=mutant.function,
+        kind=mutant.kind,
+        before=mutant.before,
+        after=mutant.after,
+        by=verdict.by,
+        message=verdict.message[:300],
+        reason=work.reason,
+        seconds=round(verdict.seconds, 2),
+    )
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,1 @@
+"""Whether a version is slower, larger or needs more resources than another."""

@@ -1,0 +1,370 @@
+"""Guest: the side of a judged call that calls the kernels, and nothing else.
+
+It is given places of inputs in the judge's memory, runs the op on one implementation, and tells
+where results lie. It holds no reference, makes no comparison and knows no verdict. In a process of
+its own it is asked through `serve`; code that is trusted runs in a `Guest` of the judge's process.
+"""
+
+import gc
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from tercet import environment
+from tercet.errors import UnsupportedError
+from tercet.harness.sandbox import integration
+from tercet.harness.sandbox.arena import Memory, attach
+from tercet.harness.sandbox.candidate import import_candidate
+from tercet.harness.sandbox.confine import confine
+from tercet.harness.sandbox.guard import GuardedAllocations, Placement, Zones, view
+from tercet.harness.sandbox.state import State, changes, settings
+from tercet.harness.workloads.gradients import make_leaves, vjp
+from tercet.kernel.contract import Implementation, Kernels, Op, Requirement, outputs_of
+from tercet.kernel.interpreter.corrections import correct, interpreting
+from tercet.kernel.select import using
+from tercet.kernel.tuned import force
+from tercet.ops.discover import find
+
+Values = dict[str, Any]
+# what importing a module may change: imported packages add filters of their own
+_AT_IMPORT = {"warning filters"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Call:
+    """A call that ran: what its backward pass needs."""
+
+    arguments: Values
+    outputs: list[Tensor]
+    gradients: dict[str, Tensor | None]
+
+
+class Guest:
+    """One implementation of an op, and the calls of it that are not forgotten yet.
+
+    Attributes:
+        op, kernels: what it calls.
+        memory: where its tensors lie, the judge's.
+    """
+
+    def __init__(self, op: Op, kernels: Kernels, memory: Memory, at_import: list[str]) -> None:
+        # its first import would change settings in a judged call
+        import_module("torch._dynamo")
+        self.op, self.kernels, self.memory = op, kernels, memory
+        self._zones = Zones(memory)
+        self._calls, self._seen = dict[str, _Call](), dict[str, tuple[Values, Tensor]]()
+        self._at_import, self._before = at_import, dict[str, Any]()
+
+    def begin(self) -> None:
+        """Forgets all calls and frees their memory; settings are compared with those of now."""
+        self._calls.clear()
+        self._seen.clear()
+        self._zones.clear()
+        self._before: State = settings()
+
+    def forward(
+        self,
+        call: str,
+        arguments: Mapping[str, Any],
+        wanted: Sequence[str],
+        context: Mapping[str, Any],
+    ) -> Values:
+        """Calls the op; `read` gives the results again, `backward` their gradients.
+
+        Args:
+            call: what to remember it as.
+            arguments: of the op, by name; descriptions of tensors (`guard.describe`) or values.
+            wanted: the arguments that may want a gradient.
+            context: see `_within`.
+
+        Returns:
+            As `read`, and `promises`: results unlike those of the op's fake.
+        """
+        values = {
+            name: self._view(name, cast("dict[str, Any]", each)) if isinstance(each, dict) else each
+            for name, each in arguments.items()
+        }
+        leaves = make_leaves(values, wanted)
+        run = _compiled(self.op.run) if context.get("compiled") else self.op.run
+        promises = list[str]()
+        with self._watching(promises, context), _within(context):
+            outputs = list(outputs_of(run(*leaves.values())))
+        self._calls[call] = _Call(arguments=leaves, outputs=outputs, gradients={})
+        return {**self.read(call), "promises": promises}
+
+    def backward(
+        self,
+        call: str,
+        grad_outputs: Sequence[Mapping[str, Any] | None],
+        wanted: Sequence[str],
+        context: Mapping[str, Any],
+    ) -> Values:
+        """The gradients of one call: `gradients`, as `read`; None for one that is not there."""
+        held, promises = self._calls[call], list[str]()
+        grads = [None if each is None else view(self.memory, each) for each in grad_outputs]
+        with self._watching(promises, context), _within({**context, "mode": "grad"}):
+            gradients = vjp(held.outputs, grads, held.arguments, wanted, keep=True)
+        held.gradients.update(gradients)
+        return {**self.read(call), "promises": promises}
+
+    def together(self, calls: Sequence[Mapping[str, Any]]) -> list[Values]:
+        """Several forwards, each in a thread of its own, all begun at once."""
+        gate, results = threading.Barrier(len(calls)), dict[int, Any]()
+
+        def one(at: int) -> None:
+            try:
+                gate.wait()
+                results[at] = self.forward(**calls[at])
+            except Exception as error:  # noqa: BLE001 raised again where it is waited for
+                results[at] = error
+
+        threads = [threading.Thread(target=one, args=(at,)) for at in range(len(calls))]
+        with using(self.op, self.kernels):
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        for result in results.values():
+            if isinstance(result, Exception):
+                raise result
+        return [results[at] for at in range(len(calls))]
+
+    def again(
+        self,
+        call: str,
+        count: int,
+        grad_outputs: Sequence[Mapping[str, Any] | None],
+        wanted: Sequence[str],
+    ) -> list[list[Values]]:
+        """The same call so many times: its outputs, or the gradients that are wanted."""
+        held, found = self._calls[call], list[list[Values]]()
+        grads = [None if each is None else view(self.memory, each) for each in grad_outputs]
+        for _ in range(count):
+            with torch.set_grad_enabled(bool(wanted)), self._watching(None, {}):
+                results = list(outputs_of(self.op.run(*held.arguments.values())))
+                if wanted:
+                    gradients = vjp(results, grads, held.arguments, wanted)
+                    results = [each for each in gradients.values() if each is not None]
+            _wait()
+            found.append([self._copied("a result", each) for each in results])
+        return found
+
+    def read(self, call: str) -> Values:
+        """The results of a call as they are now, and every tensor that was placed until now."""
+        _wait()
+        held = self._calls[call]
+        return self._tell(held.outputs, held.gradients)
+
+    def changed(self) -> Values:
+        """Settings that are not as before: `state`; and that importing it changed: `imported`."""
+        return {"state": changes(self._before, settings()), "imported": self._at_import}
+
+    def integrate(self, check: str, device: str, **arguments: Any) -> str:
+        """What one of the functions of `integration` objects to; empty where nothing."""
+        known: dict[str, Callable[..., str]] = {
+            "opcheck": integration.opcheck,
+            "compare_captured": integration.compare_captured,
+            "compare_streamed": integration.compare_streamed,
+        }
+        return known[check](self.op, self.kernels, device=device, **arguments)
+
+    def _view(self, name: str, described: Values) -> Tensor:
+        """The same object for new contents of the same memory, as callers have it."""
+        known = self._seen.get(name)
+        if known is None or known[0] != described:
+            known = self._seen[name] = (described, view(self.memory, described))
+        return known[1]
+
+    def _tell(self, outputs: Sequence[Tensor], gradients: Mapping[str, Tensor | None]) -> Values:
+        return {
+            "outputs": [self._copied("an output", each) for each in outputs],
+            "gradients": {
+                name: None if each is None else self._copied(f"the gradient of {name}", each)
+                for name, each in gradients.items()
+            },
+            "placed": list(self._zones.placed),
+        }
+
+    def _copied(self, name: str, result: Tensor) -> Values:
+        """A copy of a result as it is on the current stream, where it lies, and how."""
+        plain = result.detach()
+        size = plain.numel() * plain.element_size()
+        block = self.memory.take(size)
+        whole: Placement = {"name": name, "offset": block.offset, "whole": size, "start": 0}
+        flat = plain.flatten()
+        copy = {**whole, "shape": [len(flat)], "stride": [1], "dtype": plain.dtype}
+        view(self.memory, copy).copy_(flat)
+        _wait()
+        return {
+            "copy": copy,
+            "shape": list(plain.shape),
+            "stride": list(plain.stride()),
+            "dtype": plain.dtype,
+            "lies": self.memory.find(plain) if plain.numel() else None,
+            "requires_grad": result.requires_grad,
+        }
+
+    @contextmanager
+    def _watching(self, promises: list[str] | None, context: Mapping[str, Any]) -> Generator[None]:
+        with ExitStack() as stack:
+            stack.enter_context(using(self.op, self.kernels))
+            # a mode of ours is nothing that torch.compile could trace
+            if not context.get("compiled"):
+                stack.enter_context(GuardedAllocations(self._zones, promises))
+            yield
+
+
+@contextmanager
+def _within(context: Mapping[str, Any]) -> Generator[None]:
+    """Runs what is inside as a caller might.
+
+    `mode`: "grad" (default), "no_grad", "inference"; `autocast`: a dtype, on the arguments' device
+    `device`; `threads`: of torch; `configurations`: (op, implementation, direction, options) that
+    its launches take.
+    """
+    with ExitStack() as stack:
+        match context.get("mode", "grad"):
+            case "no_grad":
+                stack.enter_context(torch.no_grad())
+            case "inference":
+                stack.enter_context(torch.inference_mode())
+            case _:
+                stack.enter_context(torch.enable_grad())
+        if context.get("autocast") is not None:
+            stack.enter_context(torch.autocast(context["device"], dtype=context["autocast"]))
+        if context.get("threads") is not None:
+            stack.callback(torch.set_num_threads, torch.get_num_threads())
+            torch.set_num_threads(context["threads"])
+        for each in context.get("configurations", ()):
+            stack.enter_context(force(*each))
+        yield
+
+
+def _compiled(run: Callable[..., Any]) -> Callable[..., Any]:
+    torch.compiler.reset()
+    return torch.compile(run, backend="aot_eager", fullgraph=True)
+
+
+def _wait() -> None:
+    """Until the current stream is done: work elsewhere is not waited for, nor by a user."""
+    if torch.cuda.is_available():
+        torch.cuda.current_stream().synchronize()
+
+
+def load(op: str, implementation: str, module: str | None) -> tuple[Op, Kernels, list[str]]:
+    """The op, the kernels to run (its own, or those of a module), and what importing changed."""
+    if interpreting():
+        correct()
+    found = find(op)
+    before = settings()
+    if module is None:
+        kernels = found.implementation(implementation).load()
+    else:
+        kernels = Implementation(
+            name=implementation,
+            requirement=Requirement(dtypes=()),
+            module=import_candidate(module),
+            language="torch",
+        ).load()
+    changed = [name for name in changes(before, settings()) if name not in _AT_IMPORT]
+    return found, kernels, changed if module is not None else []
+
+
+def hide_reference(op: Op) -> None:
+    """Puts the op's reference out of reach of what runs in this process, for good."""
+
+    def out_of_reach(*_: Any, **__: Any) -> Any:
+        raise UnsupportedError(f"the reference of {op.name!r} is out of a candidate's reach")
+
+    home = op.reference.__module__
+    for name in (home, home.rpartition(".")[0] + ".op"):
+        module = import_module(name)
+        functions: dict[str, Any] = {**vars(module)}
+        for attribute, value in functions.items():
+            if callable(value) and getattr(value, "__module__", None) == home:
+                setattr(module, attribute, out_of_reach)
+    object.__setattr__(op, "reference", out_of_reach)
+    object.__setattr__(op, "magnitude", None)
+
+
+_guest: list[Guest] = []
+
+
+def get_ready() -> None:
+    """In the child, ahead of a start: imports and begins what takes seconds."""
+    import_module("torch._dynamo")
+    if torch.cuda.is_available():
+        torch.cuda.init()
+
+
+def import_first(modules: Sequence[str]) -> None:
+    """In the child: imports what the guest's code must not have changed before."""
+    for name in modules:
+        import_module(name)
+
+
+def spin(us: float) -> float:
+    """In the child: keeps its core busy for that long; says how long, in microseconds."""
+    begin = time.perf_counter_ns()
+    while (took := (time.perf_counter_ns() - begin) / 1e3) < us:
+        pass
+    return took
+
+
+def start(
+    op: str,
+    implementation: str,
+    module: str | None,
+    folders: Mapping[str, str],
+    arena: dict[str, Any],
+    confined: dict[str, Any] | None,
+) -> list[str]:
+    """In the child: maps the arena, closes itself in, then loads the implementation.
+
+    Args:
+        op, implementation, module: see `load`.
+        folders: variables of the environment that name folders of its own.
+        arena: see `attach`.
+        confined: the arguments of `confine`; None leaves the process open.
+
+    Returns:
+        The guarantees that this platform cannot give (see `confine`).
+    """
+    environment.set_folders(folders)
+    memory = attach(arena)
+    hide_reference(find(op))
+    missing = confine(**confined) if confined is not None else []
+    _guest.append(Guest(*_loaded(op, implementation, module, memory)))
+    return missing
+
+
+def stop() -> None:
+    """In the child: lets go of the judge's memory, which a GPU's driver counts."""
+    _guest.clear()
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.ipc_collect()
+
+
+def current() -> Guest:
+    """In the child: the guest that was started."""
+    return _guest[-1]
+
+
+def serve(method: str, arguments: dict[str, Any]) -> Any:
+    """In the child: one of the Guest's methods."""
+    return getattr(current(), method)(**arguments)
+
+
+def _loaded(
+    op: str, implementation: str, module: str | None, memory: Memory
+) -> tuple[Op, Kernels, Memory, list[str]]:
+    found, kernels, changed = load(op, implementation, module)
+    return found, kernels, memory, changed

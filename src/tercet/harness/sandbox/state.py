@@ -1,0 +1,125 @@
+"""State: what a kernel has no business to change in the process that calls it."""
+
+import builtins
+import gc
+import locale
+import math
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn import functional
+from torch.utils import _python_dispatch
+
+# what others call by name: a candidate that replaces one of these changes more than its own results
+_PATCHABLE = {
+    "torch": torch,
+    "torch.Tensor": torch.Tensor,
+    "torch.cuda": torch.cuda,
+    "torch.autograd": torch.autograd,
+    "torch.testing": torch.testing,
+    "torch.nn.functional": functional,
+    "builtins": builtins,
+    "math": math,
+    "os": os,
+    "time": time,
+    "random": random,
+}
+_FLAGS = (
+    "torch.backends.cuda.matmul.allow_tf32",
+    "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction",
+    "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
+    "torch.backends.cudnn.enabled",
+    "torch.backends.cudnn.benchmark",
+    "torch.backends.cudnn.deterministic",
+    "torch.backends.cudnn.allow_tf32",
+    "torch.backends.mkldnn.enabled",
+    "torch.utils.deterministic.fill_uninitialized_memory",
+)
+
+State = dict[str, Any]
+_modes: Any = vars(_python_dispatch)["_get_current_dispatch_mode_stack"]
+
+
+def settings() -> State:
+    """Settings by name; those of torch's numbers, of random numbers and of the process."""
+    found: State = {
+        "default dtype": torch.get_default_dtype(),
+        "default device": str(torch.get_default_device()),
+        "grad mode": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "anomaly mode": torch.is_anomaly_enabled(),
+        "autocast": [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")],
+        "autocast's dtype": [torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda")],
+        "torch's modes": len(_modes()),
+        "random state": torch.get_rng_state().numpy().tobytes(),
+        "numpy's random state": _numpy_random(),
+        "Python's random state": random.getstate(),
+        "deterministic algorithms": (
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        ),
+        "float32 matmul precision": torch.get_float32_matmul_precision(),
+        "subnormal numbers": float(torch.tensor(1e-40) * 1) > 0,
+        "number of threads": torch.get_num_threads(),
+        "number of threads between operations": torch.get_num_interop_threads(),
+        "environment variables": dict(os.environ),
+        "current folder": os.getcwd(),
+        "garbage collection": (gc.isenabled(), gc.get_threshold()),
+        "recursion limit": sys.getrecursionlimit(),
+        "locale": locale.setlocale(locale.LC_ALL),
+        "a trace function": (sys.gettrace(), sys.getprofile()),
+        "numpy's handling of errors": np.geterr(),
+        "signal handlers": [signal.getsignal(number) for number in signal.valid_signals()],
+        "threads that still run": sorted(each.name for each in threading.enumerate()),
+    }
+    if torch.cuda.is_available():
+        found["random state of the GPU"] = torch.cuda.get_rng_state().numpy().tobytes()
+        found["current GPU"] = torch.cuda.current_device()
+        found["current stream"] = torch.cuda.current_stream().cuda_stream
+    for flag in _FLAGS:
+        found[flag] = _look_up(flag)
+    for name, owner in _PATCHABLE.items():
+        found[name] = {key: value for key, value in vars(owner).items() if callable(value)}
+    found["warning filters"] = list(warnings.filters)
+    found["all warnings ignored"] = any(
+        (action, message, category, module) == ("ignore", None, Warning, None)
+        for action, message, category, module, _ in warnings.filters
+    )
+    return found
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs; of modules, which of their names have another value."""
+    found: list[str] = []
+    for name, was in before.items():
+        if name not in _PATCHABLE:
+            if now[name] != was:
+                found.append(name)
+            continue
+        # names that were not there are imported lazily, by torch itself
+        found += [
+            f"{name}.{key}" for key, value in was.items() if now[name].get(key, value) is not value
+        ]
+        found += [f"{name}.{key}" for key in was if key not in now[name]]
+    return found
+
+
+def _numpy_random() -> tuple[Any, ...]:
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    return (kind, np.asarray(keys).tobytes(), *rest)
+
+
+def _look_up(path: str) -> Any:
+    owner: Any = sys.modules["torch"]
+    for name in path.split(".")[1:]:
+        owner = getattr(owner, name)
+    return owner

@@ -1,0 +1,1 @@
+"""Clocks, statistics, and the limits of the machine."""

@@ -1,0 +1,1 @@
+"""The fastest right configuration of a kernel for each shape."""

@@ -1,0 +1,1 @@
+"""What an op is run on: production shapes, arguments, layouts, gradients, coverage of cases."""

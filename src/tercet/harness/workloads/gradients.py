@@ -1,0 +1,97 @@
+"""Gradients: which arguments have one, random incoming gradients, vector-Jacobian products.
+
+`grad_outputs` holds the incoming gradient of each output; None for an output without (a saved one).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+
+from tercet.kernel.contract import Op, outputs_of
+
+Values = dict[str, Any]
+
+
+def select_differentiable(op: Op, prepared: Values) -> tuple[str, ...]:
+    """Which of the arguments at hand have a gradient; 8-bit floats are codes, which have none."""
+    return tuple(
+        name
+        for name in op.differentiable
+        if isinstance(prepared.get(name), Tensor)
+        and prepared[name].is_floating_point()
+        and prepared[name].element_size() > 1
+    )
+
+
+def describe_outputs(op: Op, prepared: Values) -> tuple[Tensor, ...]:
+    """Shape, strides and dtype of each output, from the op's fake."""
+    with FakeTensorMode() as mode:
+        fake = {
+            name: mode.from_tensor(value) if isinstance(value, Tensor) else value
+            for name, value in prepared.items()
+        }
+        return outputs_of(op.run(*fake.values()))
+
+
+def draw_grad_outputs(
+    op: Op, prepared: Values, seed: int, device: str = "cpu"
+) -> list[Tensor | None]:
+    """A random incoming gradient for each output that has one."""
+    roles = [spec.role for spec in op.of_role("output", "saved")]
+    grad_outputs = list[Tensor | None]()
+    for at, (role, output) in enumerate(zip(roles, describe_outputs(op, prepared), strict=True)):
+        if role == "saved" or not output.is_floating_point() or output.element_size() == 1:
+            grad_outputs.append(None)
+            continue
+        generator = torch.Generator(device).manual_seed(seed + 101 + at)
+        grad_output = torch.randn(output.shape, generator=generator, device=device)
+        grad_outputs.append(grad_output.to(output.dtype))
+    return grad_outputs
+
+
+def make_leaves(arguments: Mapping[str, Any], names: Iterable[str]) -> Values:
+    """The arguments; those named share their memory, but are new leaves that want a gradient."""
+    leaves = dict(arguments)
+    for name in names:
+        leaves[name] = leaves[name].detach().requires_grad_()
+    return leaves
+
+
+def pair_grad_outputs(
+    outputs: Iterable[Tensor], grad_outputs: Iterable[Any]
+) -> tuple[list[Tensor], list[Any]]:
+    """The outputs that depend on a leaf and have an incoming gradient, and those gradients."""
+    pairs = [
+        (output, grad_output)
+        for output, grad_output in zip(outputs, grad_outputs, strict=True)
+        if grad_output is not None and output.requires_grad
+    ]
+    return [output for output, _ in pairs], [grad_output for _, grad_output in pairs]
+
+
+def vjp(
+    outputs: Iterable[Tensor],
+    grad_outputs: Iterable[Any],
+    leaves: Mapping[str, Any],
+    names: Sequence[str],
+    *,
+    allow_unused: bool = True,
+    keep: bool = False,
+) -> dict[str, Tensor | None]:
+    """The vector-Jacobian product: the gradient of each named leaf.
+
+    None for a leaf on which no output with an incoming gradient depends; where `allow_unused` is
+    False, that is torch's RuntimeError. All are None where no output has an incoming gradient. With
+    `keep` the graph can be used again.
+    """
+    dependent, incoming = pair_grad_outputs(outputs, grad_outputs)
+    if not dependent or not names:
+        return dict.fromkeys(names)
+    inputs = [leaves[name] for name in names]
+    found = torch.autograd.grad(
+        dependent, inputs, incoming, allow_unused=allow_unused, retain_graph=keep
+    )
+    return dict(zip(names, found, strict=True))

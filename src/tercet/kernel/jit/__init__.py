@@ -1,0 +1,1 @@
+"""C++ and CUDA C++ compiled once a machine, and loaded."""

@@ -1,0 +1,1 @@
+"""The lean decoder: a language model that runs from packed weights."""

@@ -1,0 +1,112 @@
+"""A whole layer for one new position in one call of C++, where all of its linears are packed.
+
+Measured on SmolLM2-135M, eight calls a layer: 10 ms of Python a token beside 9 ms of work.
+"""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tercet.models.decoder.one_token import Heads, Native
+from tercet.models.packed_modules import PackedLinear
+from tercet.packed_weight.cpu.bound_product import BoundProduct, bind
+
+_P, _I64, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+
+
+class LayerWeights(ctypes.Structure):
+    """Mirrors `struct LayerWeights` of one_token.cpp, field by field."""
+
+    _fields_ = (
+        ("qkv", BoundProduct),
+        ("output", BoundProduct),
+        ("gate_up", BoundProduct),
+        ("down", BoundProduct),
+        ("attention_norm", _P),
+        ("mlp_norm", _P),
+        ("query_norm", _P),
+        ("key_norm", _P),
+        ("hidden", _I64),
+        ("intermediate", _I64),
+        ("heads", _I64),
+        ("key_value_heads", _I64),
+        ("dim", _I64),
+        ("window", _I64),
+        ("epsilon", _F),
+        ("head_epsilon", _F),
+    )
+
+
+class NativeLayer:
+    """The layer; holds what its pointers point to.
+
+    Args:
+        native: the functions.
+        weights: of the layer.
+        held: tensors whose memory `weights` names.
+    """
+
+    def __init__(self, native: Native, weights: LayerWeights, held: Sequence[Any]) -> None:
+        self._run, self._weights, self._held = native.layer, weights, held
+        self._address = ctypes.addressof(weights)
+
+    def __call__(
+        self, hidden: Tensor, angles: tuple[Tensor, Tensor], keys: Tensor, values: Tensor
+    ) -> None:
+        """Adds the layer to hidden [B, K] in place; the rest as `Native.attend` takes it."""
+        self._run(
+            self._address,
+            hidden.data_ptr(),
+            hidden.shape[0],
+            angles[0].data_ptr(),
+            angles[1].data_ptr(),
+            keys.data_ptr(),
+            values.data_ptr(),
+            keys.stride(0),
+            keys.stride(1),
+            keys.shape[2],
+            torch.get_num_threads(),
+        )
+
+
+def native_layer(
+    native: Native,
+    linears: Sequence[Callable[[Tensor], Tensor]],
+    norms: Sequence[Tensor],
+    epsilon: float,
+    heads: Heads,
+) -> NativeLayer | None:
+    """The layer, or None where a linear is not one packed product of its plain input.
+
+    Args:
+        native: the functions.
+        linears: qkv, output, gate_up and down.
+        norms: weights float32 [K] before attention and before the feed-forward network.
+        epsilon: of both norms.
+        heads: sizes and norms of the heads.
+    """
+    packed = [owner for one in linears if (owner := _plain_packed_linear(one)) is not None]
+    products = [bind(one.weight, one.bias) for one in packed]
+    if len(packed) < len(linears) or None in products:
+        return None
+    held = [*norms, heads.query_norm, heads.key_norm]
+    if any(one is not None and not one.is_contiguous() for one in held):
+        return None
+    weights = LayerWeights(
+        *products,
+        *(None if one is None else one.data_ptr() for one in held),
+        packed[0].weight.shape[1],
+        packed[3].weight.shape[1],
+        *(heads.count, heads.key_value, heads.dim, heads.window or 0),
+        *(epsilon, heads.epsilon),
+    )
+    return NativeLayer(native, weights, [*packed, *held])
+
+
+def _plain_packed_linear(linear: Callable[[Tensor], Tensor]) -> PackedLinear | None:
+    """The module whose forward a linear is, if that is a packed product and no more."""
+    owner = getattr(linear, "__self__", None)
+    return owner if isinstance(owner, PackedLinear) and owner.transform is None else None

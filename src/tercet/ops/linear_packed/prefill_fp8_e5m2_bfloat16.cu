@@ -1,4 +1,0 @@
-// linear_packed for many tokens, bfloat16 x, codes in fp8_e5m2: a library of its own.
-#include "prefill_launch.cuh"
-
-TERCET_LINEAR_PREFILL(BFLOAT16, E5M2)

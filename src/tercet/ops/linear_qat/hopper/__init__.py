@@ -1,0 +1,1 @@
+"""linear_qat on Hopper, in CUDA C++."""

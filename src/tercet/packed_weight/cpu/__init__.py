@@ -1,0 +1,1 @@
+"""Packed products in C++ on a CPU."""

@@ -1,0 +1,214 @@
+// The product of one row of x on AVX2's int8 multipliers: codes as they are, x in the digits of
+// segments.hpp. Included inside a namespace, after packed_product.hpp, under the target pragma.
+//
+// A level is a code plus the lowest level, so a sum of levels begins at the lowest level times the
+// sum of the digits: all are integers, nothing cancels. Four columns of eight rows are one
+// register, so a lane's sum is one output row's, and no sum runs across lanes.
+
+TERCET_INLINE __m256i load_eight(const void* from) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(from));
+}
+
+TERCET_INLINE __m256i splat_word(uint32_t word) {
+  return _mm256_set1_epi32(static_cast<int32_t>(word));
+}
+
+TERCET_INLINE __m256 size_of(__m256 x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
+
+TERCET_INLINE float largest_of(__m256 x) {
+  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+}
+
+TERCET_INLINE float sum_of(__m256 x) {
+  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+}
+
+// Byte B of field f of a dword of codes holds column fields * B + f: digits are put into that order.
+template <int bits>
+TERCET_INLINE __m256i in_order_of_codes(__m256i bytes) {
+  const __m128i order = bits == 2
+      ? _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)
+      : _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+  return _mm256_shuffle_epi8(bytes, _mm256_broadcastsi128_si256(order));
+}
+
+// Adds a segment of integers [kSegmentColumns], of which the first `count` are its own.
+template <int bits, int digits>
+void add_segment(Segments& to, Segment segment, const Count& levels, __m256i* integers, int count) {
+  const size_t begin = to.words.size();
+  to.words.resize(begin + (digits * count + kSegmentColumns) / 4);
+  segment.words = begin;
+  char* bytes = reinterpret_cast<char*>(to.words.data() + begin);
+  const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  for (int digit = 0; digit < digits; ++digit, bytes += count) {
+    __m256i sum = _mm256_setzero_si256();
+    for (int half = 0; half < 2; ++half) {
+      __m256i low[4];
+      for (int i = 0; i < 4; ++i) {
+        __m256i& from = integers[4 * half + i];
+        low[i] = _mm256_srai_epi32(_mm256_slli_epi32(from, 24), 24);
+        from = _mm256_srai_epi32(_mm256_sub_epi32(from, low[i]), 8);
+      }
+      const __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(low[0], low[1]),
+                                                _mm256_packs_epi32(low[2], low[3]));
+      const __m256i placed = in_order_of_codes<bits>(_mm256_permutevar8x32_epi32(packed, order));
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(bytes + 32 * half), placed);
+      sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(_mm256_set1_epi8(1), placed));
+    }
+    const __m128i four = _mm_add_epi16(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    const __m128i two = _mm_add_epi16(four, _mm_unpackhi_epi64(four, four));
+    const __m128i one = _mm_add_epi16(two, _mm_srli_epi64(two, 32));
+    const __m128i lowest = _mm_mullo_epi16(one, _mm_set1_epi16(static_cast<int16_t>(levels.lowest)));
+    segment.lowest[digit] = static_cast<uint32_t>(_mm_cvtsi128_si32(lowest));
+  }
+  to.words.resize(begin + digits * count / 4);
+  to.list.push_back(segment);
+}
+
+// x[count] in as many segments as its spread takes. False where it holds inf or NaN, is too small or
+// spread too far.
+template <int bits>
+bool add_numbers(Segments& to, Segment segment, const Count& levels, const float* x, int count) {
+  alignas(32) float held[kSegmentColumns] = {};
+  std::memcpy(held, x, count * sizeof(float));
+  for (int pass = 1; pass <= kMostPasses; ++pass) {
+    __m256 most = _mm256_setzero_ps(), sum = most, some = most, odd = most;
+    for (int i = 0; i < kSegmentColumns; i += 8) {
+      const __m256 size = size_of(_mm256_load_ps(held + i));
+      most = _mm256_max_ps(most, size), sum = _mm256_add_ps(sum, size);
+      const __m256 there = _mm256_cmp_ps(size, _mm256_setzero_ps(), _CMP_GT_OQ);
+      some = _mm256_add_ps(some, _mm256_and_ps(there, _mm256_set1_ps(1.0f)));
+      odd = _mm256_or_ps(odd, _mm256_cmp_ps(size, _mm256_set1_ps(0x1.fffffep127f), _CMP_NLE_UQ));
+    }
+    const float largest = largest_of(most);
+    if (largest == 0.0f && !_mm256_movemask_ps(odd)) return true;
+    if (_mm256_movemask_ps(odd) || largest < kSmallest) return false;
+    const bool all = largest * sum_of(some) <= kSpread * sum_of(sum);
+    const __m256 limit = _mm256_set1_ps(all ? 0.0f : largest / kSpread);
+    // 2^exponent is the first power of two above the largest
+    const int exponent = static_cast<int>(float_to_bits(largest) >> 23) - 126;
+    segment.step = bits_to_float(static_cast<uint32_t>(exponent - kBits + 127) << 23);
+    const __m256 inverse =
+        _mm256_set1_ps(bits_to_float(static_cast<uint32_t>(kBits - exponent + 127) << 23));
+    __m256i integers[kSegmentColumns / 8];
+    for (int i = 0; i < kSegmentColumns; i += 8) {
+      const __m256 now = _mm256_load_ps(held + i);
+      const __m256 take = _mm256_cmp_ps(size_of(now), limit, _CMP_GE_OQ);
+      integers[i / 8] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_and_ps(now, take), inverse));
+      _mm256_store_ps(held + i, _mm256_andnot_ps(take, now));
+    }
+    add_segment<bits, kDigits>(to, segment, levels, integers, count);
+    if (all) return true;
+  }
+  return false;
+}
+
+// x, each group padded to whole runs, in segments. Exact: x is codes. False: use multiply_vector.
+// A segment's rounding is relative to its largest number. Of few columns one row's levels may be zero
+// at all but a small one, which then has that rounding to itself: so these are multiplied as floats.
+template <int bits, bool exact>
+bool cut_segments(const Layout& layout, const float* x, Segments& to) {
+  if (!exact && layout.columns < kSegmentColumns) return false;
+  constexpr int per_run = 32 / bits;
+  const Count levels(layout);
+  const int64_t step = levels.columns() / per_run;
+  to.list.clear(), to.words.clear();
+  for (int64_t group = 0; group < layout.groups; ++group)
+    for (int64_t run = 0; run < layout.runs_per_group; run += step) {
+      const int64_t first = group * layout.runs_per_group + run;
+      const int64_t left = layout.runs_per_group - run, runs = left < step ? left : step;
+      const Segment segment{group, first, runs, 0, 1.0f, {}};
+      const float* from = x + first * per_run;
+      const int count = static_cast<int>(runs) * per_run;
+      if constexpr (!exact) {
+        if (!add_numbers<bits>(to, segment, levels, from, count)) return false;
+        continue;
+      }
+      alignas(32) float held[kSegmentColumns] = {};
+      std::memcpy(held, from, count * sizeof(float));
+      __m256i integers[kSegmentColumns / 8];
+      for (int i = 0; i < kSegmentColumns; i += 8)
+        integers[i / 8] = _mm256_cvtps_epi32(_mm256_load_ps(held + i));
+      add_segment<bits, 1>(to, segment, levels, integers, count);
+    }
+  return true;
+}
+
+// Sums of levels times digits of one segment, [rows 0..7 and 8..15][digit], as pairs of 16 bits.
+template <int bits, int digits>
+TERCET_INLINE void sum_segment(const uint32_t* codes, const Segment& s, const uint32_t* words,
+                               __m256i (&sums)[2][digits]) {
+  constexpr int fields = 8 / bits;
+  const __m256i mask = _mm256_set1_epi8(bits == 2 ? 3 : 15);
+  const int64_t stride = s.runs * fields;
+  for (int d = 0; d < digits; ++d) sums[0][d] = sums[1][d] = splat_word(s.lowest[d]);
+  for (int64_t run = 0; run < s.runs; ++run, codes += 16, words += fields) {
+    const __m256i first = load_eight(codes), second = load_eight(codes + 8);
+#pragma GCC unroll 4
+    for (int f = 0; f < fields; ++f) {
+      const __m256i a = _mm256_and_si256(f ? _mm256_srli_epi16(first, bits * f) : first, mask);
+      const __m256i b = _mm256_and_si256(f ? _mm256_srli_epi16(second, bits * f) : second, mask);
+#pragma GCC unroll 4
+      for (int d = 0; d < digits; ++d) {
+        const __m256i x = splat_word(words[d * stride + f]);
+        sums[0][d] = _mm256_add_epi16(sums[0][d], _mm256_maddubs_epi16(a, x));
+        sums[1][d] = _mm256_add_epi16(sums[1][d], _mm256_maddubs_epi16(b, x));
+      }
+    }
+  }
+}
+
+// digit0 + 256 digit1 + 65536 digit2, which fits 32 bits
+TERCET_INLINE __m256i combine_digits(const __m256i (&sums)[kDigits]) {
+  const __m256i ones = _mm256_set1_epi16(1), wide = _mm256_set1_epi16(256);
+  const __m256i low = _mm256_add_epi32(_mm256_madd_epi16(sums[0], ones),
+                                       _mm256_madd_epi16(sums[1], wide));
+  return _mm256_add_epi32(low, _mm256_slli_epi32(_mm256_madd_epi16(sums[2], ones), 16));
+}
+
+// out[16] = W x for one block of rows. Exact: x is codes, and the result that of multiply_vector.
+template <int bits, bool exact>
+void multiply_block(const Weight& w, const Vector& x, int64_t block, float* out) {
+  const uint32_t *codes = w.block_codes(block), *words = x.segments->words.data();
+  const Segment *segment = x.segments->list.data(), *end = segment + x.segments->list.size();
+  F total = splat(0.0f);
+  for (int64_t group = 0; group < w.layout->groups; ++group) {
+    const int64_t at = (block * w.layout->groups + group) * 16;
+    F sum = splat(0.0f);
+    I integers = zero_int();
+    for (; segment != end && segment->group == group; ++segment) {
+      const uint32_t* from = codes + segment->first_run * 16;
+      if constexpr (exact) {
+        __m256i sums[2][1];
+        sum_segment<bits, 1>(from, *segment, words + segment->words, sums);
+        const __m256i ones = _mm256_set1_epi16(1);
+        integers = add_int(integers, {_mm256_madd_epi16(sums[0][0], ones),
+                                _mm256_madd_epi16(sums[1][0], ones)});
+      } else {
+        __m256i sums[2][kDigits];
+        sum_segment<bits, kDigits>(from, *segment, words + segment->words, sums);
+        sum = fma(to_float(I{combine_digits(sums[0]), combine_digits(sums[1])}), splat(segment->step), sum);
+      }
+    }
+    if constexpr (exact) sum = to_float(integers);
+    if (w.zero) sum = fma(load_number(w.zero, w.zero_number, at), splat(-x.sums[group]), sum);
+    total = fma(load_number(w.scale, w.scale_number, at), sum, total);
+  }
+  store(out, total);
+}
+
+template <int bits, bool exact>
+void multiply_blocks(const Weight& w, const Vector& x, int64_t block, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; ++i) multiply_block<bits, exact>(w, x, block + i, out + 16 * i);
+}
+
+template <bool exact>
+void add_integers(const Layout& layout, Kernels& to) {
+  if (!Count(layout).codes) return;
+  to.cut = layout.bits == 2 ? cut_segments<2, exact> : cut_segments<4, exact>;
+  to.integers = layout.bits == 2 ? multiply_blocks<2, exact> : multiply_blocks<4, exact>;
+}

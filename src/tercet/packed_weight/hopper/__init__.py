@@ -1,0 +1,1 @@
+"""Products of packed weights on Hopper: headers in CUDA C++, and their tiles by name."""

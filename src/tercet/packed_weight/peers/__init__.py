@@ -1,0 +1,1 @@
+"""Weights of ours in the layouts of other libraries, to measure against them."""

@@ -1,0 +1,1 @@
+"""Building blocks in Triton of ops with packed weights."""

@@ -1,0 +1,94 @@
+"""evaluate: compares packed checkpoints with the uncompressed model."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from torch import Tensor
+
+from tercet.checkpoints.packed.read import open_packed
+from tercet.checkpoints.sources.open import open_source
+from tercet.evaluate.compare import Logits, compare
+from tercet.evaluate.size import measure_size
+from tercet.evaluate.text import default_text, windows
+from tercet.models import supported_architecture
+from tercet.records import Environment, Record
+from tercet.runtime import load
+from tercet.workflows.teacher import teacher as open_teacher
+
+TEACHER = "teacher"
+
+
+def evaluate(
+    directories: str | Path | Sequence[str | Path],
+    *,
+    teacher: str | None = None,
+    text: str | Path | None = None,
+    length: int = 1024,
+    count: int | None = 16,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Record]:
+    """Measure the perplexity, divergence from the teacher, and size of packed checkpoints.
+
+    Args:
+        directories: packed checkpoints made from the same model.
+        teacher: the uncompressed model; None for the model that the checkpoints' manifests name;
+            "none" for no comparison.
+        text: a UTF-8 text file, also gzipped; None for the text that ships with the package.
+        length: window length in tokens; windows do not overlap.
+        count: number of windows, from the beginning of the text; None for all.
+        progress: a function called with (finished windows, total windows).
+
+    Returns:
+        A record for the teacher, if there is one, followed by one record for each checkpoint.
+    """
+    given = [directories] if isinstance(directories, str | Path) else list(directories)
+    checkpoints = {str(directory): open_packed(directory) for directory in given}
+    path = Path(text) if text is not None else default_text()
+    ids = windows(path, Path(given[0]) / "tokenizer.json", length, count)
+    reference = teacher
+    if reference is None:
+        manifest = next(iter(checkpoints.values())).manifest
+        reference = manifest.source.reference if manifest is not None else "none"
+    opened = open_teacher(open_source(reference)) if reference != "none" else nullcontext()
+    with opened as teacher_logits:
+        students = {name: student(name) for name in checkpoints}
+        qualities = compare(ids, students, teacher_logits, progress)
+    environment = Environment.here()
+    settings = {
+        "text": path.name,
+        "teacher": reference,
+        "window_tokens": length,
+        "stride_tokens": length,
+        "windows": len(ids),
+    }
+    records: list[Record] = []
+    for name, quality in qualities.items():
+        metrics = quality.metrics()
+        if name in checkpoints:
+            metrics |= measure_size(checkpoints[name]).metrics()
+        subject = name if name in checkpoints else reference
+        records.append(
+            Record(
+                kind="evaluation",
+                subject=subject,
+                settings={**settings, "role": "student" if name in checkpoints else TEACHER},
+                metrics=metrics,
+                environment=environment,
+            )
+        )
+    return records
+
+
+def student(directory: str) -> Logits:
+    """Load a packed checkpoint as a function from token ids [B, T] to logits [B, T, V]."""
+    if supported_architecture(open_packed(directory).config):
+        return load(directory).logits
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(directory)
+
+    def logits(ids: Tensor) -> Tensor:
+        return model(input_ids=ids, use_cache=False).logits
+
+    return logits

@@ -1,0 +1,227 @@
+"""export: converts a packed checkpoint for another program and verifies the result there."""
+
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import pad
+
+from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
+from tercet.errors import AccuracyError, CheckpointError
+from tercet.export.target import Holding, Target, find_target, in_kind
+from tercet.models import supported_architecture
+from tercet.runtime import GenerationSettings, load, load_tokenizer, stream
+from tercet.workflows.export.report import (
+    ClientReport,
+    ExportReport,
+    ModuleReport,
+    dominant_format,
+    model_name,
+)
+
+PROMPT = "The capital of France is Paris, and the river that runs through it is called"
+MARGIN = 2.0
+"""How many times the client's own arithmetic the logits may be off: the parts of an error add up in
+other ways in another order of summation."""
+_FLOOR = 2e-5
+
+
+def export(
+    directory: str | Path,
+    target: str,
+    out: str | Path,
+    verify: bool = False,
+    *,
+    kind: str | None = None,
+    tokens: list[int] | None = None,
+    count: int = 16,
+    progress: Callable[[str], None] | None = None,
+) -> ExportReport:
+    """Convert a packed checkpoint for another program.
+
+    Args:
+        directory: the packed checkpoint.
+        target: a name of `target_names`.
+        out: the file or directory to write; it must not exist.
+        verify: read the export back with the target's library, run the export in the target's
+            client, and compare weights, logits and tokens with Tercet's.
+        kind: the target's tensor type for all layers (such as "TQ2_0" for gguf); None for the
+            densest exact type of each layer.
+        tokens: prompt token ids for the comparison; None for a default sentence.
+        count: number of tokens to generate in the comparison.
+        progress: a function called with one-line messages.
+
+    Raises:
+        UnsupportedError: the target cannot hold a layer exactly, or its client is not installed.
+        CheckpointError: the checkpoint is damaged, or `out` already exists.
+    """
+    checkpoint, out = open_packed(directory), Path(out)
+    to = in_kind(find_target(target), kind)
+    if not checkpoint.modules:
+        raise CheckpointError(f"{directory}: no module is packed, so there is nothing to export")
+    say = progress or _silent
+    holdings = to.holdings(checkpoint)
+    say(f"writing {out}")
+    to.write(checkpoint, out)
+    equal: dict[str, bool] = {}
+    client = None
+    if verify:
+        say(f"reading it back with {to.client}")
+        equal = _bit_equal(checkpoint, to, out)
+        client = _run_client(checkpoint, to, out, holdings, tokens, count, say)
+    return ExportReport(
+        directory=str(directory),
+        model=model_name(checkpoint),
+        format=dominant_format(checkpoint),
+        target=target,
+        out=str(out),
+        size_bytes=_size(out),
+        packed_size_bytes=checkpoint.size_bytes,
+        modules=tuple(_module(checkpoint, h, equal) for h in holdings),
+        client=client,
+    )
+
+
+def _silent(_: str) -> None:
+    return None
+
+
+def _size(out: Path) -> int:
+    files = [out] if out.is_file() else list(out.rglob("*"))
+    return sum(path.stat().st_size for path in files if path.is_file())
+
+
+def _module(checkpoint: PackedCheckpoint, held: Holding, equal: dict[str, bool]) -> ModuleReport:
+    return ModuleReport(
+        module=held.module,
+        format=checkpoint.modules[held.module].format,
+        kind=str(held.kind),
+        bits_per_weight=held.bits_per_weight or 0.0,
+        bit_equal=equal.get(held.module),
+    )
+
+
+def _bit_equal(checkpoint: PackedCheckpoint, target: Target, out: Path) -> dict[str, bool]:
+    found = dict.fromkeys(checkpoint.modules, False)
+    for module, values in target.dequantize(out):
+        if module in found:
+            ours = checkpoint.read_packed(module).dequantize()
+            # == takes -0 for 0, which no product tells apart
+            found[module] = values.dtype == torch.float32 and torch.equal(values, ours)
+    return found
+
+
+def _run_client(
+    checkpoint: PackedCheckpoint,
+    target: Target,
+    out: Path,
+    holdings: tuple[Holding, ...],
+    tokens: list[int] | None,
+    count: int,
+    say: Callable[[str], None],
+) -> ClientReport:
+    prompt = tokens if tokens is not None else _prompt(checkpoint)
+    ours, our_greedy = _ours(checkpoint, prompt, count)
+    say(f"running it in {target.client}")
+    theirs = target.logits(out, prompt)
+    greedy = target.greedy(out, prompt, count)
+    say(f"running its float32 twin in {target.client}")
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=".twin-") as folder:
+        twin = Path(folder) / f"twin{out.suffix}"
+        target.write_twin(checkpoint, twin)
+        twin_error = relative_error(target.logits(twin, prompt), ours)
+    activation_error, rounded = _activation_error(checkpoint, holdings, prompt)
+    return ClientReport(
+        client=f"{target.client} {version(target.client)}",
+        tokens=tuple(prompt),
+        error=relative_error(theirs, ours),
+        twin_error=twin_error,
+        activation_error=activation_error,
+        rounded_error=None if rounded is None else relative_error(theirs, rounded),
+        bound=MARGIN * (twin_error + activation_error) + _FLOOR,
+        top1_agreement=float((theirs.argmax(-1) == ours.argmax(-1)).float().mean()),
+        greedy=tuple(greedy),
+        our_greedy=tuple(our_greedy),
+        text=_text(checkpoint, greedy),
+        our_text=_text(checkpoint, our_greedy),
+    )
+
+
+def relative_error(found: Tensor, expected: Tensor) -> float:
+    """Return rms(found - expected) / rms(expected) of logits [T, V]; NaN unless all are finite."""
+    if found.shape != expected.shape:
+        raise AccuracyError(
+            f"the client gave logits {list(found.shape)}, Tercet {list(expected.shape)}: the "
+            f"export has another vocabulary or drops positions"
+        )
+    exact = expected.double()
+    difference = (found.double() - exact).square().mean().sqrt()
+    return float(difference) / max(float(exact.square().mean().sqrt()), 1e-30)
+
+
+def _prompt(checkpoint: PackedCheckpoint) -> list[int]:
+    if (checkpoint.directory / "tokenizer.json").exists():
+        return load_tokenizer(checkpoint.directory).encode(PROMPT)
+    generator = torch.Generator().manual_seed(0)
+    size = int(checkpoint.config["vocab_size"])
+    return [int(token) for token in torch.randint(size, (16,), generator=generator)]
+
+
+def _text(checkpoint: PackedCheckpoint, tokens: list[int]) -> str | None:
+    if not (checkpoint.directory / "tokenizer.json").exists():
+        return None
+    return load_tokenizer(checkpoint.directory).decode(tokens)
+
+
+def _ours(checkpoint: PackedCheckpoint, prompt: list[int], count: int) -> tuple[Tensor, list[int]]:
+    """Our logits [T, V] and greedy tokens: the lean decoder's, else our linears in transformers."""
+    if supported_architecture(checkpoint.config):
+        session = load(checkpoint.directory)
+        settings = GenerationSettings(max_new_tokens=count, temperature=0.0)
+        tokens = list(stream(session.model, prompt, settings))
+        return session.logits(prompt)[0].float(), tokens
+    own = find_target("huggingface")
+    logits = own.logits(checkpoint.directory, prompt)
+    return logits, own.greedy(checkpoint.directory, prompt, count)
+
+
+@torch.inference_mode()
+def _activation_error(
+    checkpoint: PackedCheckpoint, holdings: tuple[Holding, ...], prompt: list[int]
+) -> tuple[float, Tensor | None]:
+    """How far rounding inputs to int8 as the client does moves our own logits, and where to."""
+    blocks = {h.module: h.activation_block for h in holdings if h.activation_block is not None}
+    if not blocks:
+        return 0.0, None
+    from tercet.export import transformers_client
+
+    model = transformers_client.load(checkpoint.directory)
+    ids = torch.tensor([prompt])
+    for name in blocks:
+        # a checkpoint that rounds its inputs itself is measured against one that does not
+        module = model.get_submodule(name)
+        module.entry = module.entry.model_copy(update={"activation": None})
+    exact = model(input_ids=ids, use_cache=False).logits[0]
+    head = model.get_output_embeddings()
+    for name, block in blocks.items():
+        module = model.get_submodule(name)
+        if module is model.get_input_embeddings():
+            module = head
+        module.register_forward_pre_hook(_round_inputs(block))
+    rounded = model(input_ids=ids, use_cache=False).logits[0]
+    return relative_error(rounded, exact), rounded
+
+
+def _round_inputs(block: int) -> Callable[[nn.Module, tuple[Tensor, ...]], tuple[Tensor, ...]]:
+    def hook(_: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        x, *rest = arguments
+        columns = x.shape[-1]
+        blocks = pad(x, (0, -columns % block)).reshape(*x.shape[:-1], -1, block)
+        step = torch.clamp(torch.amax(torch.abs(blocks), -1, keepdim=True) / 127, min=1e-30)
+        rounded = torch.mul(torch.round(torch.div(blocks, step)), step)
+        return (rounded.flatten(-2)[..., :columns], *rest)
+
+    return hook

@@ -1,0 +1,1 @@
+"""What `tercet kernel` does, by plain names and numbers, for machines."""

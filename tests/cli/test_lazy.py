@@ -1,0 +1,30 @@
+"""Commands that are imported when they run: what their groups say of them is what they say."""
+
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from tercet.cli.kernel import app as kernel
+from tercet.cli.lazy import LazyCommand
+from tercet.cli.main import COMMANDS, app
+
+EVERY = {**COMMANDS, **{f"kernel {name}": row for name, row in kernel.COMMANDS.items()}}
+
+
+@pytest.mark.parametrize(("name", "row"), EVERY.items(), ids=list(EVERY))
+def test_the_line_of_help_is_the_commands_own(name: str, row: tuple[str, str]) -> None:
+    own = LazyCommand(name.split()[-1], *row).real.help
+    assert own.split("\n\n")[0].split("\n")[0] == row[1]
+
+
+def test_an_unknown_command_is_named() -> None:
+    done = CliRunner().invoke(app, ["compres"])
+    assert done.exit_code == 2
+    assert "compres" in done.output
+
+
+def test_a_command_below_a_group_takes_its_arguments() -> None:
+    done = CliRunner().invoke(app, ["kernel", "list", "--json"])
+    assert done.exit_code == 0
+    assert '"name": "swiglu"' in done.output
+    assert set(get_command(app).list_commands(None)) == set(COMMANDS)

@@ -1,0 +1,186 @@
+"""What a case finds beyond wrong numbers: layouts, contexts, contents that are nearly the same."""
+
+from pathlib import Path
+
+import pytest
+
+from tercet.harness.check.run import CheckReport, cases_of, check
+from tercet.harness.sandbox.candidate import candidate_from
+from tercet.harness.workloads.draw import draw
+from tercet.ops.discover import find
+
+OP = find("rms_norm")
+PLAIN = cases_of(OP, ["3-17-float32", "5-260-float32", "37-576-float32"])
+HEAD = """
+import os, threading, time
+import torch
+from tercet.ops.rms_norm import torch_path
+from tercet.ops.rms_norm.torch_path import gradient
+kept = {}
+"""
+FAULTS = {
+    "strides of its input": (
+        "forward",
+        "def forward(x, weight, residual, eps):\n"
+        "    y, total, rstd = torch_path.forward(x, weight, residual, eps)\n"
+        "    return y.t().contiguous().t(), total, rstd\n",
+    ),
+    "the last forward's root": (
+        "context",
+        "def forward(*arguments):\n"
+        "    kept['rstd'] = torch_path.forward(*arguments)[2]\n"
+        "    return torch_path.forward(*arguments)\n"
+        "def gradient(grad, grad_total, total, weight, rstd):\n"
+        "    return torch_path.gradient(grad, grad_total, total, weight, kept['rstd'])\n",
+    ),
+    "zeros in inference mode": (
+        "context",
+        "def forward(*arguments):\n"
+        "    scale = 0 if torch.is_inference_mode_enabled() else 1\n"
+        "    y, total, rstd = torch_path.forward(*arguments)\n"
+        "    return y * scale, total, rstd\n",
+    ),
+    "half under three threads": (
+        "context",
+        "def forward(*arguments):\n"
+        "    y, total, rstd = torch_path.forward(*arguments)\n"
+        "    return y / (2 if torch.get_num_threads() == 3 else 1), total, rstd\n",
+    ),
+    "one buffer for all threads": (
+        "context",
+        "def forward(*arguments):\n"
+        "    kept['all'] = torch_path.forward(*arguments)\n"
+        "    time.sleep(0.02)\n"
+        "    return kept['all']\n",
+    ),
+    "kept by its first element": (
+        "stale",
+        "def forward(x, weight, residual, eps):\n"
+        "    key = x.shape, x.dtype, x.flatten()[:1].tolist().__str__()\n"
+        "    if key not in kept:\n"
+        "        kept[key] = torch_path.forward(x, weight, residual, eps)\n"
+        "    return tuple(each.clone() for each in kept[key])\n",
+    ),
+    "kept by its sum": (
+        "stale",
+        "def forward(x, weight, residual, eps):\n"
+        "    key = x.shape, x.dtype, str(x.double().sum().item())[:10]\n"
+        "    if key not in kept:\n"
+        "        kept[key] = torch_path.forward(x, weight, residual, eps)\n"
+        "    return tuple(each.clone() for each in kept[key])\n",
+    ),
+    "an environment variable": (
+        "state",
+        "def forward(*arguments):\n"
+        "    os.environ['FAST'] = str(len(os.environ.get('FAST', '')))\n"
+        "    return torch_path.forward(*arguments)\n",
+    ),
+    "gaps between rows": (
+        "strided",
+        "def forward(x, weight, residual, eps):\n"
+        "    if x.dim() == 2 and x.stride(0) > x.shape[1] and x.stride(1) == 1:\n"
+        "        x.as_strided((1,), (1,), x.storage_offset() + x.shape[1]).fill_(0)\n"
+        "    return torch_path.forward(x, weight, residual, eps)\n",
+    ),
+    "rows that repeat": (
+        "strided",
+        "def forward(x, weight, residual, eps):\n"
+        "    y, total, rstd = torch_path.forward(x, weight, residual, eps)\n"
+        "    return y * (0 in x.stride() and 2 or 1), total, rstd\n",
+    ),
+}
+
+
+def found(tmp_path: Path, source: str, **options: object) -> CheckReport:
+    path = tmp_path / "candidate.py"
+    path.write_text(HEAD + source)
+    settings = {"isolated": False, "integration": False, "device": "cpu", "cases": PLAIN}
+    return check(OP, candidate=candidate_from(path), **{**settings, **options})
+
+
+def red(report: CheckReport) -> set[str]:
+    return {finding.check for finding in report.faults}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found_and_named(tmp_path: Path, name: str) -> None:
+    expected, source = FAULTS[name]
+    assert expected in red(found(tmp_path, source))
+
+
+def test_the_right_one_is_green(tmp_path: Path) -> None:
+    assert found(tmp_path, "forward = torch_path.forward\n").passed
+
+
+def test_a_setting_that_importing_changes(tmp_path: Path) -> None:
+    source = "os.environ['TERCET_TEST_FAST'] = '1'\nforward = torch_path.forward\n"
+    report = found(tmp_path, source, isolated=True, cases=PLAIN[:1])
+    assert red(report) == {"state"}
+    assert "environment variables was changed by importing it" in report.faults[0].message
+    assert report.not_guaranteed == ()
+
+
+def test_what_no_case_has_is_drawn_and_made_small(tmp_path: Path) -> None:
+    source = (
+        "def forward(x, weight, residual, eps):\n"
+        "    y, total, rstd = torch_path.forward(x, weight, residual, eps)\n"
+        "    return y * (2 if len(weight) > 200 and len(weight) % 2 else 1), total, rstd\n"
+    )
+    report = found(tmp_path, source, cases=None, drawn=60, seed=11)
+    names = [finding.case for finding in report.faults if finding.case.startswith("drawn")]
+    assert names
+    widths = [int(name.split("N=")[1].split()[0]) for name in names]
+    assert all(width > 200 and width % 2 for width in widths)
+    # an odd width is next to the smallest that is wrong, after halving and going one down
+    assert min(widths) <= 600
+
+
+def test_a_call_in_three_hundred(tmp_path: Path) -> None:
+    source = (
+        "def forward(*arguments):\n"
+        "    kept['calls'] = kept.get('calls', 0) + 1\n"
+        "    y, total, rstd = torch_path.forward(*arguments)\n"
+        "    return y * (1 + (kept['calls'] % 300 == 299)), total, rstd\n"
+    )
+    report = found(tmp_path, source, isolated=True, integration=True, cases=PLAIN[:1])
+    assert red(report) == {"determinism"}
+    assert "of equal ones gave other bits" in report.faults[0].message
+
+
+def test_another_process(tmp_path: Path) -> None:
+    """It leaves a file for the next process, which then rounds otherwise, within the limit."""
+    source = (
+        "marker = os.path.join(os.environ['TMPDIR'], 'marker')\n"
+        "first = not os.path.exists(marker)\n"
+        "open(marker, 'w').close()\n"
+        "def forward(*arguments):\n"
+        "    y, total, rstd = torch_path.forward(*arguments)\n"
+        "    return y if first else y * (1 + 2.0**-23), total, rstd\n"
+    )
+    report = found(tmp_path, source, isolated=True, integration=True, cases=PLAIN[:1])
+    assert red(report) == {"determinism"}
+    assert report.faults[0].message == "another process gives other bits"
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "rope", "linear_cross_entropy", "linear_packed"])
+def test_equal_seeds_draw_equal_cases(name: str) -> None:
+    op = find(name)
+    once, twice = draw(op, 3, 8, 1 << 14), draw(op, 3, 8, 1 << 14)
+    assert [each.name for each in once] == [each.name for each in twice]
+    assert len(once) == 8
+    assert {each.name for each in draw(op, 4, 8, 1 << 14)} != {each.name for each in once}
+
+
+def test_rows_of_drawn_cases_are_limited_but_not_their_columns() -> None:
+    drawn = draw(find("layer_norm"), 5, 40, 1 << 18, rows=520)
+    sizes = [each.workload.sizes for each in drawn]
+    assert 100 < max(each["M"] for each in sizes) <= 520
+    assert max(each["N"] for each in sizes) > 4096
+
+
+def test_a_quick_check_stops_at_the_first_red(tmp_path: Path) -> None:
+    source = "def forward(x, *rest):\n    return (x * 0, *torch_path.forward(x, *rest)[1:])\n"
+    report = found(tmp_path, source, cases=None, quick=True)
+    assert not report.passed
+    assert report.left > 50
+    assert len({finding.case for finding in report.findings}) < 6

@@ -1,0 +1,86 @@
+"""evaluate, inspect and materialize on a tiny model, against transformers."""
+
+from math import exp
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+import tercet
+from tercet.evaluate.text import windows
+from tercet.workflows.materialize import materialize
+
+PLAN = tercet.Plan.model_validate(
+    {
+        "name": "test",
+        "rules": [{"match": "*.layers.*", "format": "int4-g32", "algorithm": "rtn"}],
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("evaluation")
+    config = LlamaConfig(
+        vocab_size=27,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        initializer_range=0.3,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder / "source")
+    letters = {"?": 0, **{chr(97 + i): i + 1 for i in range(26)}}
+    tokenizer = Tokenizer(models.WordLevel(letters, unk_token="?"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.save(str(folder / "source" / "tokenizer.json"))
+    (folder / "text.txt").write_text(" ".join("the quick brown fox jumps over".replace(" ", "")))
+    tercet.compress(folder / "source", PLAN, folder / "packed")
+    return folder
+
+
+def test_records_are_those_of_transformers(folder: Path) -> None:
+    teacher, student = tercet.evaluate(folder / "packed", text=folder / "text.txt", length=8)
+    ids = windows(folder / "text.txt", folder / "source" / "tokenizer.json", 8, None)
+    assert teacher.settings["role"] == "teacher"
+    assert student.settings["windows"] == len(ids) == 3
+    for record, directory in ((teacher, "source"), (student, "packed")):
+        model = AutoModelForCausalLM.from_pretrained(folder / directory)
+        with torch.no_grad():
+            loss = float(model(input_ids=ids, labels=ids).loss)
+        assert record.metrics["perplexity"] == pytest.approx(exp(loss), rel=1e-4)
+        assert record.metrics["scored_tokens"] == 21
+    assert 0 < student.metrics["kl_nats"] < 1
+    assert teacher.metrics["kl_nats"] == 0
+    assert student.metrics["ratio_to_fp32"] == 2 * student.metrics["ratio_to_bf16"]
+
+
+def test_without_a_teacher(folder: Path) -> None:
+    (record,) = tercet.evaluate(
+        folder / "packed", teacher="none", text=folder / "text.txt", length=8, count=1
+    )
+    assert "kl_nats" not in record.metrics
+    assert record.metrics["scored_tokens"] == 7
+
+
+def test_inspection(folder: Path) -> None:
+    found = tercet.inspect(folder / "packed", verify=True)
+    assert found["architecture"] == "LlamaForCausalLM"
+    assert found["formats"] == {"int4-g32": 14}
+    module = found["modules"]["model.layers.1.mlp.up_proj"]
+    assert module["bits_per_weight"] == 4.5
+    assert module["algorithm"] == "rtn"
+    assert 0 < module["relative_error"] < 0.12
+    assert found["kept"] == {"tensors": 7, "parameters": 2 * 27 * 32 + 5 * 32}
+
+
+def test_materialize_gives_the_same_weights(folder: Path, tmp_path: Path) -> None:
+    target = materialize(tercet.open_source(folder / "source"), tmp_path / "plain")
+    original = AutoModelForCausalLM.from_pretrained(folder / "source").state_dict()
+    found = AutoModelForCausalLM.from_pretrained(target).state_dict()
+    assert original.keys() == found.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in original.items())
+    assert materialize(tercet.open_source(folder / "source"), target) == target
