@@ -1,21 +1,19 @@
-"""Workloads: the calls whose kernels are compiled: an 8B, a 70B and the widest model's.
+"""Workloads: the calls whose kernels are compiled: those of an 8B and of a 70B model.
 
-Each in its own dtype and in float32, whose rows take twice the registers. An op that dense models
-do not call has those of a mixture of experts.
+An op that dense models do not call has those of a mixture of experts.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from tercet.errors import UnsupportedError
 from tercet.harness.workloads.shapes import workloads_of
 from tercet.kernel.contract import Implementation, Op, Workload
 
-MODELS = ("llama-3-8b", "llama-3-70b", "llama-3-405b")
+MODELS = ("llama-3-8b", "llama-3-70b")
 SPARSE_MODELS = ("qwen3-30b-a3b",)
 
 
@@ -51,20 +49,11 @@ def calls(
             )
         return found
     dense, sparse = (
-        _and_float32([workload for model in models for workload in workloads_of(op, model)])
+        [workload for model in models for workload in workloads_of(op, model)]
         for models in (MODELS, SPARSE_MODELS)
     )
     found = _calls_of(dense, op, implementation) or _calls_of(sparse, op, implementation)
     return found or _largest_case(op)
-
-
-def _and_float32(workloads: Sequence[Workload]) -> list[Workload]:
-    wide = [
-        replace(each, name=f"{each.name} in float32", dtype=torch.float32)
-        for each in workloads
-        if each.dtype != torch.float32
-    ]
-    return [*workloads, *wide]
 
 
 def _calls_of(
