@@ -76,3 +76,18 @@ def test_own_memory_finds_what_lies_in_it() -> None:
     x = Zones(memory).place("x", torch.empty(4))
     assert memory.find(x) == x.data_ptr()
     assert memory.find(torch.empty(4)) is None
+
+
+def test_a_tensor_is_found_while_another_thread_takes_memory() -> None:
+    memory = OwnMemory("cpu")
+
+    class Asked(torch.Tensor):
+        """Asked for its size, it lets another call take memory, as a thread would at that point."""
+
+        def numel(self) -> int:
+            memory.take(64)
+            return 0
+
+    memory._blocks = {start: torch.empty(0).as_subclass(Asked) for start in (0, 1)}
+    assert memory.find(torch.empty(4)) is None
+    assert len(memory._blocks) > 2

@@ -74,9 +74,9 @@ class OwnMemory:
     def find(self, tensor: Tensor) -> int | None:
         """As Memory.find."""
         address = tensor.data_ptr()
-        inside = (
-            start <= address < start + octets.numel() for start, octets in self._blocks.items()
-        )
+        # a copy: another thread may take some meanwhile
+        blocks = list(self._blocks.items())
+        inside = (start <= address < start + octets.numel() for start, octets in blocks)
         return address if any(inside) else None
 
     def reset(self) -> None:
