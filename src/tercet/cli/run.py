@@ -41,10 +41,14 @@ def run_command(
         bool,
         typer.Option(help="Do not stop at an end-of-text token; for speed measurements."),
     ] = False,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, cuda or cuda:N. Default: the GPU, if there is one."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Generate text with a packed checkpoint, printing tokens as they are generated."""
-    chunks = load(directory).stream(
+    chunks = load(directory, device=device).stream(
         prompt,
         chat=chat,
         max_new_tokens=max_tokens,

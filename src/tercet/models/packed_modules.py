@@ -68,26 +68,33 @@ class PackedEmbedding(nn.Module):
         return f"{self.weight.shape[0]}, {self.weight.shape[1]}, dtype={self.dtype}"
 
 
-def load_transform(source: WeightSource, module: str) -> InputTransform:
+def load_transform(
+    source: WeightSource, module: str, device: torch.device | str = "cpu"
+) -> InputTransform:
     """The input transform of a packed module."""
     entry = source.modules[module]
     return InputTransform(
-        scale=source.input_scale(module) if entry.input_scale else None,
+        scale=source.input_scale(module).to(device) if entry.input_scale else None,
         hadamard=entry.hadamard,
         activation=entry.activation,
     )
 
 
-def load_packed_linear(source: WeightSource, module: str, bias: Tensor | None) -> PackedLinear:
+def load_packed_linear(
+    source: WeightSource, module: str, bias: Tensor | None, device: torch.device | str = "cpu"
+) -> PackedLinear:
     """A packed module of the source as a linear layer; one packed tensor is read at a time."""
-    return PackedLinear(prepare(source.read_packed(module)), bias, load_transform(source, module))
+    weight = prepare(source.read_packed(module), device)
+    return PackedLinear(weight, bias, load_transform(source, module, device))
 
 
-def load_packed_embedding(source: WeightSource, module: str, dtype: torch.dtype) -> PackedEmbedding:
+def load_packed_embedding(
+    source: WeightSource, module: str, dtype: torch.dtype, device: torch.device | str = "cpu"
+) -> PackedEmbedding:
     """A packed module of the source as an embedding."""
     if not load_transform(source, module).identity:
         raise UnsupportedError(
             f"{module}: an embedding has no input to transform: compress it without rotation, "
             f"input scale and activation quantization"
         )
-    return PackedEmbedding(prepare(source.read_packed(module)), dtype)
+    return PackedEmbedding(prepare(source.read_packed(module), device), dtype)

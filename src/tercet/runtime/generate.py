@@ -3,9 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch import Tensor
 
 from tercet.errors import UnsupportedError
-from tercet.models import Decoder
+from tercet.models import Decoder, KeyValueCache
 from tercet.runtime.sampler import Sampler
 from tercet.runtime.settings import GenerationSettings
 
@@ -35,14 +36,31 @@ def stream(
     scores = torch.empty(0)
     for start in range(0, len(ids), PREFILL_CHUNK):
         scores = model.extend(torch.tensor([ids[start : start + PREFILL_CHUNK]]), cache)
-    for left in range(min(settings.max_new_tokens, room), 0, -1):
-        token = sampler.pick(scores[0], ids)
+    count = min(settings.max_new_tokens, room)
+    for token in _pick_tokens(model, sampler, cache, scores, ids, count):
         if token in stop and not settings.ignore_stop:
             return
         ids.append(token)
         yield token
-        if left > 1:
-            scores = model.extend(torch.tensor([[token]]), cache)
+
+
+def _pick_tokens(
+    model: Decoder,
+    sampler: Sampler,
+    cache: KeyValueCache,
+    scores: Tensor,
+    ids: Sequence[int],
+    count: int,
+) -> Iterator[int]:
+    """The tokens after `scores`; whoever reads them appends each to `ids` before the next."""
+    token = sampler.pick(scores[0], ids)
+    yield token
+    if sampler.greedy and model.device.type == "cuda":
+        yield from model.follow(token, cache, count - 1)
+        return
+    for _ in range(count - 1):
+        token = sampler.pick(model.extend(torch.tensor([[token]]), cache)[0], ids)
+        yield token
 
 
 def _check(model: Decoder, prompt: Sequence[int]) -> list[int]:

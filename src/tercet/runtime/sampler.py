@@ -19,6 +19,11 @@ class Sampler:
         else:
             self._random.manual_seed(settings.seed)
 
+    @property
+    def greedy(self) -> bool:
+        """Whether it picks the most probable token, whatever came before."""
+        return self.settings.temperature == 0.0 and self.settings.repetition_penalty == 1.0
+
     def pick(self, scores: Tensor, seen: Sequence[int]) -> int:
         """Return the id of the next token.
 
@@ -31,7 +36,7 @@ class Sampler:
         if self.settings.temperature == 0.0:
             return int(scores.argmax())
         probabilities, tokens = self.candidates(scores)
-        return int(tokens[torch.multinomial(probabilities, 1, generator=self._random)])
+        return int(tokens[torch.multinomial(probabilities.cpu(), 1, generator=self._random)])
 
     def candidates(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Return the tokens [C] to sample from and their probabilities [C], in falling order.

@@ -14,6 +14,7 @@ from tercet.checkpoints.packed.read import open_packed
 from tercet.errors import UnsupportedError
 from tercet.models import Decoder
 from tercet.runtime.chat_template import Message
+from tercet.runtime.device import resolve_device
 from tercet.runtime.generate import stream
 from tercet.runtime.settings import GenerationSettings
 from tercet.runtime.tokenizer import Tokenizer, load_tokenizer, read_json
@@ -158,16 +159,26 @@ class Generator:
         return self.model.logits(given.unsqueeze(0) if given.ndim == 1 else given)
 
 
-def load(directory: str | Path, dtype: torch.dtype = torch.float32) -> Generator:
+def load(
+    directory: str | Path,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Generator:
     """Load the model of a packed checkpoint; its weights stay packed in memory.
 
     Args:
         directory: the packed checkpoint.
-        dtype: dtype of activations and unpacked tensors.
+        dtype: dtype of activations and unpacked tensors; None for float32 on a CPU and bfloat16 on
+            a GPU.
+        device: "cpu", "cuda" or "cuda:N"; None for the GPU where there is one.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged.
-        UnsupportedError: Tercet's decoder does not support the model's architecture.
+        UnsupportedError: Tercet's decoder does not support the model's architecture, or there is
+            no such device.
     """
+    target = resolve_device(device)
     checkpoint = open_packed(directory)
-    return Generator(Decoder.from_checkpoint(checkpoint, dtype), checkpoint.directory)
+    if dtype is None:
+        dtype = torch.float32 if target.type == "cpu" else torch.bfloat16
+    return Generator(Decoder.from_checkpoint(checkpoint, dtype, target), checkpoint.directory)

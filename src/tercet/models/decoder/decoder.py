@@ -1,5 +1,7 @@
 """The lean decoder: a language model that runs from packed weights, without transformers."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from torch.nn.functional import embedding
@@ -13,6 +15,8 @@ from tercet.models.decoder.layer import Layer, Norm, Step, load_layer, masks
 from tercet.models.decoder.linear import Linear, load_head, tied_head
 from tercet.models.decoder.one_token import native
 from tercet.models.decoder.rope import angles, frequencies
+from tercet.models.decoder.token_graph import TokenGraph
+from tercet.models.decoder.token_step import TokenStep
 from tercet.models.decoder.weight_reader import WeightReader
 from tercet.models.packed_modules import PackedEmbedding, load_packed_embedding
 from tercet.models.weight_source import WeightSource
@@ -49,12 +53,26 @@ class Decoder:
         self._layers = layers
         self._norm = norm
         self._head = head
+        self._graph: TokenGraph | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Of all weights."""
+        return self._inverse.device
 
     @classmethod
     def from_checkpoint(
-        cls, checkpoint: WeightSource, dtype: torch.dtype = torch.float32
+        cls,
+        checkpoint: WeightSource,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
     ) -> "Decoder":
         """Loads tensor by tensor: the peak is the packed size and one tensor.
+
+        Args:
+            checkpoint: of an architecture that is known.
+            dtype: of activations and plain weights.
+            device: a CUDA device runs single tokens as one captured graph.
 
         Raises:
             UnsupportedError: the architecture, or a part of its configuration, is not supported.
@@ -62,7 +80,7 @@ class Decoder:
         """
         architecture = find_architecture(checkpoint.config)
         config = read_config(architecture, checkpoint.config)
-        reader = WeightReader(checkpoint, dtype)
+        reader = WeightReader(checkpoint, dtype, device)
         tokens = _load_tokens(reader, architecture, config)
         shape = (config.vocabulary, config.hidden)
         weight = reader.tensor(f"{architecture.norm}.weight", (config.hidden,))
@@ -73,7 +91,7 @@ class Decoder:
         return cls(
             config,
             dtype,
-            frequencies(checkpoint.config, config.head_dim),
+            frequencies(checkpoint.config, config.head_dim).to(device),
             tokens,
             layers,
             Norm(weight=weight, epsilon=config.norm_epsilon),
@@ -84,7 +102,12 @@ class Decoder:
         """An empty cache for so many sequences."""
         config = self.config
         return KeyValueCache(
-            config.layers, batch, config.key_value_heads, config.head_dim, self.dtype
+            config.layers,
+            batch,
+            config.key_value_heads,
+            config.head_dim,
+            self.dtype,
+            self.device,
         )
 
     @torch.inference_mode()
@@ -98,15 +121,70 @@ class Decoder:
 
     @torch.inference_mode()
     def extend(self, ids: Tensor, cache: KeyValueCache) -> Tensor:
-        """Appends ids [B, T] to what `cache` holds; scores [B, V] of the token after the last."""
+        """Appends ids [B, T] to what `cache` holds; scores [B, V] of the token after the last.
+
+        On a GPU the scores of single tokens are overwritten by the next call's.
+        """
+        _check(ids)
+        if ids.shape[1] == 1 and self.device.type == "cuda":
+            return self._replay(ids[:, 0], cache)
         return self._forward(ids, cache, last_only=True)[:, 0]
 
+    @torch.inference_mode()
+    def follow(self, token: int, cache: KeyValueCache, count: int) -> Iterator[int]:
+        """The `count` most probable tokens after `token`, each fed back on the GPU.
+
+        The next one is under way while one is read, so the cache of a sequence that is left early
+        holds one position more than were read.
+        """
+        cache.reserve(cache.length + count)
+        read = torch.empty(2, 1, dtype=torch.int64, pin_memory=True)
+        events = [torch.cuda.Event() for _ in range(2)]
+        for at in range(count):
+            graph = self._graph_of(cache)
+            cache.extend(1)
+            graph.run(None if at else torch.tensor([token]), cache.length)
+            read[at % 2].copy_(graph.top, non_blocking=True)
+            events[at % 2].record()
+            if at:
+                events[(at - 1) % 2].synchronize()
+                yield int(read[(at - 1) % 2])
+        if count > 0:
+            events[(count - 1) % 2].synchronize()
+            yield int(read[(count - 1) % 2])
+
+    def _replay(self, ids: Tensor, cache: KeyValueCache) -> Tensor:
+        cache.reserve(cache.length + 1)
+        graph = self._graph_of(cache)
+        cache.extend(1)
+        return graph.run(ids, cache.length)
+
+    def _graph_of(self, cache: KeyValueCache) -> TokenGraph:
+        """The captured step of the cache as it is; the last one is kept."""
+        if self._graph is None or not self._graph.fits(cache):
+            self._graph = None  # its memory is free for the next one's
+            batch = cache.held.shape[1]
+            self._graph = TokenGraph(self._token_step(batch, cache.capacity), cache)
+        return self._graph
+
+    def _token_step(self, batch: int, positions: int) -> TokenStep:
+        """The step of one new position; each sequence's positions are one block."""
+        turned = torch.outer(torch.arange(positions, device=self.device).float(), self._inverse)
+        blocks = torch.arange(batch, dtype=torch.int32, device=self.device).unsqueeze(1)
+        return TokenStep(
+            config=self.config,
+            embed=self._embed,
+            layers=self._layers,
+            norm=self._norm,
+            head=self._head,
+            cos=turned.cos(),
+            sin=turned.sin(),
+            blocks=blocks,
+        )
+
     def _forward(self, ids: Tensor, cache: KeyValueCache, last_only: bool) -> Tensor:
-        if ids.ndim != 2 or not ids.numel() or ids.is_floating_point():
-            raise UnsupportedError(
-                f"ids of shape {list(ids.shape)} and {ids.dtype}: must be whole numbers [B, T], "
-                f"at least one"
-            )
+        _check(ids)
+        ids = ids.to(self.device)
         batch, count = ids.shape
         new, keys, values = cache.extend(count)
         step = Step(
@@ -123,7 +201,7 @@ class Decoder:
         return self._head(self._norm(hidden)).view(batch, -1, self.config.vocabulary)
 
     def _native_applies(self, length: int) -> bool:
-        plain = self._inverse.device.type == "cpu" and self.dtype == torch.float32
+        plain = self.device.type == "cpu" and self.dtype == torch.float32
         return plain and self.config.activation == "silu" and length <= _NATIVE_POSITIONS
 
     def _embed(self, ids: Tensor) -> Tensor:
@@ -132,10 +210,20 @@ class Decoder:
         return embedding(ids, self._tokens)
 
 
+def _check(ids: Tensor) -> None:
+    if ids.ndim != 2 or not ids.numel() or ids.is_floating_point():
+        raise UnsupportedError(
+            f"ids of shape {list(ids.shape)} and {ids.dtype}: must be whole numbers [B, T], "
+            f"at least one"
+        )
+
+
 def _load_tokens(
     reader: WeightReader, architecture: Architecture, config: DecoderConfig
 ) -> PackedEmbedding | Tensor:
     shape = (config.vocabulary, config.hidden)
     if reader.is_packed(architecture.embedding, shape):
-        return load_packed_embedding(reader.source, architecture.embedding, reader.dtype)
+        return load_packed_embedding(
+            reader.source, architecture.embedding, reader.dtype, reader.device
+        )
     return reader.tensor(f"{architecture.embedding}.weight", shape)

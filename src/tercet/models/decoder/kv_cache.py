@@ -18,20 +18,32 @@ class KeyValueCache:
         heads: key (and value) heads H of a layer.
         head_dim: D.
         dtype: of keys and values.
+        device: that they lie on.
     """
 
     def __init__(
-        self, layers: int, batch: int, heads: int, head_dim: int, dtype: torch.dtype
+        self,
+        layers: int,
+        batch: int,
+        heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
     ) -> None:
         self.length = 0
         self._heads = heads
         self._shape = (layers, batch, 2 * heads, head_dim)
-        self._held = torch.empty(layers, batch, 2 * heads, 0, head_dim, dtype=dtype)
+        self._held = torch.empty(layers, batch, 2 * heads, 0, head_dim, dtype=dtype, device=device)
 
     @property
     def capacity(self) -> int:
         """Positions that fit before the next growth."""
         return self._held.shape[3]
+
+    @property
+    def held(self) -> Tensor:
+        """Keys, then values of all layers [L, B, 2H, capacity, D]; another tensor once it grew."""
+        return self._held
 
     @property
     def size_bytes(self) -> int:
@@ -47,6 +59,11 @@ class KeyValueCache:
         held = self._held.new_zeros(layers, batch, heads, grown, head_dim)
         held[:, :, :, : self.length] = self._held[:, :, :, : self.length]
         self._held = held
+
+    def all_positions(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Keys and values [B, H, capacity, D] of each layer: a block of positions a sequence."""
+        keys, values = self._held[:, :, : self._heads], self._held[:, :, self._heads :]
+        return list(keys.unbind(0)), list(values.unbind(0))
 
     def extend(self, count: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """Adds `count` positions, to be written by the caller.

@@ -56,12 +56,18 @@ def load_linear(
     return parts[0].forward
 
 
+def packed_behind(linear: Linear) -> PackedLinear | None:
+    """The module whose forward a linear is, if it is that of one packed weight."""
+    owner = getattr(linear, "__self__", None)
+    return owner if isinstance(owner, PackedLinear) else None
+
+
 def _load_one(
     reader: WeightReader, module: str, shape: tuple[int, int], bias: bool
 ) -> PackedLinear | PlainLinear:
     offset = reader.tensor(f"{module}.bias", (shape[0],)) if bias else None
     if reader.is_packed(module, shape):
-        return load_packed_linear(reader.source, module, offset)
+        return load_packed_linear(reader.source, module, offset, reader.device)
     return PlainLinear(reader.tensor(f"{module}.weight", shape), offset)
 
 

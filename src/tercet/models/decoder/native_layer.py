@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tercet.models.decoder.linear import packed_behind
 from tercet.models.decoder.one_token import Heads, Native
 from tercet.models.packed_modules import PackedLinear
 from tercet.packed_weight.cpu.bound_product import BoundProduct, bind
@@ -108,5 +109,5 @@ def native_layer(
 
 def _plain_packed_linear(linear: Callable[[Tensor], Tensor]) -> PackedLinear | None:
     """The module whose forward a linear is, if that is a packed product and no more."""
-    owner = getattr(linear, "__self__", None)
-    return owner if isinstance(owner, PackedLinear) and owner.transform is None else None
+    owner = packed_behind(linear)
+    return owner if owner is not None and owner.transform is None else None

@@ -13,11 +13,15 @@ class WeightReader:
     Args:
         source: where the weights are.
         dtype: of the plain tensors that come out.
+        device: of all that comes out.
     """
 
-    def __init__(self, source: WeightSource, dtype: torch.dtype) -> None:
+    def __init__(
+        self, source: WeightSource, dtype: torch.dtype, device: torch.device | str = "cpu"
+    ) -> None:
         self.source = source
         self.dtype = dtype
+        self.device = torch.device(device)
         self._known = set(source.names())
         self._unread = self._known | set(source.modules)
 
@@ -30,7 +34,7 @@ class WeightReader:
         found = self.source.tensor(name)
         self._check(name, tuple(found.shape), shape)
         self._unread.discard(name)
-        return found.to(self.dtype)
+        return found.to(self.device, self.dtype)
 
     def is_packed(self, module: str, shape: tuple[int, int]) -> bool:
         """Whether the module is packed; if so, its shape is checked and it counts as read."""

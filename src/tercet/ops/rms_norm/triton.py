@@ -15,6 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tercet.kernel.device.dependent_launch import begin, dependent_launch
 from tercet.kernel.launch import as_rows, fitting_stages, multiprocessors
 from tercet.kernel.tuned import configuration
 
@@ -28,8 +29,9 @@ _COLUMNS = 16384  # of grad_weight, that a program sums of rows that it does not
 def _forward(
     x_ptr, residual_ptr, weight_ptr, y_ptr, total_ptr, rstd_ptr,
     M, N, x_stride, residual_stride, eps,
-    HAS_RESIDUAL: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    begin(PDL)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)
     inside = (rows[:, None] < M) & (columns[None, :] < N)
@@ -50,12 +52,13 @@ def _forward(
 def _chunked(
     x_ptr, residual_ptr, weight_ptr, y_ptr, total_ptr, rstd_ptr,
     M, N: tl.constexpr, x_stride, residual_stride, eps,
-    HAS_RESIDUAL: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    HAS_RESIDUAL: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """As _forward, in pieces of BLOCK columns: a walk to sum, then one to write.
 
     N is a constant: then masks of whole pieces vanish, and the walks are unrolled.
     """
+    begin(PDL)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     here, at = rows[:, None] < M, rows.to(tl.int64)[:, None]
     x_ptr += at * x_stride
@@ -201,7 +204,8 @@ def forward(
     run[(triton.cdiv(m, height),)](
         rows, added, weight.contiguous(), y, total, rstd,
         m, n, rows.stride(0), added.stride(0), eps,
-        HAS_RESIDUAL=residual is not None, ROWS=height, BLOCK=min(piece or block, block), **options,
+        HAS_RESIDUAL=residual is not None, ROWS=height, BLOCK=min(piece or block, block),
+        **dependent_launch(x.device), **options,
     )  # fmt: skip
     return y, total, rstd
 

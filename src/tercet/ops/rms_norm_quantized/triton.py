@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tercet.kernel.device.dependent_launch import begin, dependent_launch
 from tercet.kernel.launch import as_rows
 from tercet.kernel.tuned import configuration
 from tercet.packed_weight.row_codes import check_conversion, empty
@@ -23,7 +24,9 @@ def _forward(
     x_ptr, residual_ptr, weight_ptr, codes_ptr, scale_ptr, sum_ptr, total_ptr,
     M, N, x_stride, residual_stride, eps,
     HAS_RESIDUAL: tl.constexpr, FP8: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
+    begin(PDL)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)
     inside = (rows[:, None] < M) & (columns[None, :] < N)
@@ -64,6 +67,6 @@ def forward(
         rows, added, weight.contiguous(), codes, scale, row_sum, kept,
         m, n, rows.stride(0), added.stride(0), eps,
         HAS_RESIDUAL=residual is not None, FP8=element != "int8", ROWS=height, BLOCK=block,
-        **options,
+        **dependent_launch(x.device), **options,
     )  # fmt: skip
     return codes, scale, row_sum, kept

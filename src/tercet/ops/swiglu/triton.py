@@ -12,6 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tercet.kernel.device.dependent_launch import begin, dependent_launch
 from tercet.kernel.device.silu import sigmoid, silu
 from tercet.kernel.launch import as_rows
 from tercet.kernel.tuned import configuration
@@ -31,8 +32,9 @@ def _tile(M, N, tiles, ROWS: tl.constexpr, BLOCK: tl.constexpr):
 def _forward(
     gate_ptr, up_ptr, y_ptr,
     M, N, tiles, gate_stride, up_stride, y_stride,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    begin(PDL)
     rows, columns, inside = _tile(M, N, tiles, ROWS, BLOCK)
     gate = tl.load(gate_ptr + rows * gate_stride + columns, inside, 0.0).to(tl.float32)
     up = tl.load(up_ptr + rows * up_stride + columns, inside, 0.0).to(tl.float32)
@@ -60,7 +62,8 @@ def forward(gate: Tensor, up: Tensor | None) -> Tensor:
     first, second = _halves(gate, up)
     y = torch.empty((*gate.shape[:-1], first.shape[1]), dtype=gate.dtype, device=gate.device)
     if y.numel():
-        _launch(_forward, "forward", first, second, y.view(first.shape))
+        early = dependent_launch(gate.device)
+        _launch(_forward, "forward", first, second, y.view(first.shape), **early)
     return y
 
 
@@ -86,7 +89,7 @@ def _halves(gate: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
     return rows[:, :n], rows[:, n:]
 
 
-def _launch(kernel, direction: str, *tensors: Tensor) -> None:
+def _launch(kernel, direction: str, *tensors: Tensor, **early: bool) -> None:
     """One kernel over tensors [M, N]: pointers, sizes, then a row stride of each."""
     m, n = tensors[0].shape
     if all(tensor.is_contiguous() for tensor in tensors):
@@ -100,5 +103,5 @@ def _launch(kernel, direction: str, *tensors: Tensor) -> None:
     tiles = triton.cdiv(n, block)
     kernel[(triton.cdiv(m, height) * tiles,)](
         *tensors, m, n, tiles, *(tensor.stride(0) for tensor in tensors),
-        ROWS=height, BLOCK=block, **options,
+        ROWS=height, BLOCK=block, **early, **options,
     )  # fmt: skip

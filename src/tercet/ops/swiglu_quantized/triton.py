@@ -17,6 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from tercet.kernel.device.dependent_launch import begin, dependent_launch
 from tercet.kernel.device.silu import silu
 from tercet.kernel.launch import as_rows
 from tercet.kernel.tuned import configuration
@@ -38,8 +39,9 @@ def _activated(gate_ptr, up_ptr, inside):
 def _held(
     gate_ptr, up_ptr, codes_ptr, scale_ptr, sum_ptr,
     M, N, gate_stride, up_stride,
-    FP8: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+    FP8: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    begin(PDL)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)[None, :]
     inside = (rows[:, None] < M) & (columns < N)
@@ -58,7 +60,9 @@ def _chunked(
     gate_ptr, up_ptr, codes_ptr, scale_ptr, sum_ptr,
     M, N, gate_stride, up_stride,
     FP8: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    PDL: tl.constexpr,
 ):  # fmt: skip
+    begin(PDL)
     rows = tl.program_id(0) + tl.arange(0, ROWS)
     row = tl.program_id(0).to(tl.int64)
     gate_ptr += row * gate_stride
@@ -100,7 +104,7 @@ def forward(gate: Tensor, up: Tensor | None, element: str) -> Quantized:
         options["STAGES"] = stages
     kernel[(triton.cdiv(m, height),)](
         first, second, codes, scale, row_sum, m, n, first.stride(0), second.stride(0),
-        FP8=element != "int8", ROWS=height, BLOCK=block, **options,
+        FP8=element != "int8", ROWS=height, BLOCK=block, **dependent_launch(gate.device), **options,
     )  # fmt: skip
     return codes, scale, row_sum
 

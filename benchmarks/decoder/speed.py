@@ -1,0 +1,229 @@
+"""Tokens a second of the lean decoder on a GPU, at a published model's shape with drawn weights.
+
+python benchmarks/decoder/speed.py MODEL [--body SCHEME] [--head SCHEME] [--activation A]
+    [--context N] [--batch B] [--layers L] [--out FILE] [--profile]
+
+Weights are drawn on the GPU, for speed does not depend on them: codes uniformly, scales as powers
+of two. `--body none` keeps them in bfloat16: the same decoder without compression. A run appends
+to a cache that already holds `context` positions, so many tokens one after the other, each fed
+back through the host as `tercet run` does ("end to end"), and as replays alone ("graph"). Bytes
+that a step must read are those of the packed body and head, and of keys and values; their share of
+the read bandwidth is against --read-bandwidth, measured on that device.
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tercet.checkpoints.packed.layout import PackedModule
+from tercet.formats import PackedTensor
+from tercet.models import Decoder
+from tercet.models.catalog.entry import CatalogEntry
+from tercet.models.catalog.load import read
+from tercet.ops.embedding_packed.cases import drawn_table
+from tercet.records import Environment, Record, append
+
+BLOCK = 16
+
+
+class DrawnSource:
+    """A llama's weights, drawn when asked for; linears and head packed, or none of them."""
+
+    def __init__(
+        self, entry: CatalogEntry, layers: int, body: str, head: str, activation: str | None
+    ) -> None:
+        hidden, width = entry.hidden_size, entry.hidden_size // entry.num_attention_heads
+        width = entry.head_dim or width
+        queries, keys = (n * width for n in (entry.num_attention_heads, entry.num_key_value_heads))
+        self.config: dict[str, Any] = {
+            "model_type": "llama",
+            "architectures": ["LlamaForCausalLM"],
+            "hidden_size": hidden,
+            "intermediate_size": entry.intermediate_size,
+            "num_hidden_layers": layers,
+            "num_attention_heads": entry.num_attention_heads,
+            "num_key_value_heads": entry.num_key_value_heads,
+            "head_dim": width,
+            "vocab_size": entry.vocab_size,
+            "max_position_embeddings": 131072,
+            "tie_word_embeddings": entry.tie_word_embeddings,
+        }
+        linears = {
+            "self_attn.q_proj": (queries, hidden),
+            "self_attn.k_proj": (keys, hidden),
+            "self_attn.v_proj": (keys, hidden),
+            "self_attn.o_proj": (hidden, queries),
+            "mlp.gate_proj": (entry.intermediate_size, hidden),
+            "mlp.up_proj": (entry.intermediate_size, hidden),
+            "mlp.down_proj": (hidden, entry.intermediate_size),
+        }
+        vocabulary = (entry.vocab_size, hidden)
+        self._shapes = {"model.norm.weight": (hidden,)}
+        matrices = {"model.embed_tokens": (vocabulary, head)}
+        if not entry.tie_word_embeddings:
+            matrices["lm_head"] = (vocabulary, head)
+        for layer in range(layers):
+            for name, shape in linears.items():
+                matrices[f"model.layers.{layer}.{name}"] = (shape, body)
+            for norm in ("input_layernorm", "post_attention_layernorm"):
+                self._shapes[f"model.layers.{layer}.{norm}.weight"] = (hidden,)
+        self.modules: dict[str, PackedModule] = {}
+        for name, (shape, scheme) in matrices.items():
+            if scheme == "none":
+                self._shapes[f"{name}.weight"] = shape
+                continue
+            acts = None if name == "model.embed_tokens" else activation
+            self.modules[name] = PackedModule(format=scheme, shape=shape, activation=acts)
+
+    def names(self) -> Iterable[str]:
+        return self._shapes
+
+    def tensor(self, name: str) -> Tensor:
+        shape = self._shapes[name]
+        if len(shape) == 1:
+            return torch.ones(shape, dtype=torch.bfloat16, device="cuda")
+        return torch.randn(shape, dtype=torch.bfloat16, device="cuda") * shape[1] ** -0.5
+
+    def read_packed(self, module: str) -> PackedTensor:
+        entry = self.modules[module]
+        return drawn_table(entry.format, *entry.shape, seed=len(module), device="cuda")
+
+    def input_scale(self, module: str) -> Tensor:
+        raise KeyError(module)
+
+
+def read_bytes(decoder: Decoder, batch: int, context: int) -> int:
+    """Of a step: all weights but the embedding's other rows, keys and values."""
+    config = decoder.config
+    total = 2 * config.layers * batch * context * config.key_value_heads * config.head_dim * 2
+    step = decoder._token_step(1, 1)
+    linears = [
+        each
+        for layer in step.layers
+        for each in (layer.qkv, layer.output, layer.gate_up, layer.down)
+    ]
+    for linear in (*linears, step.head):
+        weight = linear.__self__.weight  # type: ignore[attr-defined]
+        total += weight.nbytes if isinstance(weight, Tensor) else weight.size_bytes
+    return total
+
+
+@torch.inference_mode()
+def measure(decoder: Decoder, batch: int, context: int, tokens: int) -> dict[str, float]:
+    """Microseconds of a step, medians of blocks of tokens; the first block warms up."""
+    cache = decoder.cache(batch)
+    cache.reserve(context + 2 * tokens + BLOCK)
+    cache.extend(context - tokens // 2)
+    cache.held.normal_()
+    ids, times = torch.zeros(batch, 1, dtype=torch.int64), list[float]()
+    torch.cuda.reset_peak_memory_stats()
+    for start in range(-BLOCK, tokens, BLOCK):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        if batch == 1:
+            *_, last = decoder.follow(int(ids), cache, BLOCK)
+            ids = torch.tensor([[last]])
+        else:
+            for _ in range(BLOCK):
+                ids = decoder.extend(ids, cache).argmax(-1, keepdim=True).cpu()
+        if start >= 0:
+            times.append((time.perf_counter() - begin) / BLOCK * 1e6)
+    graph = decoder._graph
+    assert graph is not None
+    replays, events = list[float](), [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+    for _ in range(20):
+        events[0].record()
+        for _ in range(BLOCK):
+            graph._graph.replay()
+        events[1].record()
+        torch.cuda.synchronize()
+        replays.append(events[0].elapsed_time(events[1]) / BLOCK * 1e3)
+        graph._lengths.fill_(cache.length)
+    step, replay = statistics.median(times), statistics.median(replays)
+    needed = read_bytes(decoder, batch, context)
+    return {
+        "step_us": step,
+        "graph_us": replay,
+        "tokens_per_s": batch / step * 1e6,
+        "graph_tokens_per_s": batch / replay * 1e6,
+        "read_bytes": float(needed),
+        "graph_read_TB_per_s": needed / replay / 1e6,
+        "peak_bytes": float(torch.cuda.max_memory_allocated()),
+    }
+
+
+@torch.inference_mode()
+def profile(decoder: Decoder, batch: int, context: int) -> None:
+    """Prints which kernels a step's time goes to."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as torch_profile
+
+    cache = decoder.cache(batch)
+    cache.reserve(context + 64)
+    cache.extend(context)
+    cache.held.normal_()
+    ids = torch.zeros(batch, 1, dtype=torch.int64)
+    for _ in range(4):
+        decoder.extend(ids, cache)
+    with torch_profile(activities=[ProfilerActivity.CUDA]) as seen:
+        for _ in range(8):
+            decoder.extend(ids, cache)
+        torch.cuda.synchronize()
+    rows = sorted(seen.key_averages(), key=lambda row: -row.device_time_total)
+    for row in rows[:16]:
+        total, times = row.device_time_total, row.count
+        print(
+            f"{total / 8:9.1f} us a step, {times / 8:6.1f} of {total / times:7.2f}: {row.key[:70]}"
+        )
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", help="of the catalog, dense")
+    parser.add_argument("--body", default="ternary-channel", help="a scheme, or none")
+    parser.add_argument("--head", default="int8-channel", help="a scheme, or none")
+    parser.add_argument("--activation", choices=["int8_token", "fp8_token"])
+    parser.add_argument("--context", type=int, default=1024)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--layers", type=int, help="default: the model's")
+    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--out", type=Path, help="append the record here (JSON lines)")
+    options = parser.parse_args(arguments)
+    entry = read(options.model)
+    layers = options.layers or entry.num_hidden_layers
+    source = DrawnSource(entry, layers, options.body, options.head, options.activation)
+    begin = time.perf_counter()
+    decoder = Decoder.from_checkpoint(source, torch.bfloat16, "cuda")
+    torch.cuda.synchronize()
+    print(f"drawn in {time.perf_counter() - begin:.1f} s", flush=True)
+    metrics = measure(decoder, options.batch, options.context, options.tokens)
+    settings = {
+        name: getattr(options, name)
+        for name in ("body", "head", "activation", "context", "batch", "tokens")
+    }
+    print(options.model, settings, {name: round(value, 2) for name, value in metrics.items()})
+    if options.profile:
+        profile(decoder, options.batch, options.context)
+    if options.out is not None:
+        record = Record(
+            kind="decode",
+            subject=options.model,
+            settings={**settings, "layers": layers},
+            metrics=metrics,
+            environment=Environment.here(torch.cuda.get_device_name()),
+        )
+        append(options.out, [record])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,67 @@
+"""TokenGraph: the step of one new position as a CUDA graph.
+
+Lengths advance on the GPU, and the most probable token is the next input unless another is given:
+greedy decoding waits for nothing that the host does.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from tercet.models.decoder.kv_cache import KeyValueCache
+
+Step = Callable[[Tensor, Tensor, list[Tensor], list[Tensor]], Tensor]
+
+# allocations, compilations and choices of the first calls must not be captured
+_WARM_UP = 2
+
+
+class TokenGraph:
+    """The step, captured for one cache at its present capacity.
+
+    Args:
+        step: ids [B], lengths int32 [B], keys and values of all layers to scores [B, V].
+        cache: whose next position is the first that is run.
+    """
+
+    def __init__(self, step: Step, cache: KeyValueCache) -> None:
+        self._held, (keys, values) = cache.held, cache.all_positions()
+        batch, device = self._held.shape[1], self._held.device
+        self._ids = torch.zeros(batch, dtype=torch.int64, device=device)
+        # the runs before the capture write where the first replay will
+        self._lengths = torch.full((batch,), cache.length + 1, dtype=torch.int32, device=device)
+        self._next = cache.length + 1
+        stream = torch.cuda.Stream(device)
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UP):
+                step(self._ids, self._lengths, keys, values)
+        torch.cuda.current_stream(device).wait_stream(stream)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._scores = step(self._ids, self._lengths, keys, values)
+            self._ids.copy_(self._scores.argmax(-1))
+            self._lengths += 1
+
+    def fits(self, cache: KeyValueCache) -> bool:
+        """Whether it was captured for this cache, and the cache has not grown since."""
+        return cache.held is self._held
+
+    @property
+    def top(self) -> Tensor:
+        """[B], the most probable token after the last run; overwritten by the next."""
+        return self._ids
+
+    def run(self, ids: Tensor | None, length: int) -> Tensor:
+        """Scores [B, V] of the token after ids [B], each sequence's position length - 1.
+
+        Without ids, after `top`. The scores' memory is that of the next run's.
+        """
+        if length != self._next:
+            self._lengths.fill_(length)
+        if ids is not None:
+            self._ids.copy_(ids, non_blocking=True)
+        self._graph.replay()
+        self._next = length + 1
+        return self._scores

@@ -1,0 +1,148 @@
+"""One new position of each sequence through the whole decoder, by fused ops: what a GPU runs.
+
+Between two products of a layer stands one launch where an op fuses what lies there: the norm with
+the quantization of its result, rotation with the writing of keys and values, the gate with its
+quantization. Residuals are added in the products' epilogues.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tercet.models.decoder.config import ACTIVATIONS, DecoderConfig
+from tercet.models.decoder.layer import Layer, Norm
+from tercet.models.decoder.linear import Linear, packed_behind
+from tercet.models.packed_modules import PackedLinear
+from tercet.ops.append_kv import append_kv_
+from tercet.ops.linear_packed import linear_packed
+from tercet.ops.paged_attention import paged_attention
+from tercet.ops.rms_norm import rms_norm
+from tercet.ops.rms_norm_quantized import rms_norm_quantized
+from tercet.ops.swiglu import swiglu
+from tercet.ops.swiglu_quantized import swiglu_quantized
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TokenStep:
+    """The decoder's weights, and the angles of the positions that it is run at.
+
+    Attributes:
+        config: its sizes.
+        embed: ids [B] to rows [B, hidden].
+        layers, norm, head: as the decoder has them.
+        cos, sin: float32 [L, D/2] of each position.
+        blocks: int32 [B, T], as `paged_attention` takes it.
+    """
+
+    config: DecoderConfig
+    embed: Callable[[Tensor], Tensor]
+    layers: Sequence[Layer]
+    norm: Norm
+    head: Linear
+    cos: Tensor
+    sin: Tensor
+    blocks: Tensor
+
+    def __call__(
+        self, ids: Tensor, lengths: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor]
+    ) -> Tensor:
+        """Scores [B, V] of the token after ids.
+
+        Args:
+            ids: [B], the new token of each sequence.
+            lengths: int32 [B], positions of each sequence, the new one included.
+            keys, values: [P, G, S, D] of each layer; the new position is written.
+        """
+        hidden = self.embed(ids)
+        for layer, *cache in zip(self.layers, keys, values, strict=True):
+            hidden = self._run_layer(layer, hidden, lengths, *cache)
+        return _multiply_norm(self.head, hidden, self.norm)
+
+    def _run_layer(
+        self, layer: Layer, hidden: Tensor, lengths: Tensor, keys: Tensor, values: Tensor
+    ) -> Tensor:
+        qkv = _multiply_norm(layer.qkv, hidden, layer.attention_norm)
+        q = append_kv_(
+            qkv.unsqueeze(1),
+            self.cos,
+            self.sin,
+            keys,
+            values,
+            self.blocks,
+            lengths,
+            query_norm=None if layer.query_norm is None else layer.query_norm.weight,
+            key_norm=None if layer.key_norm is None else layer.key_norm.weight,
+            eps=self.config.norm_epsilon,
+        )
+        mixed = paged_attention(q, keys, values, self.blocks, lengths, window=layer.window or 0)
+        hidden = _multiply_add(layer.output, mixed.flatten(1), hidden)
+        gate_up = _multiply_norm(layer.gate_up, hidden, layer.mlp_norm)
+        return self._multiply_gated(layer.down, gate_up, hidden)
+
+    def _multiply_gated(self, linear: Linear, gate_up: Tensor, hidden: Tensor) -> Tensor:
+        """The product of the gated activation, and hidden."""
+        if self.config.activation != "silu":
+            gate, up = gate_up.chunk(2, -1)
+            gated = ACTIVATIONS[self.config.activation](gate) * up
+            return _multiply_add(linear, gated, hidden)
+        packed = packed_behind(linear)
+        element = _codes_of(packed)
+        if packed is None or element is None:
+            return _multiply_add(linear, swiglu(gate_up), hidden)
+        codes, scale, row_sum = swiglu_quantized(gate_up, element=element)
+        return _multiply_codes(packed, codes, scale, row_sum, hidden.dtype, hidden)
+
+
+def _multiply_norm(linear: Linear, hidden: Tensor, norm: Norm) -> Tensor:
+    """The product of the normalized hidden state."""
+    packed = packed_behind(linear)
+    element = _codes_of(packed)
+    if packed is None or element is None:
+        normed = rms_norm(hidden, norm.weight, eps=norm.epsilon)
+        assert isinstance(normed, Tensor)
+        return linear(normed)
+    codes, scale, row_sum, *_ = rms_norm_quantized(
+        hidden, norm.weight, eps=norm.epsilon, element=element
+    )
+    return _multiply_codes(packed, codes, scale, row_sum, hidden.dtype, None)
+
+
+def _multiply_add(linear: Linear, x: Tensor, hidden: Tensor) -> Tensor:
+    """The product of x, and hidden."""
+    packed = packed_behind(linear)
+    if packed is None:
+        return hidden + linear(x)
+    transform, activation = packed.transform, "none"
+    if transform is not None:
+        x, activation = transform.scale_and_rotate(x), transform.product
+    return linear_packed(x, packed.weight, packed.bias, residual=hidden, activation=activation)
+
+
+def _multiply_codes(
+    packed: PackedLinear,
+    codes: Tensor,
+    scale: Tensor,
+    row_sum: Tensor,
+    dtype: torch.dtype,
+    residual: Tensor | None,
+) -> Tensor:
+    return linear_packed(
+        codes,
+        packed.weight,
+        packed.bias,
+        residual=residual,
+        x_scale=scale,
+        x_sum=row_sum,
+        out_dtype=dtype,
+    )
+
+
+def _codes_of(packed: PackedLinear | None) -> str | None:
+    """The element that x is quantized to, where nothing else happens to it before the product."""
+    transform = None if packed is None else packed.transform
+    if transform is None or transform.activation is None:
+        return None
+    plain = transform.scale is None and transform.hadamard is None
+    return transform.product if plain else None

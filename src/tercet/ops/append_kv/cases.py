@@ -1,0 +1,108 @@
+"""What append_kv is checked on, and its calls in production."""
+
+from typing import Any
+
+import torch
+
+from tercet.kernel.cases import cases, values, workloads
+from tercet.kernel.contract import Workload
+from tercet.kernel.model_shape import ModelShape
+
+_AXES = "BQHGDRLPST"
+_BLOCK = 64
+_CONTEXT = 1024
+_BASE = 10000.0
+
+
+def inputs(
+    workload: Workload, seed: int, device: str = "cpu", kind: str = "normal"
+) -> dict[str, Any]:
+    """qkv [B, Q, (H + 2 G) D], cos and sin [L, R], keys and values [P, G, S, D], tables, norms.
+
+    No two sequences share a block: where P < B * T, tables name no block at their end. 2 R is at
+    most D. With `norms` queries and keys are normalized, with weights of their own.
+    """
+    b, q, h, g, d, r, most, p, s, t = (workload.sizes[axis] for axis in _AXES)
+    options, dtype = workload.options, workload.dtype
+    generator = torch.Generator().manual_seed(seed)
+    half = min(r, d // 2)
+    angle = torch.arange(most).double()[:, None] * _BASE ** -(
+        torch.arange(half).double() / max(half, 1)
+    )
+    kept = torch.float32 if options.get("float32_angles", False) else dtype
+    lengths = torch.randint(0, t * s + 1, (b,), generator=generator)
+    if options.get("full", False):
+        lengths = torch.full((b,), t * s)
+    order = torch.randperm(max(p, b * t), generator=generator)[: b * t].view(b, t)
+    norms = options.get("norms", False)
+    return {
+        "qkv": values((b, q, (h + 2 * g) * d), dtype, seed + 1, kind, device),
+        "cos": angle.cos().to(kept).to(device),
+        "sin": angle.sin().to(kept).to(device),
+        "keys": values((p, g, s, d), dtype, seed + 2, device=device),
+        "values": values((p, g, s, d), dtype, seed + 3, device=device),
+        "blocks": torch.where(order < p, order, -1).int().to(device),
+        "lengths": lengths.int().to(device),
+        "query_norm": values((d,), dtype, seed + 4, device=device) if norms else None,
+        "key_norm": values((d,), dtype, seed + 5, device=device) if norms else None,
+        "eps": 1e-6,
+    }
+
+
+def _sizes(*rows: tuple[int, ...]) -> tuple[dict[str, int], ...]:
+    return tuple(dict(zip(_AXES, row, strict=True)) for row in rows)
+
+
+_SMALL = _sizes(
+    (2, 1, 4, 2, 8, 4, 20, 7, 4, 3),
+    (1, 1, 1, 1, 2, 1, 1, 1, 1, 1),
+    (3, 2, 6, 3, 16, 8, 40, 20, 5, 6),
+    (2, 5, 8, 2, 64, 32, 70, 9, 16, 4),
+)
+_PARTIAL = _sizes((2, 3, 3, 1, 13, 5, 30, 8, 4, 3), (1, 4, 2, 2, 80, 16, 50, 3, 16, 3))
+_WIDE = _sizes((1, 1, 4, 1, 128, 64, 70, 3, 32, 2), (1, 1, 2, 1, 256, 128, 40, 3, 32, 1))
+_EMPTY = _sizes(
+    (0, 1, 2, 1, 8, 4, 9, 4, 4, 2),
+    (2, 0, 2, 1, 8, 4, 9, 4, 4, 2),
+    (2, 1, 0, 1, 8, 4, 9, 4, 4, 2),
+    (2, 1, 2, 1, 8, 0, 9, 4, 4, 2),
+    (2, 1, 2, 1, 8, 4, 9, 0, 4, 2),
+    (2, 1, 2, 1, 8, 4, 9, 3, 4, 0),
+)
+_KINDS = ("large", "tiny", "subnormal", "zeros", "constant", "mixed", "inf", "nan")
+_HALVES = (torch.float16, torch.bfloat16)
+
+CASES = (
+    *cases(inputs, workloads((*_SMALL, *_PARTIAL, *_EMPTY))),
+    *cases(inputs, workloads((*_SMALL, *_PARTIAL), norms=True)),
+    *cases(inputs, workloads((*_SMALL, *_WIDE), _HALVES, float32_angles=True, full=True)),
+    *cases(inputs, workloads(_WIDE, norms=True, full=True)),
+    *cases(inputs, workloads(_sizes((2, 2, 6, 3, 20, 10, 20, 12, 5, 3))), _KINDS),
+)
+
+
+def shapes(model: ModelShape) -> tuple[Workload, ...]:
+    """One new token behind 1023 others, of one sequence and of 16."""
+    if model.kv_rank:
+        return ()
+    table = _CONTEXT // _BLOCK
+    options = {"full": True, "float32_angles": True, "norms": model.query_key_norm}
+    return tuple(
+        Workload(
+            name=f"{model.name} append of {batch}",
+            sizes={
+                "B": batch,
+                "Q": 1,
+                "H": model.share(model.heads),
+                "G": model.share(model.kv_heads),
+                "D": model.head_dim,
+                "R": model.head_dim // 2,
+                "L": _CONTEXT,
+                "P": batch * table,
+                "S": _BLOCK,
+                "T": table,
+            },
+            options=options,
+        )
+        for batch in (1, 16)
+    )

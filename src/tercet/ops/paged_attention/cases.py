@@ -1,0 +1,122 @@
+"""What paged_attention is checked on, and its calls in production."""
+
+from typing import Any
+
+import torch
+
+from tercet.kernel.cases import cases, values, workloads
+from tercet.kernel.contract import Workload
+from tercet.kernel.model_shape import ModelShape
+
+_AXES = "BQHGDPST"
+_BLOCK = 64
+_CONTEXT = 1024
+
+
+def inputs(
+    workload: Workload, seed: int, device: str = "cpu", kind: str = "normal"
+) -> dict[str, Any]:
+    """q [B, Q, H, D], keys and values [P, G, S, D], blocks [B, T], lengths [B], options.
+
+    H is rounded down to a multiple of G. Tables are drawn, blocks come twice, unless they are to
+    lie `apart`. Behind a sequence's end the table is -1, and what a single query does not see of a
+    block is NaN. With `full` every sequence fills its table.
+    """
+    b, q, h, g, d, p, s, t = (workload.sizes[axis] for axis in _AXES)
+    options, dtype = workload.options, workload.dtype
+    generator = torch.Generator().manual_seed(seed)
+    heads = max(h // g, 1) * g if g else 0
+    room = t * s if p else 0
+    lengths = torch.randint(0, room + 1, (b,), generator=generator)
+    if options.get("full", False):
+        lengths = torch.full((b,), room)
+    blocks = torch.randint(0, max(p, 1), (b, t), generator=generator)
+    if options.get("apart", False) and p >= b * t:
+        blocks = torch.randperm(p, generator=generator)[: b * t].view(b, t)
+    used = torch.arange(t) * s < lengths[:, None]
+    keys = values((p, g, s, d), dtype, seed + 1, device=device)
+    found = values((p, g, s, d), dtype, seed + 2, kind, device)
+    # of several queries each would meet, with a share of 0, what another one sees
+    for part in (keys, found) if q == 1 else ():
+        _poison(part, blocks, lengths)
+    return {
+        "q": values((b, q, heads, d), dtype, seed + 3, device=device) * options.get("steep", 1.0),
+        "keys": keys,
+        "values": found,
+        "blocks": torch.where(used, blocks, -1).int().to(device),
+        "lengths": lengths.int().to(device),
+        "scale": max(d, 1) ** -0.5,
+        "window": options.get("window", 0),
+        "soft_cap": options.get("soft_cap", 0.0),
+    }
+
+
+def _poison(part: torch.Tensor, blocks: torch.Tensor, lengths: torch.Tensor) -> None:
+    """NaN where no sequence has a position."""
+    block = part.shape[2]
+    position = torch.arange(blocks.shape[1] * block)
+    seen = torch.zeros(part.shape[0] * block + 1, dtype=torch.bool)
+    for table, length in zip(blocks, lengths, strict=True):
+        here = position[: int(length)]
+        seen[table[here // max(block, 1)] * block + here % max(block, 1)] = True
+    part.masked_fill_(~seen[:-1].view(-1, 1, block, 1).to(part.device), float("nan"))
+
+
+def _sizes(*rows: tuple[int, ...]) -> tuple[dict[str, int], ...]:
+    return tuple(dict(zip(_AXES, row, strict=True)) for row in rows)
+
+
+_SMALL = _sizes(
+    (2, 1, 4, 2, 8, 7, 4, 3),
+    (1, 1, 1, 1, 1, 1, 1, 1),
+    (3, 2, 6, 3, 16, 20, 5, 6),
+    (2, 5, 8, 2, 24, 9, 16, 4),
+)
+_LONG = _sizes(
+    (2, 1, 8, 2, 64, 40, 16, 20), (1, 1, 9, 3, 64, 3, 256, 3), (1, 16, 4, 4, 96, 6, 64, 3)
+)
+_WIDE = _sizes((1, 1, 4, 1, 128, 9, 32, 9), (1, 1, 2, 1, 256, 5, 32, 5), (1, 3, 2, 2, 80, 9, 17, 9))
+_EMPTY = _sizes(
+    (0, 1, 2, 1, 8, 4, 4, 2),
+    (2, 0, 2, 1, 8, 4, 4, 2),
+    (2, 1, 2, 1, 8, 0, 4, 2),
+    (2, 1, 2, 1, 8, 3, 4, 0),
+    (2, 1, 2, 0, 8, 3, 4, 2),
+)
+_KINDS = ("large", "tiny", "subnormal", "zeros", "constant", "mixed", "nan")
+
+CASES = (
+    *cases(inputs, workloads((*_SMALL, *_EMPTY))),
+    *cases(inputs, workloads((*_LONG, *_WIDE), full=True)),
+    *cases(inputs, workloads(_LONG, window=9)),
+    *cases(inputs, workloads(_SMALL, (torch.float32, torch.bfloat16), window=1)),
+    *cases(inputs, workloads(_LONG, (torch.bfloat16, torch.float16), soft_cap=2.0)),
+    *cases(inputs, workloads(_SMALL, window=3, soft_cap=5.0)),
+    # scores so far apart that one position has nearly all
+    *cases(inputs, workloads(_LONG[:1], steep=30.0, full=True)),
+    *cases(inputs, workloads(_sizes((2, 2, 6, 3, 20, 20, 5, 6))), _KINDS),
+)
+
+
+def shapes(model: ModelShape) -> tuple[Workload, ...]:
+    """One new token over 1024 positions, of one sequence and of 16."""
+    if model.kv_rank:
+        return ()
+    table = _CONTEXT // _BLOCK
+    return tuple(
+        Workload(
+            name=f"{model.name} decode of {batch} over {_CONTEXT}",
+            sizes={
+                "B": batch,
+                "Q": 1,
+                "H": model.share(model.heads),
+                "G": model.share(model.kv_heads),
+                "D": model.head_dim,
+                "P": batch * table,
+                "S": _BLOCK,
+                "T": table,
+            },
+            options={"full": True, "apart": True},
+        )
+        for batch in (1, 16)
+    )

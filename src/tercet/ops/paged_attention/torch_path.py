@@ -1,0 +1,35 @@
+"""paged_attention in plain torch, on any device, in float32."""
+
+import torch
+from torch import Tensor
+
+from tercet.ops.paged_attention.visible import gather, see
+
+
+def forward(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    blocks: Tensor,
+    lengths: Tensor,
+    scale: float,
+    window: int,
+    soft_cap: float,
+) -> Tensor:
+    """As op.paged_attention."""
+    batch, new, heads, width = q.shape
+    groups = keys.shape[1]
+    if not q.numel() or not blocks.shape[1] * keys.shape[2]:
+        return q.new_zeros(q.shape)
+    seen = see(keys, blocks, lengths, new, window)[:, None, None]
+    # what no query sees may be anything: NaN times a share of 0 would be NaN
+    present = seen.any(-2)[:, 0, 0, :, None, None]
+    k, v = (torch.where(present, gather(part, blocks).float(), 0.0) for part in (keys, values))
+    split = q.float().reshape(batch, new, groups, heads // groups, width)
+    score = torch.einsum("bqgrd,bngd->bgrqn", split, k) * scale
+    if soft_cap:
+        score = soft_cap * torch.tanh(score / soft_cap)
+    share = score.masked_fill(~seen, float("-inf")).softmax(-1)
+    share = torch.where(seen.any(-1, keepdim=True), share, 0.0)
+    mixed = torch.einsum("bgrqn,bngd->bqgrd", share, v)
+    return mixed.reshape(q.shape).to(q.dtype).contiguous()

@@ -1,0 +1,27 @@
+"""The device that a model runs on, from what a user says."""
+
+import torch
+
+from tercet.errors import UnsupportedError
+
+
+def resolve_device(device: torch.device | str | None) -> torch.device:
+    """The device of that name; None for the first GPU where there is one, else the CPU.
+
+    Raises:
+        UnsupportedError: for another kind of device, or a GPU that is not there.
+    """
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+    except RuntimeError:
+        found = None
+    if found is None or found.type not in ("cpu", "cuda"):
+        raise UnsupportedError(f"device {device!s}: allowed are cpu, cuda and cuda:N")
+    count = torch.cuda.device_count() if found.type == "cuda" else 0
+    if found.type == "cuda" and (found.index or 0) >= count:
+        raise UnsupportedError(
+            f"device {device!s}: there are {count} CUDA devices here; use cpu, or leave it out"
+        )
+    return found

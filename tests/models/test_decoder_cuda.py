@@ -1,0 +1,90 @@
+"""The decoder on a GPU gives what it gives on a CPU: prompts, captured single tokens, batches."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from tercet.models import Decoder
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+LINEARS = [f"self_attn.{name}_proj" for name in "qkvo"]
+LINEARS += [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
+
+
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize(
+    ("scheme", "how"),
+    [
+        (None, {}),
+        ("ternary", {}),
+        ("nonary", {"hadamard": 64}),
+        ("int4-g32-asym", {}),
+        ("ternary-channel", {"activation": "int8_token"}),
+    ],
+    ids=str,
+)
+def test_same_scores(
+    build: Callable[..., Any],
+    source_of: Any,
+    ids: Tensor,
+    kind: str,
+    scheme: str | None,
+    how: dict[str, Any],
+) -> None:
+    more = {"sliding_window": 7} if kind == "mistral" else {}
+    source = source_of(build(kind, **more))
+    for layer in range(2 if scheme else 0):
+        for name in LINEARS:
+            source.pack(f"model.layers.{layer}.{name}", scheme, **how)
+    expected = Decoder.from_checkpoint(source).logits(ids)
+    decoder = Decoder.from_checkpoint(source, torch.float32, "cuda")
+    limit = (5e-3 if how.get("activation") else 2e-5) * float(expected.abs().max())
+    whole = decoder.logits(ids).cpu()
+    assert_close(whole, expected, rtol=0, atol=limit)
+    for reserved in (0, 300):
+        cache = decoder.cache(ids.shape[0])
+        cache.reserve(reserved)
+        decoder.extend(ids[:, :9], cache)
+        for place in range(9, ids.shape[1]):
+            scores = decoder.extend(ids[:, place : place + 1], cache).cpu()
+            assert_close(scores, expected[:, place], rtol=0, atol=limit)
+
+
+def test_tokens_that_are_fed_back_on_the_gpu(build: Callable[..., Any], source_of: Any) -> None:
+    """As those that the host picks one by one, whatever ran before."""
+    source = source_of(build("llama"))
+    source.pack("model.layers.0.mlp.down_proj", "ternary")
+    decoder = Decoder.from_checkpoint(source, torch.float32, "cuda")
+    prompt = torch.tensor([[5, 9, 33, 71, 8]])
+    for count in (0, 1, 2, 20):
+        cache = decoder.cache()
+        first = int(decoder.extend(prompt, cache).argmax())
+        found = list(decoder.follow(first, cache, count))
+        assert cache.length == prompt.shape[1] + count
+        ids = [*prompt[0].tolist(), first]
+        for token in found:
+            assert token == int(decoder.logits(torch.tensor([ids]), last_only=True).argmax())
+            ids.append(token)
+        assert len(found) == count
+
+
+def test_a_cache_that_grows_is_captured_anew(build: Callable[..., Any], source_of: Any) -> None:
+    """Past the first 256 positions, and back in a second, shorter sequence."""
+    source = source_of(build("llama"))
+    decoder = Decoder.from_checkpoint(source, torch.float32, "cuda")
+    ids = torch.randint(3, 96, (1, 262), generator=torch.Generator().manual_seed(1))
+    expected = Decoder.from_checkpoint(source).logits(ids)
+    limit = 2e-5 * float(expected.abs().max())
+    cache, other = decoder.cache(), decoder.cache()
+    decoder.extend(ids[:, :250], cache)
+    decoder.extend(ids[:, :3], other)
+    for place in range(250, 262):
+        scores = decoder.extend(ids[:, place : place + 1], cache).cpu()
+        assert_close(scores, expected[:, place], rtol=0, atol=limit)
+        again = decoder.extend(ids[:, place - 247 : place - 246], other).cpu()
+        assert_close(again, expected[:, place - 247], rtol=0, atol=limit)

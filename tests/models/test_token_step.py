@@ -1,0 +1,94 @@
+"""The step of one new position that a GPU runs, against the decoder's own pass, on a CPU."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from tercet.models import Decoder, KeyValueCache
+
+KINDS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {"sliding_window": 7},
+    "qwen2": {"use_sliding_window": True, "sliding_window": 5, "max_window_layers": 1},
+    "qwen3": {"head_dim": 32},
+}
+LINEARS = [f"self_attn.{name}_proj" for name in "qkvo"]
+LINEARS += [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
+
+
+def run_step(decoder: Decoder, cache: KeyValueCache, ids: Tensor) -> Tensor:
+    """As the captured graph: the lengths and the whole cache, whatever its capacity."""
+    batch = ids.shape[0]
+    cache.reserve(cache.length + 1)
+    step = decoder._token_step(batch, cache.capacity)
+    lengths = torch.full((batch,), cache.length + 1, dtype=torch.int32)
+    scores = step(ids, lengths, *cache.all_positions())
+    cache.extend(1)
+    return scores
+
+
+def compare(decoder: Decoder, ids: Tensor, relative: float) -> None:
+    """Prompt by the decoder's pass, then token by token by the step."""
+    expected = decoder.logits(ids)
+    cache = decoder.cache(ids.shape[0])
+    with torch.inference_mode():
+        decoder.extend(ids[:, :9], cache)
+        for place in range(9, ids.shape[1]):
+            scores = run_step(decoder, cache, ids[:, place])
+            limit = relative * float(expected.abs().max())
+            assert_close(scores, expected[:, place], rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("tied", [False, True])
+def test_plain_weights(
+    build: Callable[..., Any], source_of: Any, ids: Tensor, kind: str, tied: bool
+) -> None:
+    model = build(kind, tie_word_embeddings=tied, **KINDS[kind])
+    compare(Decoder.from_checkpoint(source_of(model)), ids, 1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("scheme", "how"),
+    [
+        ("ternary", {}),
+        ("nonary", {"hadamard": 64}),
+        ("int4-g32-asym", {"activation": "int8_token"}),
+        ("ternary", {"activation": "fp8_token"}),
+        ("int8-channel", {"activation": "int8_token", "input_scale": None}),
+    ],
+    ids=str,
+)
+def test_packed_weights(
+    build: Callable[..., Any],
+    source_of: Any,
+    ids: Tensor,
+    kind: str,
+    scheme: str,
+    how: dict[str, Any],
+) -> None:
+    source = source_of(build(kind, **KINDS[kind]))
+    for layer in range(2):
+        for name in LINEARS:
+            module = f"model.layers.{layer}.{name}"
+            given = dict(how)
+            if "input_scale" in how:
+                width = source.plain[f"{module}.weight"].shape[1]
+                given["input_scale"] = torch.linspace(0.5, 2.0, width)
+            source.pack(module, scheme, **given)
+    # codes of activations may tip to the other side of a tie: one step of 127 and of 2^-4
+    relative = {"int8_token": 5e-3, "fp8_token": 4e-2}.get(how.get("activation", ""), 1e-5)
+    compare(Decoder.from_checkpoint(source), ids, relative)
+
+
+def test_other_activations_than_silu(
+    build: Callable[..., Any], source_of: Any, ids: Tensor
+) -> None:
+    source = source_of(build("llama", hidden_act="gelu_pytorch_tanh"))
+    source.pack("model.layers.0.mlp.down_proj", "int4-g32")
+    compare(Decoder.from_checkpoint(source), ids, 1e-5)
