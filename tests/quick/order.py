@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-FIRST = ("tests/formats/", "tests/records/", "tests/kernel/")
+# folders of tests
+FIRST = ("formats", "records", "kernel")
 # each test of these is long, and shares nothing with the next
 _APART = ("test_every_op_compiles.py", "test_every_op.py")
 # a file from here on is placed by its seconds, others where there is room
@@ -71,5 +72,5 @@ def _gather(tests: Iterable[Timed[T]]) -> list[_Unit[T]]:
     found: dict[object, _Unit[T]] = {}
     for number, test in enumerate(tests):
         key = number if test.file.endswith(_APART) else test.file
-        found.setdefault(key, _Unit(test.file.startswith(FIRST))).tests.append(test)
+        found.setdefault(key, _Unit(test.file.split("/")[1] in FIRST)).tests.append(test)
     return list(found.values())
