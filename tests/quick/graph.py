@@ -258,7 +258,7 @@ class Graph:
 
     def _at_path(self, file: str, path: str) -> Iterator[tuple[str, int]]:
         """The file, or all files of the folder, that a path written in a file may lead to."""
-        path = path.strip("/")
+        path = _normal(path)
         if not path or "\n" in path or " " in path:
             return
         bases = [folder.as_posix() for folder in Path(file).parents]

@@ -64,7 +64,7 @@ def test_what_is_not_imported_is_an_edge_too(tmp_path: Path) -> None:
         "tests/conftest.py": "",
         "tests/here.py": "",
         "tests/test_a.py": 'import here\nfrom tercet.ops.a import thing\nROOT / "docs" / "page.md"',
-        "tests/test_b.py": 'find("b")\nrun("from tercet.ops.a.inner import thing")',
+        "tests/test_b.py": 'find("b")\nrun("from tercet.ops.a.inner import thing", "/", ".")',
         "docs/page.md": "",
     }
     for name, text in files.items():
