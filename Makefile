@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: demo test quick lint style types contracts clean
+.PHONY: demo test quick compile lint style types contracts clean
 
 demo: $(READY)
 	$(BIN)/tercet fetch smollm2-135m
@@ -19,6 +19,10 @@ test: $(READY)
 BASE ?= main
 quick: $(READY)
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m quick --base $(BASE)
+
+# every kernel for every target, whatever the digests of accepted ones say
+compile: $(READY)
+	$(BIN)/tercet kernel compile --all
 
 lint: style types contracts
 
