@@ -22,7 +22,7 @@ from quick.seconds import Seconds, read
 ROOT = Path(__file__).parents[2]
 SECONDS = 60.0
 # to end, report and stop the processes
-_LAST_SECONDS = 4.0
+_LAST_SECONDS = 7.0
 # pytest's exit status where every test was left
 _NONE_RAN = 5
 # of the suite's recorded time; a change that so much of it stands on has no few direct tests
@@ -88,10 +88,9 @@ def explain(report: dict[str, object], choice: Choice, seconds: Seconds, took: f
     known = sum(one.tests for one in seconds.values())
     text = f"quick: ran {chosen - len(left)} tests in {took:.0f} s"
     if known:
-        rest = max(0, known - chosen)
         text += (
-            f"; left to `make test`: {len(left)} because the time was up, about {rest} because "
-            "the change reaches them only through other tests' subjects, or not at all"
+            f"; left to `make test`: {len(left)} because the time was up, about "
+            f"{max(0, known - chosen)} that are farther from the change or do not stand on it"
         )
     elif left:
         text += f"; left {len(left)} to `make test`: the time was up"

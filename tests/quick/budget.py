@@ -21,6 +21,7 @@ from quick.seconds import Seconds, estimate, read
 
 # a worker takes groups of tests of one file, which share fixtures; a long group would idle others
 _GROUP_SECONDS = 8.0
+_LEAST_SECONDS = 15.0
 # of tests as fast as recorded, that are taken to have run before the first
 _PRIOR_SECONDS = 2.0
 
@@ -57,7 +58,7 @@ class Budget:
     """What one process has spent and left."""
 
     def __init__(self, plan: Plan, root: Path, seconds: Seconds) -> None:
-        self._plan = plan
+        self._plan, self._deadline = plan, plan.deadline
         self._root = root
         self._seconds = seconds
         self._spent = self._estimated = 0.0
@@ -68,6 +69,10 @@ class Budget:
         """Of one test from the change; None where the change cannot reach it."""
         return self._plan.choice.distance_of(self._file_of(item), parameters_of(item))
 
+    def begin(self, now: float) -> None:
+        """The tests are collected: where that took most of the budget, a few run beyond it."""
+        self._deadline = max(self._plan.deadline, now + _LEAST_SECONDS)
+
     def estimate(self, item: pytest.Item) -> float:
         """Seconds that the recorded run took for it."""
         return estimate(self._seconds, self._file_of(item), item.name)
@@ -75,7 +80,7 @@ class Budget:
     def fits(self, item: pytest.Item, now: float) -> bool:
         """Whether the test would end in time, on a machine that has been as slow as this one."""
         slower = (self._spent + _PRIOR_SECONDS) / (self._estimated + _PRIOR_SECONDS)
-        return now + slower * self.estimate(item) < self._plan.deadline
+        return now + slower * self.estimate(item) < self._deadline
 
     def spend(self, item: pytest.Item, seconds: float) -> None:
         """Adds what a test took."""
@@ -84,7 +89,7 @@ class Budget:
 
     def remaining(self, now: float) -> float:
         """Seconds; at least a little, because a timer of 0 never rings."""
-        return max(0.01, self._plan.deadline - now)
+        return max(0.01, self._deadline - now)
 
     def _file_of(self, item: pytest.Item) -> str:
         return item.path.relative_to(self._root).as_posix()
@@ -125,6 +130,7 @@ class _Plugin:
         near.sort(key=lambda one: (one[0], of_file[one[0], one[1].path], one[1].path))
         items[:] = [item for _, item in near]
         self._budget.chosen = len(items)
+        self._budget.begin(time.time())
         begun: dict[Path, tuple[int, float]] = {}
         for item in items:
             number, full = begun.get(item.path, (0, 0.0))
@@ -133,11 +139,11 @@ class _Plugin:
             begun[item.path] = (number + 1, 0.0) if full > _GROUP_SECONDS else (number, full)
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        if self._budget.fits(item, time.time()):
-            return None
-        self._budget.left.append(item.nodeid)
-        return True
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Not by leaving out its whole protocol: that ends the fixtures of the test before too."""
+        if not self._budget.fits(item, time.time()):
+            self._budget.left.append(item.nodeid)
+            pytest.skip("left: it would not end in time")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Iterator[None]:

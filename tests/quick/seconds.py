@@ -1,6 +1,7 @@
 """Seconds: how long each test took in a recorded run, so that a budget can be kept.
 
-python -m quick.seconds JUNIT.XML      writes seconds.json from the report of a whole run
+`python -m quick.seconds JUNIT.XML [SLOWER]` writes seconds.json from the report of a whole run.
+Where other work ran beside it, SLOWER is how much slower it was than on an idle machine.
 """
 
 import json
@@ -54,13 +55,14 @@ def estimate(seconds: Seconds, file: str, test: str) -> float:
     return seconds[file].estimate(test) if file in seconds else UNKNOWN
 
 
-def summarize(junit: Path) -> Seconds:
+def summarize(junit: Path, slower: float = 1.0) -> Seconds:
     """The record of a run, from its JUnit report."""
     found: dict[str, dict[str, float]] = {}
     for case in ElementTree.parse(junit).iter("testcase"):
         if case.find("skipped") is None:
             file = case.attrib["classname"].replace(".", "/") + ".py"
-            found.setdefault(file, {})[case.attrib["name"]] = float(case.attrib["time"])
+            took = float(case.attrib["time"]) / slower
+            found.setdefault(file, {})[case.attrib["name"]] = took
     return {
         file: FileSeconds(
             tests=len(times),
@@ -78,4 +80,4 @@ def write(seconds: Seconds, path: Path = RECORD) -> None:
 
 
 if __name__ == "__main__":
-    write(summarize(Path(sys.argv[1])))
+    write(summarize(Path(sys.argv[1]), *map(float, sys.argv[2:])))

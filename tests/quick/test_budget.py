@@ -37,9 +37,13 @@ def test_starts_what_ends_in_time_on_a_machine_as_slow_as_this_one() -> None:
     assert [budget.fits(slow, now) for now in (94.9, 95.1)] == [True, False]
     assert budget.remaining(98.0) == 2.0
     assert budget.remaining(101.0) > 0
+    budget.begin(50.0)
+    assert budget.remaining(98.0) == 2.0
+    budget.begin(99.0)  # a machine so busy that collecting took all: some are run all the same
+    assert budget.remaining(100.0) == 14.0
 
 
-def run(folder: Path, tests: str, *, seconds: float) -> tuple[str, dict[str, Any]]:
+def run(folder: Path, tests: str, *options: str, seconds: float) -> tuple[str, dict[str, Any]]:
     """pytest's last line for a file of tests, and what the plugin left."""
     file = folder / "tests" / "test_x.py"
     file.parent.mkdir()
@@ -49,11 +53,11 @@ def run(folder: Path, tests: str, *, seconds: float) -> tuple[str, dict[str, Any
     Plan(deadline=time.time() + seconds, choice=CHOICE).write(plan)
     assert read_plan(plan).choice == CHOICE
     command = [sys.executable, "-m", "pytest", "-p", "quick.budget", "--choice", str(plan), "-q"]
-    command += ["-n", "1", "--dist", "loadgroup", "--no-loadscope-reorder", str(file)]
+    command += ["-n", "1", "--dist", "loadgroup", "--no-loadscope-reorder", *options, str(file)]
     done = subprocess.run(
         command,
         cwd=folder,
-        env={"PYTHONPATH": str(Path(__file__).parents[1]), "PATH": ""},
+        env={"PYTHONPATH": f"{Path(__file__).parents[1]}:{folder}", "PATH": ""},
         capture_output=True,
         text=True,
         timeout=HANG_SECONDS,
@@ -69,6 +73,27 @@ def test_runs_what_there_is_time_for(tmp_path: Path) -> None:
     assert "1 failed, 1 passed" in out
     assert left["chosen"] == 2
     assert left["left"] == []
+
+
+def test_what_is_left_in_between_ends_the_fixtures_before_it(tmp_path: Path) -> None:
+    tests = (
+        "import pytest, time\n"
+        "@pytest.fixture(params=[1, 2, 3], scope='module')\n"
+        "def number(request):\n"
+        "    yield request.param\n"
+        "    assert request.param != 2\n"  # that of 2 is never made
+        "@pytest.fixture(autouse=True, scope='module')\n"
+        "def one(): yield\n"
+        "def test_a(number): assert number != 2\n"
+    )
+    (tmp_path / "left_two.py").write_text(
+        "import pytest, quick.budget as budget\n"
+        "fits = budget.Budget.fits\n"
+        "budget.Budget.fits = lambda self, item, now: '2' not in item.name\n"
+    )
+    out, left = run(tmp_path, tests, "-p", "left_two", seconds=HANG_SECONDS)
+    assert "2 passed, 1 skipped" in out
+    assert [one.partition("@")[0] for one in left["left"]] == ["tests/test_x.py::test_a[2]"]
 
 
 def test_what_is_stopped_is_left_and_has_not_failed(tmp_path: Path) -> None:
@@ -93,6 +118,7 @@ def test_seconds_are_read_from_a_junit_report(tmp_path: Path) -> None:
     found = summarize(junit)
     one = FileSeconds(tests=3, seconds=2.4, slow={"test_a[b]": 2.0})
     assert found == {"tests/a/test_x.py": one}
+    assert summarize(junit, 2.0)["tests/a/test_x.py"].seconds == 1.2
     assert one.estimate("test_a[b]") == 2.0
     assert one.estimate("test_c") == pytest.approx(0.2)
     write(found, tmp_path / "seconds.json")
