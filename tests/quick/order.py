@@ -5,6 +5,7 @@ worker later takes from the end of another's block. So each block begins with it
 first and of the long tests.
 """
 
+import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
@@ -46,9 +47,14 @@ class _Unit(Generic[T]):
         return sum(test.seconds for test in self.tests)
 
 
-def spread(tests: Iterable[Timed[T]], workers: int) -> list[T]:
-    """The items, block after block; in their own order within a file."""
-    units = sorted(_gather(tests), key=lambda unit: (not unit.first, -unit.seconds))
+def spread(tests: Iterable[Timed[T]], workers: int, *, recorded: bool = True) -> list[T]:
+    """The items, block after block; in their own order within a file.
+
+    Without `recorded` files too stay in the order in which they come.
+    """
+    units = _gather(tests)
+    if recorded:
+        units.sort(key=lambda unit: (not unit.first, -unit.seconds))
     total = sum(len(unit.tests) for unit in units)
     room = [(total * (at + 1)) // workers - (total * at) // workers for at in range(workers)]
     blocks: list[list[Timed[T]]] = [[] for _ in range(workers)]
@@ -57,7 +63,7 @@ def spread(tests: Iterable[Timed[T]], workers: int) -> list[T]:
         left: Sequence[Timed[T]] = unit.tests
         while left:
             open_ones = [at for at in range(workers) if len(blocks[at]) < room[at]]
-            short = unit.first or unit.seconds < _LONG_SECONDS
+            short = not recorded or unit.first or unit.seconds < _LONG_SECONDS
             at = min(
                 open_ones,
                 key=lambda at: len(blocks[at]) - room[at] if short else taken[at],
@@ -66,6 +72,14 @@ def spread(tests: Iterable[Timed[T]], workers: int) -> list[T]:
             blocks[at] += now
             taken[at] += sum(test.seconds for test in now)
     return [test.item for block in blocks for test in block]
+
+
+def shuffle(tests: Sequence[Timed[T]], seed: int) -> list[Timed[T]]:
+    """The files in another order, and the tests within each: what leans on another test falls."""
+    drawn = random.Random(seed)
+    rank = {file: drawn.random() for file in sorted({test.file for test in tests})}
+    mixed = drawn.sample(list(tests), len(tests))
+    return sorted(mixed, key=lambda test: rank[test.file])
 
 
 def _gather(tests: Iterable[Timed[T]]) -> list[_Unit[T]]:
