@@ -37,10 +37,12 @@ class Plan:
     Attributes:
         deadline: as time.time() tells it, the same in every process.
         choice: the tests.
+        least: seconds for tests, however long it took to collect them.
     """
 
     deadline: float
     choice: Choice
+    least: float = _LEAST_SECONDS
 
     def write(self, path: Path) -> None:
         """As JSON, for the processes that run tests."""
@@ -51,7 +53,8 @@ def read_plan(path: Path) -> Plan:
     """What `write` wrote."""
     found = json.loads(path.read_text("utf-8"))
     tuples = {name: tuple(found["choice"].pop(name)) for name in ("by_op", "direct")}
-    return Plan(deadline=found["deadline"], choice=Choice(**found["choice"], **tuples))
+    found["choice"] = Choice(**found["choice"], **tuples)
+    return Plan(**found)
 
 
 class Budget:
@@ -71,7 +74,7 @@ class Budget:
 
     def begin(self, now: float) -> None:
         """The tests are collected: where that took most of the budget, a few run beyond it."""
-        self._deadline = max(self._plan.deadline, now + _LEAST_SECONDS)
+        self._deadline = max(self._plan.deadline, now + self._plan.least)
 
     def estimate(self, item: pytest.Item) -> float:
         """Seconds that the recorded run took for it."""

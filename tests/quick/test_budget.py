@@ -50,7 +50,7 @@ def run(folder: Path, tests: str, *options: str, seconds: float) -> tuple[str, d
     file.write_text(tests)
     (folder / "pytest.ini").write_text("[pytest]\n")
     plan = folder / "choice.json"
-    Plan(deadline=time.time() + seconds, choice=CHOICE).write(plan)
+    Plan(deadline=time.time() + seconds, choice=CHOICE, least=1.0).write(plan)
     assert read_plan(plan).choice == CHOICE
     command = [sys.executable, "-m", "pytest", "-p", "quick.budget", "--choice", str(plan), "-q"]
     command += ["-n", "1", "--dist", "loadgroup", "--no-loadscope-reorder", *options, str(file)]
