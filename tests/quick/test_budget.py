@@ -75,25 +75,18 @@ def test_runs_what_there_is_time_for(tmp_path: Path) -> None:
     assert left["left"] == []
 
 
-def test_what_is_left_in_between_ends_the_fixtures_before_it(tmp_path: Path) -> None:
+def test_what_is_left_ends_the_fixtures_of_the_test_before(tmp_path: Path) -> None:
     tests = (
-        "import pytest, time\n"
-        "@pytest.fixture(params=[1, 2, 3], scope='module')\n"
-        "def number(request):\n"
-        "    yield request.param\n"
-        "    assert request.param != 2\n"  # that of 2 is never made
-        "@pytest.fixture(autouse=True, scope='module')\n"
-        "def one(): yield\n"
-        "def test_a(number): assert number != 2\n"
+        "class TestA:\n    def test_1(self): pass\n    def test_2(self): assert 1 == 2\n"
+        "class TestB:\n    def test_3(self): pass\n"
     )
     (tmp_path / "left_two.py").write_text(
-        "import pytest, quick.budget as budget\n"
-        "fits = budget.Budget.fits\n"
-        "budget.Budget.fits = lambda self, item, now: '2' not in item.name\n"
+        "import quick.budget as budget\n"
+        "budget.Budget.fits = lambda self, item, now: item.name != 'test_2'\n"
     )
     out, left = run(tmp_path, tests, "-p", "left_two", seconds=HANG_SECONDS)
     assert "2 passed, 1 skipped" in out
-    assert [one.partition("@")[0] for one in left["left"]] == ["tests/test_x.py::test_a[2]"]
+    assert [one.partition("@")[0] for one in left["left"]] == ["tests/test_x.py::TestA::test_2"]
 
 
 def test_what_is_stopped_is_left_and_has_not_failed(tmp_path: Path) -> None:
