@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: demo test lint clean
+.PHONY: demo test quick compile lint style types contracts clean
 
 demo: $(READY)
 	$(BIN)/tercet fetch smollm2-135m
@@ -15,10 +15,25 @@ test: $(READY)
 	$(BIN)/tercet fetch minilm-l6
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
-lint: $(READY)
+# what differs from BASE can break these tests; at most a minute, the most direct first
+BASE ?= main
+quick: $(READY)
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m quick --base $(BASE)
+
+# every kernel for every target, whatever the digests of accepted ones say
+compile: $(READY)
+	$(BIN)/tercet kernel compile --all
+
+lint: style types contracts
+
+style: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+
+types: $(READY)
 	$(BIN)/pyright
+
+contracts: $(READY)
 	$(BIN)/lint-imports
 
 $(READY): pyproject.toml constraints.txt

@@ -12,7 +12,12 @@ import pytest
 if not os.path.exists("/dev/nvidia0"):
     os.environ["TRITON_INTERPRET"] = "1"
 
+# `quick` and `planted`, which are packages
+sys.path.insert(0, str(Path(__file__).parent))
+
 from hypothesis import settings
+from quick.order import Timed, shuffle, spread
+from quick.seconds import estimate, read
 
 from tercet.kernel.interpreter.corrections import correct, interpreting
 
@@ -25,13 +30,31 @@ settings.load_profile("untimed")
 
 ROOT = Path(__file__).parents[1]
 
-# files whose tests take up to minutes each: begun last, one would keep the other cores waiting
-_LONG = ("test_every_op_compiles.py", "test_every_op.py")
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run in a drawn order")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The long tests come first, in the order of their files above."""
-    items.sort(key=lambda item: _LONG.index(item.path.name) if item.path.name in _LONG else 9)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    seed = config.getoption("--shuffle")
+    if seed is not None:
+        terminalreporter.write_line(f"in a drawn order: --shuffle {seed} gives it again")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The first red wins time: units first, and no worker is left with the long tests alone."""
+    recorded = read()
+    tests: list[Timed[pytest.Item]] = []
+    for item in items:
+        file = item.path.relative_to(ROOT).as_posix()
+        tests.append(Timed(item=item, file=file, seconds=estimate(recorded, file, item.name)))
+    seed: int | None = config.getoption("--shuffle")
+    if seed is not None:
+        tests = shuffle(tests, seed)
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    items[:] = spread(tests, workers, recorded=seed is None)
 
 
 @pytest.fixture

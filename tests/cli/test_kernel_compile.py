@@ -4,6 +4,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from tercet.harness.cross_compile import ALL, CompileReport
+from tercet.kernel.contract import Op
+
 Run = Callable[..., Any]
 QUESTION = ("kernel", "compile", "swiglu", "--implementation", "triton", "--target", "sm_90")
 
@@ -41,3 +46,18 @@ def test_the_table_fits_80_columns(tercet: Run) -> None:
     assert "registers" in lines[1]
     assert any(line.startswith("  sm_90") for line in lines)
     assert max(map(len, lines)) <= 80
+
+
+@pytest.mark.parametrize(("word", "recompile"), [("--all", ALL), ("--recompile", ALL), ("", 0)])
+def test_all_compiles_what_has_not_changed_too(
+    tercet: Run, monkeypatch: pytest.MonkeyPatch, word: str, recompile: int
+) -> None:
+    asked: list[int] = []
+
+    def note(op: Op, *, recompile: int, **_: object) -> CompileReport:
+        asked.append(recompile)
+        return CompileReport(op=op.name, rows=(), findings=(), has_baseline=True, reused=0)
+
+    monkeypatch.setattr("tercet.cli.kernel.compile.cross_compile", note)
+    assert tercet("kernel", "compile", "swiglu", "rope", *([word] if word else [])).code == 0
+    assert asked == [recompile] * 2

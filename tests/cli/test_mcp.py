@@ -180,9 +180,12 @@ def test_our_errors_are_tool_errors(tool: str, arguments: dict[str, Any], words:
     assert words in refusal(tool, **arguments)
 
 
-def test_a_call_that_takes_too_long_leaves_no_process() -> None:
+def test_a_call_that_takes_too_long_leaves_no_process(tmp_path: Path) -> None:
+    made = new_op("endless_op", tmp_path)
+    with (Path(made.folder) / "torch_path.py").open("a") as file:
+        file.write("\n\nimport threading\n\ndef forward(*_):\n    threading.Event().wait()\n")
     before = {process.pid for process in psutil.Process().children(recursive=True)}
-    assert "not done after" in refusal("check", op=GELU_GATE, seconds=6)
+    assert "not done after" in refusal("check", op=made.address, seconds=6)
     assert {process.pid for process in psutil.Process().children(recursive=True)} <= before
 
 

@@ -45,7 +45,7 @@ def test_two_processes_may_build_at_once(source: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-c", script, str(source)]
     builders = [subprocess.Popen(command, env=environment) for _ in range(2)]
-    assert [builder.wait(timeout=60) for builder in builders] == [41, 41]
+    assert [builder.wait(timeout=600) for builder in builders] == [41, 41]
     assert len(libraries(source)) == 1
 
 

@@ -38,10 +38,15 @@ def instructions(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     subprocess.run(
         [nvcc, "-std=c++17", "-O3", "-arch=sm_90", f"-I{INCLUDE}", "-cubin", "-o", "copy.cubin",
          "copy.cu"],
-        cwd=folder, check=True, timeout=120,
+        cwd=folder, check=True, timeout=600,
     )  # fmt: skip
     text = subprocess.run(
-        [NVDISASM, "copy.cubin"], cwd=folder, check=True, timeout=60, capture_output=True, text=True
+        [NVDISASM, "copy.cubin"],
+        cwd=folder,
+        check=True,
+        timeout=600,
+        capture_output=True,
+        text=True,
     ).stdout
     found = re.findall(r"/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;", text)
     first = next(i for i, line in enumerate(found) if line.startswith("LDS.128"))

@@ -25,7 +25,7 @@ OWN = [
 
 
 def new_worker() -> Worker:
-    return Worker(device=DEVICE, seconds=240.0, paths=(str(Path(__file__).parents[1]),))
+    return Worker(device=DEVICE, seconds=600.0, paths=(str(Path(__file__).parents[1]),))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -21,7 +21,7 @@ from tercet.child_process import Child, ChildError
 from tercet.child_process.serve import find_function
 from tercet.errors import TercetError
 
-_READY_SECONDS = 120.0
+_READY_SECONDS = 600.0
 _PACKAGE = Path(__file__).parents[1]
 
 

@@ -146,12 +146,13 @@ def test_numbers_of_a_row_follow_from_its_cost_and_time():
 
 def test_time_is_that_of_one_call(judge: Callable[..., BenchReport]):
     report = judge(
-        f"{RIGHT}\nimport time\ndef forward(*a):\n time.sleep(1e-2)\n return right.forward(*a)"
+        f"{RIGHT}\nimport time\ndef forward(*a):\n time.sleep(2e-2)\n return right.forward(*a)"
     )
     assert report.passed
     for cache in ("cold", "warm"):
         (metrics,) = _rows(report, direction="forward", cache=cache)
-        assert 10_000 < metrics["time_us"] < 15_000
+        # not of two, nor of a part: a busy machine wakes it late, but not by a whole call
+        assert 20_000 < metrics["time_us"] < 40_000
 
 
 def test_a_missing_package_is_a_row_that_says_what_to_install():

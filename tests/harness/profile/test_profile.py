@@ -42,7 +42,7 @@ def test_one_interrupted_call_does_not_count() -> None:
 
 def test_a_call_is_clocked() -> None:
     found = timeline(lambda: time.sleep(0.002), "cpu")
-    assert 2000 <= found.call_us < 20000
+    assert found.call_us >= 2000
     assert found.device_us == found.call_us
 
 

@@ -266,7 +266,7 @@ def test_the_page_works_in_a_browser(page: Path, width: int) -> None:
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=True,
     )
     found = re.search(r'data-selftest="([^"]*)"', done.stdout)

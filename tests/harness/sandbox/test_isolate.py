@@ -29,7 +29,7 @@ def crash() -> None:
 
 
 def sleep() -> None:
-    time.sleep(60)
+    time.sleep(3600)
 
 
 def hoard() -> None:
@@ -40,7 +40,7 @@ def hoard() -> None:
 
 def test_a_worker_answers_and_names_what_went_wrong() -> None:
     here = "tests.harness.sandbox.test_isolate"
-    with Worker(seconds=60.0, memory_bytes=2 * 2**30, paths=(".",)) as worker:
+    with Worker(seconds=600.0, memory_bytes=2 * 2**30, paths=(".",)) as worker:
         x = torch.arange(6.0).reshape(2, 3)[:, ::2]
         result = worker.call(f"{here}:twice", x=x, note="a")
         assert torch.equal(result["x"], 2 * x)
@@ -61,7 +61,7 @@ def test_a_worker_answers_and_names_what_went_wrong() -> None:
 )
 def test_a_crash_and_a_flood_end_the_child_only(function: str, kind: str, message: str) -> None:
     with (
-        Worker(seconds=60.0, memory_bytes=2 * 2**30, paths=(".",)) as worker,
+        Worker(seconds=600.0, memory_bytes=2 * 2**30, paths=(".",)) as worker,
         pytest.raises(ChildError, match=message) as raised,
     ):
         worker.call(f"tests.harness.sandbox.test_isolate:{function}")
@@ -69,7 +69,7 @@ def test_a_crash_and_a_flood_end_the_child_only(function: str, kind: str, messag
 
 
 def test_what_is_stopped_does_nothing_until_it_goes_on() -> None:
-    with Worker(seconds=60.0, memory_bytes=None) as worker:
+    with Worker(seconds=600.0, memory_bytes=None) as worker:
         process = psutil.Process(worker.pid)
         with worker.stopped():
             assert process.status() == psutil.STATUS_STOPPED
@@ -95,7 +95,7 @@ def test_a_message_arrives_as_it_was_sent(content: object) -> None:
 
 def test_what_was_said_before_an_answer_is_there_with_it() -> None:
     """Though nobody listens in the meantime: the thread that does may come late."""
-    with Worker(seconds=60.0, paths=(".",)) as worker:
+    with Worker(seconds=600.0, paths=(".",)) as worker:
         with worker._hearing:
             worker.call("tests.harness.sandbox.test_isolate:twice", x=torch.ones(2), note="a")
         assert worker.said.count("this goes to standard error") == 1

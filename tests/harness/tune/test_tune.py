@@ -3,7 +3,6 @@
 import json
 import random
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from harness.timing.simulated_clock import SimulatedClock
 
 from tercet.errors import UnsupportedError
+from tercet.harness.timing import clock
 from tercet.harness.timing.statistics import Interval
 from tercet.harness.tune import course as tune_course
 from tercet.harness.tune.run import TunedShape, tune, write_table
@@ -28,22 +29,27 @@ WORKLOAD = Workload(name="w", sizes={"M": 8, "N": 16}, dtype=torch.float32)
 DEFAULT = {"A": 4, "B": 2}
 
 
-def _forward(*arguments: Any) -> Any:
-    """Fastest at A=2, B=1; wrong at A=1; does not compile at B=3."""
-    options = tuned.configuration("rms_norm", "made_up", {"M": 8, "N": 16}, DEFAULT)
-    if options["B"] == 3:
-        raise RuntimeError("out of resource: shared memory")
-    end = time.perf_counter_ns() + 300_000 * (abs(options["A"] - 2) + options["B"])
-    while time.perf_counter_ns() < end:
-        pass
-    y, total, rstd = torch_path.forward(*arguments)
-    return (y * 2 if options["A"] == 1 else y), total, rstd
+@pytest.fixture
+def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> SimulatedClock:
+    """The clock that times and budgets are read from, on a machine that is busy by a seed."""
+    found = SimulatedClock(getattr(request, "param", 0))
+    monkeypatch.setattr(clock, "_now", found.now_ns)
+    return found
 
 
 @pytest.fixture
-def op(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Op:
+def op(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, machine: SimulatedClock) -> Op:
+    def forward(*arguments: Any) -> Any:
+        """Fastest at A=2, B=1; wrong at A=1; does not compile at B=3."""
+        options = tuned.configuration("rms_norm", "made_up", {"M": 8, "N": 16}, DEFAULT)
+        if options["B"] == 3:
+            raise RuntimeError("out of resource: shared memory")
+        machine.work(300.0 * (abs(options["A"] - 2) + options["B"]))
+        y, total, rstd = torch_path.forward(*arguments)
+        return (y * 2 if options["A"] == 1 else y), total, rstd
+
     module = ModuleType("made_up_kernel")
-    module.forward, module.gradient = _forward, torch_path.gradient  # type: ignore[attr-defined]
+    module.forward, module.gradient = forward, torch_path.gradient  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "made_up_kernel", module)
     monkeypatch.setattr(tuned, "table_path", lambda op, device: tmp_path / f"{op}-{device}.json")
     monkeypatch.setattr(tune_course, "cache_bytes", lambda device: 2 << 10)
@@ -59,6 +65,7 @@ def op(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Op:
     return replace(OP, implementations=(made_up, bare))
 
 
+@pytest.mark.parametrize("machine", range(5), ids=lambda seed: f"seed {seed}", indirect=True)
 def test_the_fastest_right_configuration_is_written_and_used(op: Op, tmp_path: Path):
     report = tune(op, "made_up", [WORKLOAD], device="cpu", seconds=60, seed=1)
     (shape,) = report.shapes
@@ -66,7 +73,8 @@ def test_the_fastest_right_configuration_is_written_and_used(op: Op, tmp_path: P
     assert shape.configuration == {"A": 2, "B": 1}
     assert shape.time_us is not None
     assert shape.default_us is not None
-    assert 1.5 < shape.default_us / shape.time_us < 8  # (2 + 2) / (0 + 1) on an idle machine
+    assert shape.time_us == pytest.approx(300.0, rel=0.1)
+    assert shape.default_us == pytest.approx(1200.0, rel=0.1)  # of |4 - 2| + 2
     outcomes = {tuple(t.configuration.values()): t.outcome for t in shape.trials}
     assert len(outcomes) == 10  # all nine and the default
     assert all(
@@ -155,9 +163,10 @@ def test_a_default_that_was_not_beaten_is_kept_from_its_neighbours_entry(tmp_pat
 
 
 def test_entries_are_for_the_sizes_at_which_the_kernel_asks(
-    op: Op, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    op: Op, machine: SimulatedClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def one_long_row(*arguments: Any) -> Any:
+        machine.work(300.0)
         tuned.configuration("rms_norm", "made_up", {"M": 1, "N": 128}, DEFAULT)
         return torch_path.forward(*arguments)
 

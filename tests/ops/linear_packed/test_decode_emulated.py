@@ -82,7 +82,7 @@ def _built(folder: Path, build: Build) -> ctypes.CDLL:
         "-o",
         str(folder / f"{name}.so"),
     ]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    subprocess.run(command, check=True, capture_output=True, timeout=600)
     library = ctypes.CDLL(str(folder / f"{name}.so"))
     library.tercet_decode.argtypes = (
         *(ctypes.POINTER(hopper_decode.Task), ctypes.POINTER(hopper_decode.Launch)),

@@ -53,9 +53,14 @@ def compile_command(
         bool,
         typer.Option(help="Accept the result as the new baseline: write the op's compiled.json."),
     ] = False,
-    recompile: Annotated[
+    everything: Annotated[
         bool,
-        typer.Option(help="Compile also what has not changed since the baseline was accepted."),
+        typer.Option(
+            "--all",
+            "--recompile",
+            help="Compile also what has not changed since the baseline was accepted or since it "
+            "was last compiled.",
+        ),
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -84,7 +89,7 @@ def compile_command(
         )  # fmt: skip
         report = cross_compile(
             op, implementation=implementation, targets=target or TARGETS, workloads=workloads,
-            recompile=ALL if recompile else 0,
+            recompile=ALL if everything else 0,
         )  # fmt: skip
         if update and (accepted := accept(op, report)) is not report:
             report = accepted

@@ -25,7 +25,7 @@ WIDTH_LEFT = 0.75
 _FILE, _MOST = 65536, 255
 _CONTRADICTED = (
     "compiled.json tells of other resources for the very same sources, as if it had been edited: "
-    "--recompile --update"
+    "--all --update"
 )
 
 

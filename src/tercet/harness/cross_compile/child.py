@@ -14,7 +14,7 @@ from tercet.harness.cross_compile.baseline import read_baseline
 from tercet.harness.cross_compile.capture import Launch, capture
 from tercet.harness.cross_compile.nvcc import compile_builds
 from tercet.harness.cross_compile.report import ROWS, CompileRow, Resources
-from tercet.harness.cross_compile.reuse import reuse_or_compile
+from tercet.harness.cross_compile.reuse import ALL, reuse_or_compile
 from tercet.harness.cross_compile.target import Target, target_of, targets_of_device
 from tercet.harness.cross_compile.triton_targets import compile_launch, digest, variant
 from tercet.harness.cross_compile.units import compile_each
@@ -79,7 +79,9 @@ def _of_launches(
         )
 
     def compile_all(keys: Sequence[tuple[str, str, str]]) -> list[list[CompileRow]]:
-        results = compile_each([partial(compile_launch, *units[key]) for key in keys], JOBS)
+        anew = recompile >= ALL
+        work = [partial(compile_launch, *units[key], anew=anew) for key in keys]
+        results = compile_each(work, JOBS)
         return [[row_of(*each)] for each in zip(keys, results, strict=True)]
 
     refused = {key: _refusal(implementation, target) for key, (_, target) in units.items()}

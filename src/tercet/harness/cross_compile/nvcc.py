@@ -19,7 +19,7 @@ from tercet.checkpoints.atomic import write_atomic
 from tercet.errors import BuildError
 from tercet.harness.cross_compile.report import CompileRow
 from tercet.harness.cross_compile.resources import of_ptx
-from tercet.harness.cross_compile.reuse import reuse_or_compile
+from tercet.harness.cross_compile.reuse import ALL, reuse_or_compile
 from tercet.harness.cross_compile.target import Target
 from tercet.harness.cross_compile.units import reason
 from tercet.kernel.contract import Implementation
@@ -61,7 +61,7 @@ def compile_builds(
 
     def compile_all(positions: Sequence[int]) -> list[list[CompileRow]]:
         with ThreadPool(_JOBS) as pool:  # each waits for an nvcc of its own
-            work = [(nvcc, implementation, *units[at]) for at in positions]
+            work = [(nvcc, implementation, *units[at], recompile >= ALL) for at in positions]
             return pool.starmap(_compile, work, chunksize=1)
 
     found, reused = reuse_or_compile(digests, accepted, recompile, compile_all)
@@ -78,7 +78,7 @@ def _builds(implementation: Implementation) -> tuple[Build, ...]:
 
 
 def _compile(
-    nvcc: str | None, implementation: Implementation, build: Build, target: Target
+    nvcc: str | None, implementation: Implementation, build: Build, target: Target, anew: bool
 ) -> list[CompileRow]:
     row = CompileRow(
         implementation=implementation.name,
@@ -90,7 +90,7 @@ def _compile(
     )
     if nvcc is None:
         return [row]
-    found = _output(nvcc, build, target)
+    found = _output(nvcc, build, target, anew=anew)
     if found["status"]:
         why = reason(found["stdout"] + found["stderr"], found["status"])
         return [row.model_copy(update={"outcome": "refused", "reason": why})]
@@ -111,10 +111,10 @@ def _kept(nvcc: str, build: Build, target: Target) -> Path:
     return cached_path(build.source, (*_flags(build, target), version_of(nvcc)), suffix=suffix)
 
 
-def _output(nvcc: str, build: Build, target: Target) -> dict[str, Any]:
+def _output(nvcc: str, build: Build, target: Target, *, anew: bool = False) -> dict[str, Any]:
     """What nvcc gives for a target: `status`, `stdout`, `stderr`, `ptx`; from the cache."""
     flags, kept = _flags(build, target), _kept(nvcc, build, target)
-    if kept.exists():
+    if kept.exists() and not anew:
         return json.loads(gzip.decompress(kept.read_bytes()))
     with TemporaryDirectory() as folder:
         command = [nvcc, *flags, "--keep", "--keep-dir", folder]

@@ -13,7 +13,7 @@ from tercet.harness.cross_compile.report import CompileRow
 
 Unit = TypeVar("Unit", bound=Hashable)
 
-# compile every row, unchanged or not
+# compile every row, unchanged or not, and take no compiler's output from a cache either
 ALL = 2**31
 
 

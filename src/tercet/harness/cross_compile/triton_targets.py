@@ -70,8 +70,8 @@ def digest(launch: Launch, target: Target) -> str | None:
     return hashlib.sha256("-".join(parts).encode()).hexdigest()[:32]
 
 
-def compile_launch(launch: Launch, target: Target) -> Resources:
-    """The resources of the launched kernel on the target.
+def compile_launch(launch: Launch, target: Target, *, anew: bool = False) -> Resources:
+    """The resources of the launched kernel on the target; `anew` takes none from Triton's cache.
 
     Raises whatever the compiler raises; UnsupportedError where the result could not be launched.
     """
@@ -82,7 +82,10 @@ def compile_launch(launch: Launch, target: Target) -> Resources:
             f"launches {parsed.__dict__['num_warps']} warps of {target.warp} threads, a block on "
             f"{target.name} has at most {_MOST_THREADS} threads"
         )
-    result = _triton.compile(source, target=gpu, options=parsed.__dict__)
+    # not by its variable, which every later digest would hold
+    with _triton.knobs.compilation.scope():
+        _triton.knobs.compilation.always_compile = anew
+        result = _triton.compile(source, target=gpu, options=parsed.__dict__)
     if result.metadata.shared > target.shared_bytes:
         raise UnsupportedError(
             f"needs {result.metadata.shared} bytes of shared memory, a block on {target.name} has "

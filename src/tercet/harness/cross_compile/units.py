@@ -11,7 +11,8 @@ from typing import Any
 
 from tercet.harness.cross_compile.report import Resources
 
-_SECONDS = 120.0
+# ends a hang: a slow machine compiles as right
+_SECONDS = 600.0
 _POLL = 0.005
 # their numbers, since compilers write to them without Python
 _STDOUT, _STDERR = 1, 2

@@ -24,7 +24,7 @@ from tercet.errors import BuildError
 INCLUDE = Path(__file__).parents[2]
 # -w: GCC 12 warns of uninitialised values inside its own AVX-512 intrinsics
 FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-shared", "-pthread", "-w")
-_MINUTES = 5
+_MINUTES = 10
 _tree = INCLUDE
 _INCLUDED = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
