@@ -80,7 +80,8 @@ def load_transform(source: WeightSource, module: str) -> InputTransform:
 
 def load_packed_linear(source: WeightSource, module: str, bias: Tensor | None) -> PackedLinear:
     """A packed module of the source as a linear layer; one packed tensor is read at a time."""
-    return PackedLinear(prepare(source.read_packed(module)), bias, load_transform(source, module))
+    weight = prepare(source.read_packed(module), name=module)
+    return PackedLinear(weight, bias, load_transform(source, module))
 
 
 def load_packed_embedding(source: WeightSource, module: str, dtype: torch.dtype) -> PackedEmbedding:
@@ -90,4 +91,4 @@ def load_packed_embedding(source: WeightSource, module: str, dtype: torch.dtype)
             f"{module}: an embedding has no input to transform: compress it without rotation, "
             f"input scale and activation quantization"
         )
-    return PackedEmbedding(prepare(source.read_packed(module)), dtype)
+    return PackedEmbedding(prepare(source.read_packed(module), name=module), dtype)

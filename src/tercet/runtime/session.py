@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from tercet.checkpoints.packed.read import open_packed
+from tercet.checkpoints.packed.stream import stream_weights
 from tercet.errors import UnsupportedError
 from tercet.models import Decoder
 from tercet.runtime.chat_template import Message
@@ -170,4 +171,5 @@ def load(directory: str | Path, dtype: torch.dtype = torch.float32) -> Generator
         UnsupportedError: Tercet's decoder does not support the model's architecture.
     """
     checkpoint = open_packed(directory)
-    return Generator(Decoder.from_checkpoint(checkpoint, dtype), checkpoint.directory)
+    with stream_weights(checkpoint) as weights:
+        return Generator(Decoder.from_checkpoint(weights, dtype), checkpoint.directory)

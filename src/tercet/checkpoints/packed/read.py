@@ -6,6 +6,8 @@ quantized tensors without a word; here a checkpoint is whole or it is refused.
 
 import hashlib
 import json
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -98,33 +100,25 @@ class PackedCheckpoint:
 
     def read_packed(self, module: str) -> PackedTensor:
         """Read and validate the weight of a packed module."""
-        entry = self.modules[module]
-        parts = {
-            name.removeprefix(f"{module}.weight_"): self.tensor(name)
-            for name in entry.layout(module)
-            if name.startswith(f"{module}.weight_")
-        }
-        weight = PackedTensor(
-            codes=parts["packed"],
-            scale=parts["scale"],
-            zero=parts.get("zero"),
-            second=parts.get("second"),
-            scheme=entry.scheme,
-            shape=entry.shape,
-        )
-        try:
+        weight = assemble(self.modules[module], module, self.tensor)
+        with self.name_damage():
             weight.validate(module)
+        return weight
+
+    @contextmanager
+    def name_damage(self) -> Generator[None]:
+        """Turns a FormatError of one of its weights into a CheckpointError that says what to do."""
+        try:
+            yield
         except FormatError as error:
             raise CheckpointError(f"{self.directory}: {error}: {_REFETCH}") from error
-        return weight
 
     def input_scale(self, module: str) -> Tensor:
         """Read the vector [K] that multiplies the module's input."""
         scale = self.tensor(f"{module}.input_scale").float()
-        if not bool(scale.isfinite().all()):
-            raise CheckpointError(
-                f"{self.directory}: {module}.input_scale is not finite: {_REFETCH}"
-            )
+        with self.name_damage():
+            if not bool(scale.isfinite().all()):
+                raise FormatError(f"{module}.input_scale is not finite")
         return scale
 
     def verify(self) -> None:
@@ -142,6 +136,23 @@ class PackedCheckpoint:
 
 
 _REFETCH = "the checkpoint is damaged; copy it again or compress again with --overwrite"
+
+
+def assemble(entry: PackedModule, module: str, read: Callable[[str], Tensor]) -> PackedTensor:
+    """The weight of a packed module from its tensors, as `read` gives each by its name."""
+    parts = {
+        name.removeprefix(f"{module}.weight_"): read(name)
+        for name in entry.layout(module)
+        if name.startswith(f"{module}.weight_")
+    }
+    return PackedTensor(
+        codes=parts["packed"],
+        scale=parts["scale"],
+        zero=parts.get("zero"),
+        second=parts.get("second"),
+        scheme=entry.scheme,
+        shape=entry.shape,
+    )
 
 
 def is_packed(directory: Path) -> bool:
