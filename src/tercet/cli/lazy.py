@@ -12,6 +12,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from tercet.cli.imports import importing
+
 
 class LazyCommand(TyperCommand):
     """A command that is known by its name and its line of help until it is called."""
@@ -24,7 +26,8 @@ class LazyCommand(TyperCommand):
     def real(self) -> Any:
         """The command itself: of a function, or of a whole app of subcommands."""
         module, _, attribute = self._where.partition(":")
-        found = getattr(import_module(module), attribute)
+        with importing():
+            found = getattr(import_module(module), attribute)
         if not isinstance(found, typer.Typer):
             app = typer.Typer(add_completion=False)
             app.command(name=self.name)(found)

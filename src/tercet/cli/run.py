@@ -1,13 +1,15 @@
 """tercet run DIR --prompt TEXT."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tercet.cli.imports import importing
 from tercet.cli.show import Json, mebibytes, print_json, say
 from tercet.records import peak_resident_bytes
-from tercet.runtime import load
+from tercet.runtime import GenerationSettings
 
 
 def run_command(
@@ -44,9 +46,8 @@ def run_command(
     as_json: Json = False,
 ) -> None:
     """Generate text with a packed checkpoint, printing tokens as they are generated."""
-    chunks = load(directory).stream(
-        prompt,
-        chat=chat,
+    # a wrong setting is found here, before a model is opened
+    settings = GenerationSettings(
         max_new_tokens=max_tokens,
         temperature=temperature,
         top_k=top_k,
@@ -54,6 +55,11 @@ def run_command(
         seed=seed,
         ignore_stop=ignore_stop,
     )
+    # not above: `--help` and a wrong setting need no torch, which takes a second
+    with importing():
+        from tercet.runtime import load
+
+    chunks = load(directory).stream(prompt, chat=chat, **asdict(settings))
     for chunk in chunks:
         if not as_json:
             typer.echo(chunk, nl=False)
