@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from tercet.checkpoints import atomic
+from tercet.checkpoints.seal import seal
 
 Run = Callable[..., "object"]
 
@@ -208,6 +209,7 @@ def test_packed_tensor_of_wrong_shape(compress: Run, tercet: Run, tmp_path: Path
     entry = config["quantization_config"]["modules"]["model.layers.0.mlp.up_proj"]
     entry["shape"] = [128, 128]
     path.write_text(json.dumps(config))
+    seal(tmp_path / "out")
     for command in (["inspect"], ["run", "--prompt", "w5"], ["eval"]):
         error = tercet(command[0], tmp_path / "out", *command[1:]).error
         assert "model.layers.0.mlp.up_proj.weight_packed: config.json calls for" in error

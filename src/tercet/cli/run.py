@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from tercet.checkpoints.seal import Verification
 from tercet.cli.imports import importing
 from tercet.cli.show import Json, mebibytes, print_json, say
 from tercet.records import peak_resident_bytes
@@ -43,6 +44,9 @@ def run_command(
         bool,
         typer.Option(help="Do not stop at an end-of-text token; for speed measurements."),
     ] = False,
+    verify: Annotated[
+        bool, typer.Option(help="Check every file against the checkpoint's hashes first.")
+    ] = True,
     as_json: Json = False,
 ) -> None:
     """Generate text with a packed checkpoint, printing tokens as they are generated."""
@@ -55,11 +59,13 @@ def run_command(
         seed=seed,
         ignore_stop=ignore_stop,
     )
+    # hashed in threads while torch is imported
+    check = Verification(directory) if verify else False
     # not above: `--help` and a wrong setting need no torch, which takes a second
     with importing():
         from tercet.runtime import load
 
-    chunks = load(directory).stream(prompt, chat=chat, **asdict(settings))
+    chunks = load(directory, verify=check).stream(prompt, chat=chat, **asdict(settings))
     for chunk in chunks:
         if not as_json:
             typer.echo(chunk, nl=False)

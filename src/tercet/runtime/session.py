@@ -12,6 +12,7 @@ from torch import Tensor
 
 from tercet.checkpoints.packed.read import open_packed
 from tercet.checkpoints.packed.stream import stream_weights
+from tercet.checkpoints.seal import Verification, verified
 from tercet.errors import UnsupportedError
 from tercet.models import Decoder
 from tercet.runtime.chat_template import Message
@@ -159,17 +160,26 @@ class Generator:
         return self.model.logits(given.unsqueeze(0) if given.ndim == 1 else given)
 
 
-def load(directory: str | Path, dtype: torch.dtype = torch.float32) -> Generator:
+def load(
+    directory: str | Path,
+    dtype: torch.dtype = torch.float32,
+    *,
+    verify: bool | Verification = True,
+) -> Generator:
     """Load the model of a packed checkpoint; its weights stay packed in memory.
 
     Args:
         directory: the packed checkpoint.
         dtype: dtype of activations and unpacked tensors.
+        verify: check every file against the checkpoint's hashes, in threads beside the reading;
+            False skips that, and a Verification is one that was begun before.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged.
         UnsupportedError: Tercet's decoder does not support the model's architecture.
     """
-    checkpoint = open_packed(directory)
-    with stream_weights(checkpoint) as weights:
-        return Generator(Decoder.from_checkpoint(weights, dtype), checkpoint.directory)
+    with verified(directory, verify):
+        checkpoint = open_packed(directory)
+        with stream_weights(checkpoint) as weights:
+            model = Decoder.from_checkpoint(weights, dtype)
+    return Generator(model, checkpoint.directory)

@@ -28,6 +28,7 @@ from tercet.checkpoints.packed.layout import (
     PackedModule,
     QuantizationConfig,
 )
+from tercet.checkpoints.seal import verified
 from tercet.errors import CheckpointError, FormatError
 from tercet.formats import PackedTensor
 
@@ -122,7 +123,12 @@ class PackedCheckpoint:
         return scale
 
     def verify(self) -> None:
-        """Check every file against its hash and every packed weight against its invariants."""
+        """Check every file against its hash and every packed weight against its invariants.
+
+        The hashes of the manifest are checked beside those of the seal: the two must agree.
+        """
+        with verified(self.directory):
+            pass
         for name, info in (self.manifest.files if self.manifest else {}).items():
             with (self.directory / name).open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()

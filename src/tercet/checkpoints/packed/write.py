@@ -1,8 +1,8 @@
 """Writing a packed checkpoint unit by unit, so that a killed run loses one unit at most.
 
 Everything is written into `OUT.partial`; a unit counts once its JSON note stands in
-`OUT.partial/unfinished`. `finish` writes the index, the configuration and the manifest and renames
-the directory, so OUT is either whole or not there.
+`OUT.partial/unfinished`. `finish` writes the index, the configuration, the manifest and the seal
+and renames the directory, so OUT is either whole or not there.
 """
 
 import hashlib
@@ -29,6 +29,7 @@ from tercet.checkpoints.packed.layout import (
     SourceInfo,
 )
 from tercet.checkpoints.packed.read import read_header
+from tercet.checkpoints.seal import seal
 from tercet.errors import CheckpointError
 from tercet.version import VERSION
 
@@ -157,6 +158,7 @@ class PackedWriter:
         self._write_json(INDEX_NAME, {"metadata": {"total_size": total}, "weight_map": weight_map})
         self._write_json(MANIFEST_NAME, manifest.model_dump())
         self._write_json("config.json", whole)
+        seal(self.partial, {file: info.sha256 for file, info in files.items()})
         replace_directory(self.partial, self.out)
         shutil.rmtree(self.out / STATE)
         return manifest

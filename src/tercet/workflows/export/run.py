@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
+from tercet.checkpoints.seal import verified
 from tercet.errors import AccuracyError, CheckpointError
 from tercet.export.target import Holding, Target, find_target, in_kind
 from tercet.models import supported_architecture
@@ -63,7 +64,9 @@ def export(
     if not checkpoint.modules:
         raise CheckpointError(f"{directory}: no module is packed, so there is nothing to export")
     say = progress or _silent
-    holdings = to.holdings(checkpoint)
+    # codes that were changed would get fresh checksums over there
+    with verified(directory):
+        holdings = to.holdings(checkpoint)
     say(f"writing {out}")
     to.write(checkpoint, out)
     equal: dict[str, bool] = {}
