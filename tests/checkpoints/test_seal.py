@@ -68,7 +68,7 @@ def refuses(directory: Path) -> bool:
     return False
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS, ids=("fixed", "fresh"))
 def test_no_flipped_bit_of_any_file_goes_unseen(whole: Path, tmp_path: Path, seed: int) -> None:
     directory = copytree(whole, tmp_path / "copy")
     check(directory)
