@@ -28,6 +28,9 @@ _CHANGED = (
 )
 
 
+_GO_ON = "go on with the same command and --resume, or remove it"
+
+
 class Verification:
     """The check of a directory against its seal, begun at once and finished by `finish`.
 
@@ -42,6 +45,7 @@ class Verification:
 
     def __init__(self, directory: str | Path) -> None:
         self._directory = Path(directory)
+        check_directory(self._directory)
         expected = read_seal(self._directory)
         sizes = {name: _size(self._directory / name) for name in expected}
         workers = min(4, len(os.sched_getaffinity(0)))
@@ -72,6 +76,16 @@ class Verification:
             wanted = f"sha256 {result}, sealed as {self._expected[name]}"
             said = "missing" if result is None else wanted
             raise CheckpointError(f"{self._directory / name}: {said}: {_CHANGED}")
+
+
+def check_directory(directory: Path) -> None:
+    """CheckpointError where the directory is not there, or is that of an interrupted write."""
+    partial = directory.with_name(directory.name + ".partial")
+    if not directory.is_dir():
+        hint = f"; an interrupted write lies in {partial}: {_GO_ON}" if partial.is_dir() else ""
+        raise CheckpointError(f"{directory}: no such directory; give one that compress wrote{hint}")
+    if directory.name.endswith(".partial") and not (directory / SEAL_NAME).is_file():
+        raise CheckpointError(f"{directory}: an interrupted write, not whole yet: {_GO_ON}")
 
 
 @contextmanager

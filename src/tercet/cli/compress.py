@@ -57,7 +57,10 @@ def compress_command(
             calibration=calibration,
             overwrite=overwrite,
             resume=resume,
-            progress=Progress(planned=_announce, unit=unit),
+            # plans that ship name modules of several architectures: some always match nothing
+            progress=Progress(
+                planned=_announce, idle=_warn if plan is not None else _silent, unit=unit
+            ),
         )
     size = inspect(result.directory)["size"]
     if as_json:
@@ -66,6 +69,7 @@ def compress_command(
                 "directory": str(result.directory),
                 "size": size,
                 "unmatched": result.unmatched,
+                "idle_rules": result.idle,
                 "estimate_bytes": result.estimate.total_bytes,
                 "peak_bytes": result.peak_bytes,
             }
@@ -92,3 +96,11 @@ def _announce(estimate: Estimate, unmatched: list[str]) -> None:
     )
     if unmatched:
         say(f"no rule matches, kept as they are: {', '.join(unmatched)}")
+
+
+def _warn(idle: list[str]) -> None:
+    say(f"rules that match nothing (or nothing that an earlier rule leaves): {', '.join(idle)}")
+
+
+def _silent(_: list[str]) -> None:
+    return None

@@ -163,7 +163,9 @@ def _read(path: Path) -> Plan:
 
 
 def _first(error: ValidationError, known: list[str]) -> str:
-    first = error.errors()[0]
+    # a misspelt key is also a missing one: the spelling is what the user can see
+    errors = error.errors()
+    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         return f"{where}: {unknown_name('key', str(first['loc'][-1]), known)}"

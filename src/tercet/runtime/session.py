@@ -116,14 +116,8 @@ class Generator:
 
     @cached_property
     def stop(self) -> frozenset[int]:
-        """End-of-text ids: eos_token_id of generation_config.json, or else of config.json, and the
-        tokenizer's eos_token."""
-        found: object = None
-        for name in ("generation_config.json", "config.json"):
-            if found is None:
-                found = read_json(self.directory / name).get("eos_token_id")
-        ids = cast(list[object], found) if isinstance(found, list) else [found]
-        return frozenset(i for i in [*ids, self.tokenizer.stop_id] if isinstance(i, int))
+        """End-of-text ids, as `read_stop_ids` finds them."""
+        return read_stop_ids(self.directory, self.tokenizer)
 
     def encode(self, prompt: Prompt, chat: bool | None = None) -> list[int]:
         """Convert a prompt to token ids.
@@ -158,6 +152,17 @@ class Generator:
         """Return logits [B, T, V] after each position of token ids [B, T] or [T]."""
         given = torch.as_tensor(ids)
         return self.model.logits(given.unsqueeze(0) if given.ndim == 1 else given)
+
+
+def read_stop_ids(directory: Path, tokenizer: Tokenizer) -> frozenset[int]:
+    """End-of-text ids: eos_token_id of generation_config.json, or else of config.json, and the
+    tokenizer's eos_token."""
+    found: object = None
+    for name in ("generation_config.json", "config.json"):
+        if found is None:
+            found = read_json(directory / name).get("eos_token_id")
+    ids = cast(list[object], found) if isinstance(found, list) else [found]
+    return frozenset(i for i in [*ids, tokenizer.stop_id] if isinstance(i, int))
 
 
 def load(

@@ -28,7 +28,7 @@ from tercet.checkpoints.packed.layout import (
     PackedModule,
     QuantizationConfig,
 )
-from tercet.checkpoints.seal import verified
+from tercet.checkpoints.seal import check_directory, verified
 from tercet.errors import CheckpointError, FormatError
 from tercet.formats import PackedTensor
 
@@ -178,8 +178,7 @@ def open_packed(directory: str | Path) -> PackedCheckpoint:
             do.
     """
     directory = Path(directory)
-    if not directory.is_dir():
-        raise CheckpointError(f"{directory}: no such directory; give one that compress wrote")
+    check_directory(directory)
     config = _read_json(directory / "config.json")
     section: dict[str, Any] | None = config.get("quantization_config")
     if not isinstance(section, dict) or section.get("quant_method") != QUANT_METHOD:

@@ -7,6 +7,7 @@ and renames the directory, so OUT is either whole or not there.
 
 import hashlib
 import json
+import os
 import shutil
 from importlib.metadata import version
 from pathlib import Path
@@ -188,6 +189,18 @@ def check_free(out: Path, *, overwrite: bool, resume: bool) -> None:
         raise CheckpointError(
             f"{partial}: an unfinished run lies here; go on with --resume, "
             f"or start anew with --overwrite"
+        )
+
+
+def check_writable(out: Path) -> None:
+    """CheckpointError where no directory can be made at `out`; found before hours of work."""
+    parent = next(place for place in out.absolute().parents if place.exists())
+    if not parent.is_dir():
+        raise CheckpointError(f"{out}: {parent} is a file: choose another output directory")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise CheckpointError(
+            f"{out}: {parent} cannot be written to: choose another output directory, or ask for "
+            f"the permission"
         )
 
 
