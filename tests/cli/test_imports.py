@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tercet.cli.imports import importing
+from tercet.cli.lazy import importing
 
 
 def output_of(code: str) -> list[str]:
@@ -35,7 +35,7 @@ print("torch" in sys.modules)
 def test_what_the_first_import_of_torch_makes_is_frozen() -> None:
     code = """
 import gc
-from tercet.cli.imports import importing
+from tercet.cli.lazy import importing
 with importing():
     print(gc.isenabled(), gc.get_freeze_count())
     import torch

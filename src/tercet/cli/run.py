@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from tercet.checkpoints.seal import Verification
-from tercet.cli.imports import importing
+from tercet.cli.lazy import importing
 from tercet.cli.show import Json, mebibytes, print_json, say
 from tercet.records import peak_resident_bytes
 from tercet.runtime import GenerationSettings
