@@ -7,9 +7,11 @@ from tempfile import TemporaryDirectory
 
 from tercet.checkpoints.atomic import disk_errors
 from tercet.checkpoints.imports.importer import find_importer, importers, quantization_method
+from tercet.checkpoints.packed.origin import ORIGIN_NAME
 from tercet.checkpoints.packed.read import open_packed
 from tercet.checkpoints.packed.stream import stream_weights
 from tercet.checkpoints.packed.write import check_free, partial_directory, replace_directory
+from tercet.checkpoints.seal import verified
 from tercet.errors import CheckpointError, TercetError, UnsupportedError, unknown_name
 from tercet.models import Decoder, supported_architecture
 
@@ -32,7 +34,8 @@ def import_checkpoint(path: str | Path, out: str | Path, *, overwrite: bool = Fa
         # nothing takes the name `out`, and nothing is left, before the model is known to be whole
         with TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
             made = Path(folder) / out.name
-            importer.convert(path, made)
+            with verified(path, (path / ORIGIN_NAME).is_file()):
+                importer.convert(path, made)
             _demand_whole(made)
             if partial_directory(out).exists():
                 rmtree(partial_directory(out))
