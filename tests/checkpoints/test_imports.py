@@ -347,7 +347,9 @@ def test_an_importer_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     package = tercet.checkpoints.imports
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
     (tmp_path / "a.notes").write_text("weights")
-    import_checkpoint(tmp_path / "a.notes", tmp_path / "out")
+    importer = find_importer(tmp_path / "a.notes")
+    assert importer is not None
+    importer.convert(tmp_path / "a.notes", tmp_path / "out")
     assert (tmp_path / "out").read_text() == "weights"
 
 

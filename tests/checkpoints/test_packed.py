@@ -16,6 +16,7 @@ from tercet.checkpoints.packed.layout import (
 )
 from tercet.checkpoints.packed.read import is_packed, open_packed
 from tercet.checkpoints.packed.write import PackedWriter, RunIdentity, library_versions
+from tercet.checkpoints.seal import SEAL_NAME
 from tercet.errors import CheckpointError
 from tercet.evaluate.size import measure_size
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
@@ -101,6 +102,7 @@ def test_round_trip(directory: Path) -> None:
     assert checkpoint.parameters == 3 * 24 * 64 + 64 + 24
     checkpoint.verify()
     assert sorted(path.name for path in directory.iterdir()) == [
+        SEAL_NAME,
         "config.json",
         "model-00001-of-00002.safetensors",
         "model-00002-of-00002.safetensors",
@@ -210,8 +212,10 @@ def test_scale_that_is_no_scale(directory: Path, value: float) -> None:
 
 def test_without_manifest_sizes_are_the_same(directory: Path) -> None:
     before = measure_size(open_packed(directory))
-    manifest = (directory / MANIFEST_NAME).stat().st_size
-    (directory / MANIFEST_NAME).unlink()
+    notes = [directory / MANIFEST_NAME, directory / SEAL_NAME]
+    manifest = sum(path.stat().st_size for path in notes)
+    for path in notes:
+        path.unlink()
     checkpoint = open_packed(directory)
     assert checkpoint.manifest is None
     after = measure_size(checkpoint)

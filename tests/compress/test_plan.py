@@ -90,7 +90,7 @@ def test_unknown_format_as_plan() -> None:
         ("", "a plan is a mapping with name and rules"),
         ("name: [", "not YAML"),
         ("name: a\nsteps: 3\nrules: [{match: x, keep: true}]", "steps: unknown key 'steps'"),
-        ("name: a\nrules: [{mach: x, keep: true}]", "rules.0.match: Field required"),
+        ("name: a\nrules: [{mach: x, keep: true}]", "rules.0.mach: unknown key 'mach': did you"),
         ("name: a\nrules: [{match: x, keep: true, bits: 4}]", "rules.0.bits: unknown key 'bits'"),
         (
             "name: a\nrules: [{match: x, keep: true, fromat: int4}]",

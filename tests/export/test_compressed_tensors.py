@@ -309,6 +309,9 @@ def test_a_flipped_byte_is_refused(exported: Path, tmp_path: Path) -> None:
 
 def test_a_damaged_origin_is_refused(exported: Path, tmp_path: Path) -> None:
     (exported / ORIGIN_TENSORS).unlink()
+    with pytest.raises(CheckpointError, match=rf"{ORIGIN_TENSORS}: missing: copy"):
+        import_checkpoint(exported, tmp_path / "back")
+    (exported / "SHA256SUMS").unlink()
     with pytest.raises(CheckpointError, match=rf"no scales of model\.embed_tokens.*{ORIGIN_NAME}"):
         import_checkpoint(exported, tmp_path / "back")
     (exported / ORIGIN_NAME).write_text("{")

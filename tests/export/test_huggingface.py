@@ -160,6 +160,7 @@ def damaged(mixed: Any, tmp_path: Path) -> Callable[[Callable[[dict[str, Tensor]
             path.unlink()
         (target / "model.safetensors.index.json").unlink(missing_ok=True)
         (target / "tercet_manifest.json").unlink()
+        (target / "SHA256SUMS").unlink()
         edit(tensors)
         save_file(tensors, target / "model.safetensors", {"format": "pt"})
         return target
@@ -214,6 +215,9 @@ def test_a_config_of_another_size_is_refused(mixed: Any, tmp_path: Path) -> None
     target = copytree(mixed.packed, tmp_path / "changed")
     config = json.loads((target / "config.json").read_text())
     (target / "config.json").write_text(json.dumps({**config, "intermediate_size": 128}))
+    with pytest.raises(CheckpointError, match=r"config\.json: sha256 .* sealed as"):
+        load(target)
+    (target / "SHA256SUMS").unlink()
     with pytest.raises(CheckpointError, match=r"packed with shape \[\d+, \d+\], config.json makes"):
         load(target)
 

@@ -57,7 +57,7 @@ def atomic_directory(target: str | Path, *, replace: bool = False) -> Generator[
     """
     target = Path(target)
     if target.exists() and not replace:
-        raise _in_the_way(target)
+        raise in_the_way(target)
     with disk_errors(target, None):
         target.parent.mkdir(parents=True, exist_ok=True)
         name = tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".partial", dir=target.parent)
@@ -113,7 +113,7 @@ def _move_into_place(temporary: Path, target: Path, replace: bool) -> None:
         if aside.exists():
             os.rename(aside, target)
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            raise _in_the_way(target) from error
+            raise in_the_way(target) from error
         raise
     if aside.is_dir():
         shutil.rmtree(aside)
@@ -121,7 +121,8 @@ def _move_into_place(temporary: Path, target: Path, replace: bool) -> None:
         aside.unlink(missing_ok=True)
 
 
-def _in_the_way(target: Path) -> CheckpointError:
+def in_the_way(target: Path) -> CheckpointError:
+    """The error of a write to a place where something lies already."""
     return CheckpointError(f"{target} exists already: choose another name or ask to overwrite it")
 
 

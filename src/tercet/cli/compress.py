@@ -6,9 +6,11 @@ from typing import Annotated
 import typer
 
 from tercet.cli.options.source_model import SourceModel
+from tercet.cli.pace import say_pace
 from tercet.cli.show import Json, bar, console, mebibytes, print_json, say
 from tercet.compress.memory import Estimate
 from tercet.compress.pipeline import Progress, compress
+from tercet.compress.plan import load_plan, set_calibration
 from tercet.errors import PlanError
 from tercet.workflows.inspection import inspect
 
@@ -32,6 +34,19 @@ def compress_command(
             "input_ids, one row of token ids per sequence. Default: a text that ships with tercet."
         ),
     ] = None,
+    effort: Annotated[
+        str,
+        typer.Option(
+            help="How much calibration data: fast (16 sequences), default (the plan's number) or "
+            "best (256)."
+        ),
+    ] = "default",
+    sequences: Annotated[
+        int | None, typer.Option(help="Calibration sequences. Default: as --effort says.")
+    ] = None,
+    length: Annotated[
+        int | None, typer.Option(help="Tokens per calibration sequence. Default: the plan's.")
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option(help="Replace the output directory if it exists.")
     ] = False,
@@ -44,20 +59,30 @@ def compress_command(
     if (to is None) == (plan is None):
         raise PlanError("give either --to FORMAT or --plan FILE")
     target = out or Path(f"{Path(model).stem}-{to or Path(str(plan)).stem}")
-    with bar(as_json) as progress:
+    chosen = set_calibration(
+        load_plan(plan if plan is not None else str(to)),
+        effort=effort,
+        sequences=sequences,
+        length=length,
+    )
+    with bar(as_json) as progress, say_pace(as_json) as pace:
         task = progress.add_task("reading", total=None)
 
         def unit(done: int, total: int, name: str) -> None:
             progress.update(task, total=total, completed=done, description=name)
+            pace.begin(done, total, name)
 
         result = compress(
             model,
-            plan if plan is not None else str(to),
+            chosen,
             target,
             calibration=calibration,
             overwrite=overwrite,
             resume=resume,
-            progress=Progress(planned=_announce, unit=unit),
+            # plans that ship name modules of several architectures: some always match nothing
+            progress=Progress(
+                planned=_announce, idle=_warn if plan is not None else _silent, unit=unit
+            ),
         )
     size = inspect(result.directory)["size"]
     if as_json:
@@ -66,6 +91,7 @@ def compress_command(
                 "directory": str(result.directory),
                 "size": size,
                 "unmatched": result.unmatched,
+                "idle_rules": result.idle,
                 "estimate_bytes": result.estimate.total_bytes,
                 "peak_bytes": result.peak_bytes,
             }
@@ -92,3 +118,11 @@ def _announce(estimate: Estimate, unmatched: list[str]) -> None:
     )
     if unmatched:
         say(f"no rule matches, kept as they are: {', '.join(unmatched)}")
+
+
+def _warn(idle: list[str]) -> None:
+    say(f"rules that match nothing (or nothing that an earlier rule leaves): {', '.join(idle)}")
+
+
+def _silent(_: list[str]) -> None:
+    return None

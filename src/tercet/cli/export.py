@@ -8,13 +8,14 @@ import typer
 from tercet.cli.show import Json, console, mebibytes, print_json, say
 from tercet.errors import PlanError
 from tercet.records import append
+from tercet.workflows.export.check import check_export
 from tercet.workflows.export.contents import acceptances
 from tercet.workflows.export.report import ExportReport, record
 from tercet.workflows.export.run import export
 
 
 def export_command(
-    directory: Annotated[Path, typer.Argument(help="Directory of a packed checkpoint.")],
+    directory: Annotated[Path, typer.Argument(help="Packed checkpoint; with --check, an export.")],
     to: Annotated[str | None, typer.Option("--to", help="Export target; --list shows all.")] = None,
     out: Annotated[Path | None, typer.Option("--out", help="Output file or directory.")] = None,
     kind: Annotated[
@@ -37,6 +38,12 @@ def export_command(
             "--list", help="List the targets, and the layers of this checkpoint each can hold."
         ),
     ] = False,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Check that an export, given as DIRECTORY, is as it was written."
+        ),
+    ] = False,
     tokens: Annotated[int, typer.Option(help="Tokens to generate with --verify.")] = 16,
     records: Annotated[
         Path | None,
@@ -45,6 +52,9 @@ def export_command(
     as_json: Json = False,
 ) -> None:
     """Convert a packed checkpoint for another program, keeping every code and scale exactly."""
+    if check:
+        say(f"{directory}: {check_export(directory)}")
+        return
     if listing:
         _list(directory, as_json)
         return

@@ -1,25 +1,40 @@
 """tercet inspect DIR."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from tercet.cli.show import Json, console, mebibytes, print_json
+from tercet.checkpoints.packed.layout import MANIFEST_NAME
+from tercet.checkpoints.seal import verified
+from tercet.cli.show import Json, console, mebibytes, print_json, say
 from tercet.workflows.inspection import inspect
 
 
 def inspect_command(
     directory: Annotated[Path, typer.Argument(help="Directory of a packed checkpoint.")],
-    verify: Annotated[bool, typer.Option(help="Read every tensor and check its hash.")] = False,
+    verify: Annotated[
+        bool, typer.Option(help="Also read every tensor and check codes, scales and zero points.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Show a packed checkpoint's layers, formats, size and source model."""
-    found = inspect(directory, verify=verify)
+    with verified(directory):
+        found = inspect(directory, verify=verify)
     if as_json:
         print_json(found)
-        return
+    else:
+        _show(found, verify)
+    if found["source"] is None:
+        say(
+            f"{directory}: no {MANIFEST_NAME}, so nothing vouches for these bytes: copy the "
+            f"directory again if tercet wrote it"
+        )
+        raise typer.Exit(1)
+
+
+def _show(found: dict[str, Any], verify: bool) -> None:
     size, source = found["size"], found["source"]
     table = Table(title=f"{found['directory']}: {found['architecture']}")
     for column in ("module", "format", "shape", "bits", "algorithm", "relative error"):

@@ -1,8 +1,9 @@
 """The `tercet` command: errors become one line and exit code 2."""
 
+import errno
 import json
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -95,11 +96,44 @@ def main() -> None:
     try:
         app()
     except TercetError as error:
-        message = " ".join(str(error).split())
-        if "--json" in sys.argv:
-            typer.echo(json.dumps({"error": type(error).__name__, "message": message}))
-        typer.echo(f"error: {message}", err=True)
-        sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("interrupted; what is on disk is kept: go on with --resume", err=True)
-        sys.exit(130)
+        _refuse(type(error).__name__, str(error))
+    except OSError as error:
+        # one that names no file is none that the user can mend
+        if error.filename is None or error.strerror is None:
+            raise
+        advice = _ADVICE.get(error.errno or 0, "choose another place or name")
+        _refuse(type(error).__name__, f"{error.filename}: {error.strerror}: {advice}")
+    except SystemExit as end:
+        # the command line parser makes an exit of a Ctrl-C before it can be caught here
+        if end.code == _INTERRUPTED:
+            typer.echo(_message_of_interruption(sys.argv), err=True)
+        raise
+
+
+_INTERRUPTED = 130
+_ADVICE = {
+    errno.EACCES: "ask for the permission, or choose another place",
+    errno.EPERM: "ask for the permission, or choose another place",
+    errno.EROFS: "the file system is read-only: choose another place",
+    errno.ENOSPC: "free some space, or choose another place",
+    errno.EDQUOT: "free some space, or choose another place",
+    errno.EISDIR: "give a file, not a directory",
+    errno.ENOTDIR: "a part of the path is a file: choose another place",
+    errno.ENOENT: "check the path",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+_RESUMABLE = ("compress", "distill", "train")
+
+
+def _refuse(kind: str, text: str) -> NoReturn:
+    message = " ".join(text.split())
+    if "--json" in sys.argv:
+        typer.echo(json.dumps({"error": kind, "message": message}))
+    typer.echo(f"error: {message}", err=True)
+    sys.exit(2)
+
+
+def _message_of_interruption(words: list[str]) -> str:
+    if len(words) > 1 and words[1] in _RESUMABLE:
+        return "interrupted; what is on disk is kept: go on with --resume"
+    return "interrupted"

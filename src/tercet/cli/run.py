@@ -1,13 +1,16 @@
 """tercet run DIR --prompt TEXT."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from tercet.checkpoints.seal import Verification
+from tercet.cli.lazy import importing
 from tercet.cli.show import Json, mebibytes, print_json, say
 from tercet.records import peak_resident_bytes
-from tercet.runtime import load
+from tercet.runtime import GenerationSettings
 
 
 def run_command(
@@ -45,18 +48,29 @@ def run_command(
         str | None,
         typer.Option(help="cpu, cuda or cuda:N. Default: the GPU, if there is one."),
     ] = None,
+    verify: Annotated[
+        bool, typer.Option(help="Check every file against the checkpoint's hashes first.")
+    ] = True,
     as_json: Json = False,
 ) -> None:
     """Generate text with a packed checkpoint, printing tokens as they are generated."""
-    chunks = load(directory, device=device).stream(
-        prompt,
-        chat=chat,
+    # a wrong setting is found here, before a model is opened
+    settings = GenerationSettings(
         max_new_tokens=max_tokens,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
         seed=seed,
         ignore_stop=ignore_stop,
+    )
+    # hashed in threads while torch is imported
+    check = Verification(directory) if verify else False
+    # not above: `--help` and a wrong setting need no torch, which takes a second
+    with importing():
+        from tercet.runtime import load
+
+    chunks = load(directory, device=device, verify=check).stream(
+        prompt, chat=chat, **asdict(settings)
     )
     for chunk in chunks:
         if not as_json:

@@ -37,6 +37,11 @@ def say(line: str) -> None:
     _status.print(line, highlight=False, soft_wrap=True)
 
 
+def is_terminal() -> bool:
+    """Whether standard error is a terminal, which shows a bar."""
+    return _status.is_terminal
+
+
 @contextmanager
 def bar(quiet: bool = False) -> Generator[Progress, None, None]:
     """Show a progress bar with the remaining time on standard error, unless `quiet`."""

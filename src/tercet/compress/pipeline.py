@@ -20,6 +20,7 @@ from tercet.checkpoints.packed.write import (
     PackedWriter,
     RunIdentity,
     check_free,
+    check_writable,
     library_versions,
 )
 from tercet.checkpoints.sources.open import ModelSource, open_source
@@ -46,10 +47,12 @@ class Progress:
     Attributes:
         planned: called once before the work begins, with the memory estimate and the names of the
             modules that no rule matches.
+        idle: called then with the patterns of the rules that match nothing, if there are any.
         unit: called before each unit with (finished units, total units, name of the unit).
     """
 
     planned: Callable[[memory.Estimate, list[str]], None] = lambda _, __: None
+    idle: Callable[[list[str]], None] = lambda _: None
     unit: Callable[[int, int, str], None] = lambda _, __, ___: None
 
 
@@ -61,6 +64,7 @@ class Compressed:
         directory: the packed checkpoint.
         modules: format, algorithm, options and error of each packed module, by name.
         unmatched: names of linears and embeddings that no rule matches and that stay uncompressed.
+        idle: the patterns of rules that match no module, or none before another rule does.
         estimate: the memory estimate made before the run.
         peak_bytes: the process's measured peak resident memory, in bytes.
     """
@@ -68,6 +72,7 @@ class Compressed:
     directory: Path
     modules: dict[str, ModuleInfo]
     unmatched: list[str]
+    idle: list[str]
     estimate: memory.Estimate
     peak_bytes: int
 
@@ -102,6 +107,9 @@ def compress(
     """
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
     check_free(Path(out), overwrite=overwrite, resume=resume)
+    check_writable(Path(out))
+    if isinstance(calibration, (str, Path)):
+        text.check_file(Path(calibration))
     source = model if isinstance(model, ModelSource) else open_source(model)
     run = _Run(source, plan, Path(out), progress or Progress())
     run.open(calibration, overwrite=overwrite, resume=resume)
@@ -114,13 +122,16 @@ class _Run:
         self.skeleton = Skeleton(source)
         self.rules: dict[str, Rule] = {}
         self.unmatched: list[str] = []
+        used: set[int] = set()
         for name in packable(self.skeleton.model):
             rule = plan.rule(name)
+            used.add(id(rule))
             if rule is None:
                 self.unmatched.append(name)
             elif not rule.keep:
                 self._check_rule(name, rule)
                 self.rules[name] = rule
+        self.idle = [rule.match for rule in plan.rules if id(rule) not in used]
         if not self.rules:
             raise PlanError(
                 f"plan {plan.name!r} matches no linear or embedding of {source.reference}; "
@@ -171,6 +182,8 @@ class _Run:
             streams=2 if self.plan.calibration.match_teacher else 1,
         )
         self.progress.planned(self.estimate, self.unmatched)
+        if self.idle:
+            self.progress.idle(self.idle)
         check_source(self.skeleton, self.estimate.source_bytes)
         identity = RunIdentity(
             source=SourceInfo(
@@ -231,6 +244,7 @@ class _Run:
             directory=self.out,
             modules=manifest.modules,
             unmatched=self.unmatched,
+            idle=self.idle,
             estimate=self.estimate,
             peak_bytes=peak_resident_bytes(),
         )

@@ -101,6 +101,40 @@ class Plan(BaseModel):
         return next((rule for rule in self.rules if fnmatchcase(module, rule.match)), None)
 
 
+EFFORTS: dict[str, int | None] = {"fast": 16, "default": None, "best": 256}
+"""Calibration sequences of each effort; None leaves the plan's."""
+
+
+def set_calibration(
+    plan: Plan,
+    *,
+    effort: str = "default",
+    sequences: int | None = None,
+    length: int | None = None,
+) -> Plan:
+    """The plan with more or less calibration data: time and quality both grow with it.
+
+    Args:
+        plan: a plan.
+        effort: one of EFFORTS.
+        sequences: number of sequences; None leaves it to the effort.
+        length: tokens per sequence; None leaves it to the plan.
+
+    Raises:
+        PlanError: an unknown effort, or a number that the plan could not have.
+    """
+    if effort not in EFFORTS:
+        raise PlanError(unknown_name("effort", effort, EFFORTS))
+    count = EFFORTS[effort] if sequences is None else sequences
+    changes = {"sequences": count, "length": length}
+    wanted = {key: value for key, value in changes.items() if value is not None}
+    try:
+        calibration = Calibration.model_validate({**plan.calibration.model_dump(), **wanted})
+    except ValidationError as error:
+        raise PlanError(f"calibration: {_first(error, list(Calibration.model_fields))}") from error
+    return plan.model_copy(update={"calibration": calibration})
+
+
 def shipped_plans() -> dict[str, Path]:
     """Return the paths of the plans that ship with the package, by plan name."""
     folder = Path(str(files("tercet.compress"))) / "plans"
@@ -163,7 +197,9 @@ def _read(path: Path) -> Plan:
 
 
 def _first(error: ValidationError, known: list[str]) -> str:
-    first = error.errors()[0]
+    # a misspelt key is also a missing one: the spelling is what the user can see
+    errors = error.errors()
+    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
         return f"{where}: {unknown_name('key', str(first['loc'][-1]), known)}"

@@ -1,6 +1,7 @@
 """Calibration text to token sequences."""
 
 import hashlib
+import os
 from importlib.resources import files
 from pathlib import Path
 
@@ -43,6 +44,16 @@ def calibration_tokens(path: Path, tokenizer_directory: Path, wanted: Calibratio
     stride = len(ids) // wanted.sequences
     starts = range(0, stride * wanted.sequences, stride)
     return torch.stack([ids[start : start + wanted.length] for start in starts])
+
+
+def check_file(path: Path) -> None:
+    """PlanError where there is no file to read; costs nothing, so it comes before all work."""
+    if path.is_dir():
+        raise PlanError(f"{path}: is a directory: give --calibration a text or safetensors file")
+    if not path.is_file():
+        raise PlanError(f"{path}: no such file: give --calibration a text or safetensors file")
+    if not os.access(path, os.R_OK):
+        raise PlanError(f"{path}: cannot be read: give --calibration another file")
 
 
 def check_tokens(tokens: Tensor, vocabulary: int) -> None:

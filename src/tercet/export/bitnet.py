@@ -18,6 +18,7 @@ from tercet.checkpoints.atomic import atomic_directory
 from tercet.checkpoints.packed.layout import PackedModule
 from tercet.checkpoints.packed.origin import copy_companions, remember
 from tercet.checkpoints.packed.read import PackedCheckpoint
+from tercet.checkpoints.seal import seal
 from tercet.checkpoints.sources.safetensors_directory import open_weights, read_json
 from tercet.errors import CheckpointError
 from tercet.export import transformers_client
@@ -71,6 +72,7 @@ class BitNet:
             (target / "config.json").write_text(text)
             copy_companions(checkpoint.directory, target)
             remember(checkpoint, target, [n for n in checkpoint.modules if is_embedding(n)])
+            seal(target)
 
     def write_twin(self, checkpoint: PackedCheckpoint, out: Path) -> None:
         transformers_client.write_twin(checkpoint, out)

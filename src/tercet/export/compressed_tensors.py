@@ -20,6 +20,7 @@ from tercet.checkpoints.imports.compressed_tensors import BITS, METHOD, Form, re
 from tercet.checkpoints.packed.layout import INDEX_NAME, PackedModule
 from tercet.checkpoints.packed.origin import copy_companions, remember
 from tercet.checkpoints.packed.read import PackedCheckpoint
+from tercet.checkpoints.seal import seal
 from tercet.checkpoints.sources.safetensors_directory import open_weights, read_json
 from tercet.errors import CheckpointError
 from tercet.export import transformers_client
@@ -107,6 +108,7 @@ class CompressedTensors:
             _write_json(target / "config.json", _config(checkpoint, storages))
             copy_companions(checkpoint.directory, target)
             remember(checkpoint, target, [n for n in checkpoint.modules if is_embedding(n)])
+            seal(target)
 
     def write_twin(self, checkpoint: PackedCheckpoint, out: Path) -> None:
         transformers_client.write_twin(checkpoint, out)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tercet.checkpoints.atomic import atomic_directory
 from tercet.checkpoints.packed.read import PackedCheckpoint
+from tercet.checkpoints.seal import seal
 from tercet.checkpoints.sources.safetensors_directory import TOKENIZER_FILES
 from tercet.errors import CheckpointError
 from tercet.version import VERSION
@@ -48,8 +49,9 @@ def sealed_directory(checkpoint: PackedCheckpoint, out: Path, target: str) -> Ge
             if (checkpoint.directory / name).is_file():
                 shutil.copyfile(checkpoint.directory / name, directory / name)
         hashes = {path.name: _hash(path) for path in sorted(directory.iterdir())}
-        seal = Seal(target=target, version=VERSION, sha256=hashes)
-        (directory / SEAL_NAME).write_text(seal.model_dump_json(indent=1) + "\n")
+        note = Seal(target=target, version=VERSION, sha256=hashes)
+        (directory / SEAL_NAME).write_text(note.model_dump_json(indent=1) + "\n")
+        seal(directory, hashes)
 
 
 def check_seal(out: Path, target: str) -> None:
@@ -61,14 +63,14 @@ def check_seal(out: Path, target: str) -> None:
     path = out / SEAL_NAME
     again = f"export the checkpoint again with --to {target}"
     try:
-        seal = Seal.model_validate_json(path.read_text())
-    except (OSError, ValidationError) as error:
+        found = Seal.model_validate_json(path.read_text())
+    except (OSError, UnicodeDecodeError, ValidationError) as error:
         raise CheckpointError(
             f"{out}: no export that can be checked ({path.name}: {error}): {again}"
         ) from error
-    if seal.target != target:
-        raise CheckpointError(f"{out}: an export to {seal.target!r}, not to {target!r}: {again}")
-    for name, expected in seal.sha256.items():
+    if found.target != target:
+        raise CheckpointError(f"{out}: an export to {found.target!r}, not to {target!r}: {again}")
+    for name, expected in found.sha256.items():
         if not (out / name).is_file():
             raise CheckpointError(f"{out / name}: missing: {again}")
         if _hash(out / name) != expected:

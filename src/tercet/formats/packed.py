@@ -56,6 +56,11 @@ class PackedTensor:
 
     def validate(self, name: str = "tensor") -> None:
         """Raise FormatError, naming the tensor, if an invariant does not hold."""
+        self.validate_shapes(name)
+        self.validate_values(name)
+
+    def validate_shapes(self, name: str = "tensor") -> None:
+        """As `validate`, of which tensors there are, their dtypes and their shapes."""
         expected = expected_parts(self.scheme, self.shape)
         found = self.parts()
         if set(found) != set(expected):
@@ -69,6 +74,10 @@ class PackedTensor:
                     f"{name}.{part}: expected {dtype} {list(shape)}, "
                     f"found {tensor.dtype} {list(tensor.shape)}"
                 )
+
+    def validate_values(self, name: str = "tensor") -> None:
+        """As `validate`, of what the tensors hold; they have passed `validate_shapes`."""
+        found = self.parts()
         for part in sorted(set(found) - {"packed"}):
             values = found[part].float()
             low = -torch.inf if part == "zero" else 0.0

@@ -84,7 +84,7 @@ def load_packed_linear(
     source: WeightSource, module: str, bias: Tensor | None, device: torch.device | str = "cpu"
 ) -> PackedLinear:
     """A packed module of the source as a linear layer; one packed tensor is read at a time."""
-    weight = prepare(source.read_packed(module), device)
+    weight = prepare(source.read_packed(module), device, name=module)
     return PackedLinear(weight, bias, load_transform(source, module, device))
 
 
@@ -97,4 +97,4 @@ def load_packed_embedding(
             f"{module}: an embedding has no input to transform: compress it without rotation, "
             f"input scale and activation quantization"
         )
-    return PackedEmbedding(prepare(source.read_packed(module), device), dtype)
+    return PackedEmbedding(prepare(source.read_packed(module), device, name=module), dtype)

@@ -10,7 +10,8 @@ from torch import Tensor
 from tercet.errors import UnsupportedError, unknown_name
 from tercet.formats import PackedTensor
 from tercet.formats.chunks import chunk_rows
-from tercet.packed_weight import fragments, rows16
+from tercet.packed_weight import fragments, from_storage, rows16
+from tercet.packed_weight.from_storage import Tensors, widen_scale, widen_zero
 from tercet.packed_weight.rows16 import (
     LANES,
     ROWS_AT_ONCE,
@@ -30,12 +31,6 @@ SCHEMA = (
 PART_NAMES = ("codes", "scale", "zero", "scheme", "rows", "columns", "layout")
 # the codes' last axes: of 16 rows' dwords, or of a warp's 16-byte loads
 _LAST_AXES: dict[str, tuple[int, ...]] = {"rows16": (LANES,), "fragments": (32, 4)}
-
-_EXACT_IN: dict[torch.dtype, torch.dtype] = {
-    torch.float8_e8m0fnu: torch.bfloat16,
-    torch.float8_e4m3fn: torch.float16,
-    torch.int8: torch.float16,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,32 +146,43 @@ def validate_layout(codes: Tensor, layout: str) -> None:
         )
 
 
-def prepare(packed: PackedTensor, device: torch.device | str = "cpu") -> PreparedWeight:
+def prepare(
+    packed: PackedTensor, device: torch.device | str = "cpu", name: str = "tensor"
+) -> PreparedWeight:
     """The weight in the compute layout of the device, there. 8-bit scales become 16 bits wide.
 
     Args:
         packed: on any device.
         device: a CUDA device packs fragments itself, from codes moved there as they are stored.
+        name: the weight's in errors.
 
     Raises:
         FormatError: where the packed tensor breaks one of its invariants.
     """
-    packed.validate()
+    packed.validate_shapes(name)
     layout, target = layout_of(packed.scheme.name, *packed.shape), torch.device(device)
-    scale = packed.scale.to(target)
-    scale = scale.to(_EXACT_IN.get(scale.dtype, scale.dtype))
-    if packed.second is not None:
-        scale = scale.float() * packed.second.to(target)
-    zero = packed.zero.to(target) if packed.zero is not None else None
-    if zero is not None:
-        zero = pack_scale(_per_row(zero.to(_EXACT_IN.get(zero.dtype, zero.dtype)), packed), layout)
+    # C++ checks all values on the way; what it refuses, or cannot do, torch does at length
+    made = from_storage.convert(packed, layout) if target.type == "cpu" else None
+    if made is None:
+        packed.validate_values(name)
+        made = _pack_in_torch(packed, layout, target)
     return PreparedWeight(
-        codes=_pack_stored(packed, layout, target),
-        scale=pack_scale(_per_row(scale, packed), layout),
-        zero=zero,
+        codes=made.codes,
+        scale=made.scale,
+        zero=made.zero,
         scheme=packed.scheme.name,
         shape=packed.shape,
         layout=_layout_to_pack(target),
+    )
+
+
+def _pack_in_torch(packed: PackedTensor, layout: Layout, device: torch.device) -> Tensors:
+    """Codes, scales and zero points in the layout of the device, there: the definition."""
+    scale, zero = widen_scale(packed, device), widen_zero(packed, device)
+    return Tensors(
+        codes=_pack_stored(packed, layout, device),
+        scale=pack_scale(_per_row(scale, packed), layout),
+        zero=None if zero is None else pack_scale(_per_row(zero, packed), layout),
     )
 
 

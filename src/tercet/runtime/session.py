@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from tercet.checkpoints.packed.read import open_packed
+from tercet.checkpoints.packed.stream import stream_weights
+from tercet.checkpoints.seal import Verification, verified
 from tercet.errors import UnsupportedError
 from tercet.models import Decoder
 from tercet.runtime.chat_template import Message
@@ -115,14 +117,8 @@ class Generator:
 
     @cached_property
     def stop(self) -> frozenset[int]:
-        """End-of-text ids: eos_token_id of generation_config.json, or else of config.json, and the
-        tokenizer's eos_token."""
-        found: object = None
-        for name in ("generation_config.json", "config.json"):
-            if found is None:
-                found = read_json(self.directory / name).get("eos_token_id")
-        ids = cast(list[object], found) if isinstance(found, list) else [found]
-        return frozenset(i for i in [*ids, self.tokenizer.stop_id] if isinstance(i, int))
+        """End-of-text ids, as `read_stop_ids` finds them."""
+        return read_stop_ids(self.directory, self.tokenizer)
 
     def encode(self, prompt: Prompt, chat: bool | None = None) -> list[int]:
         """Convert a prompt to token ids.
@@ -159,10 +155,23 @@ class Generator:
         return self.model.logits(given.unsqueeze(0) if given.ndim == 1 else given)
 
 
+def read_stop_ids(directory: Path, tokenizer: Tokenizer) -> frozenset[int]:
+    """End-of-text ids: eos_token_id of generation_config.json, or else of config.json, and the
+    tokenizer's eos_token."""
+    found: object = None
+    for name in ("generation_config.json", "config.json"):
+        if found is None:
+            found = read_json(directory / name).get("eos_token_id")
+    ids = cast(list[object], found) if isinstance(found, list) else [found]
+    return frozenset(i for i in [*ids, tokenizer.stop_id] if isinstance(i, int))
+
+
 def load(
     directory: str | Path,
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
+    *,
+    verify: bool | Verification = True,
 ) -> Generator:
     """Load the model of a packed checkpoint; its weights stay packed in memory.
 
@@ -171,6 +180,8 @@ def load(
         dtype: dtype of activations and unpacked tensors; None for float32 on a CPU and bfloat16 on
             a GPU.
         device: "cpu", "cuda" or "cuda:N"; None for the GPU where there is one.
+        verify: check every file against the checkpoint's hashes, in threads beside the reading;
+            False skips that, and a Verification is one that was begun before.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged.
@@ -178,7 +189,10 @@ def load(
             no such device.
     """
     target = resolve_device(device)
-    checkpoint = open_packed(directory)
     if dtype is None:
         dtype = torch.float32 if target.type == "cpu" else torch.bfloat16
-    return Generator(Decoder.from_checkpoint(checkpoint, dtype, target), checkpoint.directory)
+    with verified(directory, verify):
+        checkpoint = open_packed(directory)
+        with stream_weights(checkpoint) as weights:
+            model = Decoder.from_checkpoint(weights, dtype, target)
+    return Generator(model, checkpoint.directory)

@@ -83,7 +83,7 @@ def evaluate(
 def student(directory: str) -> Logits:
     """Load a packed checkpoint as a function from token ids [B, T] to logits [B, T, V]."""
     if supported_architecture(open_packed(directory).config):
-        return load(directory).logits
+        return load(directory, device="cpu").logits
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(directory)

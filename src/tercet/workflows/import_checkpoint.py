@@ -1,24 +1,58 @@
 """import: quantized checkpoints of other programs become packed ones."""
 
+from contextlib import suppress
 from pathlib import Path
+from shutil import rmtree
+from tempfile import TemporaryDirectory
 
+from tercet.checkpoints.atomic import disk_errors
 from tercet.checkpoints.imports.importer import find_importer, importers, quantization_method
+from tercet.checkpoints.packed.origin import ORIGIN_NAME
+from tercet.checkpoints.packed.read import open_packed
+from tercet.checkpoints.packed.stream import stream_weights
+from tercet.checkpoints.packed.write import check_free, partial_directory, replace_directory
+from tercet.checkpoints.seal import verified
 from tercet.errors import CheckpointError, TercetError, UnsupportedError, unknown_name
+from tercet.models import Decoder, supported_architecture
 
 
 def import_checkpoint(path: str | Path, out: str | Path, *, overwrite: bool = False) -> None:
     """Convert another program's quantized checkpoint losslessly to the packed checkpoint `out`.
 
     Raises:
-        CheckpointError: there is no checkpoint at `path`, the checkpoint is damaged, or `out`
-            exists and `overwrite` is False.
+        CheckpointError: there is no checkpoint at `path`, the checkpoint is damaged or lacks a
+            tensor, or `out` exists and `overwrite` is False.
         UnsupportedError: Tercet has no format that holds the checkpoint's weights exactly.
     """
     path, out = Path(path), Path(out)
     importer = find_importer(path)
     if importer is None:
         raise _unknown_checkpoint(path)
-    importer.convert(path, out, overwrite=overwrite)
+    check_free(out, overwrite=overwrite, resume=False)
+    with disk_errors(out, None):
+        out.parent.mkdir(parents=True, exist_ok=True)
+        # nothing takes the name `out`, and nothing is left, before the model is known to be whole
+        with TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
+            made = Path(folder) / out.name
+            with verified(path, (path / ORIGIN_NAME).is_file()):
+                importer.convert(path, made)
+            _demand_whole(made)
+            if partial_directory(out).exists():
+                rmtree(partial_directory(out))
+            replace_directory(made, out)
+
+
+def _demand_whole(directory: Path) -> None:
+    """CheckpointError where the model's configuration calls for a tensor that is not there.
+
+    The lean decoder asks for all of them, so it is loaded once. Other architectures have nobody
+    who knows their names without the model's own code.
+    """
+    checkpoint = open_packed(directory)
+    if not supported_architecture(checkpoint.config):
+        return
+    with suppress(UnsupportedError), stream_weights(checkpoint) as weights:
+        Decoder.from_checkpoint(weights)
 
 
 def _unknown_checkpoint(path: Path) -> TercetError:

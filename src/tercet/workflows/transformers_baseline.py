@@ -36,6 +36,7 @@ def measure(directory: str, prompt: str, tokens: int) -> dict[str, Any]:
         found.append(int(out.logits[0, -1].argmax()))
     seconds = perf_counter() - start
     return {
+        "ids": found,
         "text": tokenizer.decode(found, skip_special_tokens=True),
         "decode_tokens_per_s": (tokens - 1) / seconds,
         "peak_resident_bytes": peak_resident_bytes(),

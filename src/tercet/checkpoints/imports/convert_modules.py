@@ -13,6 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tercet.checkpoints.packed.layout import ModuleInfo, PackedModule, SourceInfo
@@ -26,6 +27,7 @@ from tercet.formats import ELEMENTS, Granularity, PackedTensor, Scaling, Scheme,
 from tercet.formats.encode import from_codes
 from tercet.formats.scaling import SCALE_DTYPES
 
+_PLAIN_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _DENSEST_FIRST = ("ternary", "int2", "int3", "nonary", "int4", "int8")
 
 
@@ -45,6 +47,7 @@ class ModuleFormat:
         method: its `quant_method`.
         anchor: the part whose presence makes a module a quantized one: "qweight".
         parts: the ends of the names of a quantized module's tensors, its bias apart.
+        shared: of these, the parts that every module has where one has them.
         convert: makes the weight of a module from its name and those of its parts that are there.
         count_weights: how many weights of the model a part [..] of that name and shape stands for.
     """
@@ -54,6 +57,7 @@ class ModuleFormat:
     parts: tuple[str, ...]
     convert: Callable[[str, dict[str, Tensor]], ConvertedModule]
     count_weights: Callable[[str, StoredTensor], int]
+    shared: tuple[str, ...] = ()
 
 
 def convert_modules(
@@ -73,6 +77,7 @@ def convert_modules(
             f"{directory}: config.json says {layout.method}, but no tensor ends in {end!r}: copy "
             f"the files again"
         )
+    _demand_parts(layout, modules, stored)
     files = sorted({tensor.path for tensor in stored.values()})
     identity = _identity(layout, directory, files, stored)
     writer = PackedWriter(out, identity, overwrite=overwrite)
@@ -86,6 +91,29 @@ def convert_modules(
         shutil.rmtree(writer.partial)
         raise
     writer.finish({key: value for key, value in config.items() if key != "quantization_config"})
+
+
+def _demand_parts(layout: ModuleFormat, modules: set[str], stored: dict[str, StoredTensor]) -> None:
+    """CheckpointError where a part lies without its module's anchor, or without a shared part.
+
+    A module whose anchor is missing would be copied as a plain one, raw codes for weights.
+    """
+    for name, tensor in stored.items():
+        module, _, part = name.rpartition(".")
+        if module in modules or part not in layout.parts:
+            continue
+        if part != "weight" or tensor.dtype not in _PLAIN_DTYPES:
+            raise CheckpointError(
+                f"{module}: {layout.anchor} is missing beside {part}: copy the files again"
+            )
+    for part in layout.shared:
+        owners = {module for module in modules if f"{module}.{part}" in stored}
+        if owners and owners != modules:
+            first = min(modules - owners)
+            raise CheckpointError(
+                f"{first}: {part} is missing, which {len(owners)} other modules have: copy the "
+                f"files again"
+            )
 
 
 def _write_unit(

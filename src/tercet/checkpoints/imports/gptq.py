@@ -57,6 +57,7 @@ def import_gptq(path: Path, out: Path, *, overwrite: bool = False) -> None:
         parts=("qweight", "qzeros", "scales", "g_idx"),
         convert=partial(_module, _ZERO_OFFSETS[layout]),
         count_weights=_weights,
+        shared=("g_idx",),
     )
     convert_modules(modules, config, path, out, overwrite=overwrite)
 

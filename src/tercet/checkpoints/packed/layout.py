@@ -4,6 +4,7 @@
     model-0000i-of-0000n.safetensors, model.safetensors.index.json
     tercet_manifest.json          where it came from: source, calibration, plan, versions, hashes
     tokenizer.json, ...           as the source had them
+    SHA256SUMS                    the seal: hashes of all of these files, for `sha256sum -c`
 
 A packed module `M` (a linear or an embedding) is stored as `M.weight_packed`, `M.weight_scale`,
 `M.weight_zero`, `M.weight_second` and `M.input_scale`, as far as its entry calls for them; every

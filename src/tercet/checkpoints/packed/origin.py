@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tercet.checkpoints.packed.layout import INDEX_NAME, MANIFEST_NAME, PackedModule
 from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
+from tercet.checkpoints.seal import SEAL_NAME, seal
 from tercet.checkpoints.sources.safetensors_header import read_header
 from tercet.errors import CheckpointError
 from tercet.formats import Scheme, encode
@@ -110,7 +111,7 @@ def recall(directory: Path) -> Origin | None:
 
 def copy_companions(source: Path, target: Path) -> None:
     """Copies what lies beside weights and configuration: tokenizer, templates, licences."""
-    ours = {*_TEXTS, ORIGIN_NAME, ORIGIN_TENSORS}
+    ours = {*_TEXTS, ORIGIN_NAME, ORIGIN_TENSORS, SEAL_NAME}
     for path in source.iterdir():
         if path.is_file() and path.suffix != ".safetensors" and path.name not in ours:
             shutil.copyfile(path, target / path.name)
@@ -136,6 +137,7 @@ def write_origin(
     for name, text in origin.texts.items():
         (target / name).write_text(text)
     copy_companions(source, target)
+    seal(target)
     try:
         open_packed(target).verify()
     except CheckpointError as error:

@@ -6,6 +6,8 @@ quantized tensors without a word; here a checkpoint is whole or it is refused.
 
 import hashlib
 import json
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -26,6 +28,7 @@ from tercet.checkpoints.packed.layout import (
     PackedModule,
     QuantizationConfig,
 )
+from tercet.checkpoints.seal import check_directory, verified
 from tercet.errors import CheckpointError, FormatError
 from tercet.formats import PackedTensor
 
@@ -98,37 +101,34 @@ class PackedCheckpoint:
 
     def read_packed(self, module: str) -> PackedTensor:
         """Read and validate the weight of a packed module."""
-        entry = self.modules[module]
-        parts = {
-            name.removeprefix(f"{module}.weight_"): self.tensor(name)
-            for name in entry.layout(module)
-            if name.startswith(f"{module}.weight_")
-        }
-        weight = PackedTensor(
-            codes=parts["packed"],
-            scale=parts["scale"],
-            zero=parts.get("zero"),
-            second=parts.get("second"),
-            scheme=entry.scheme,
-            shape=entry.shape,
-        )
-        try:
+        weight = assemble(self.modules[module], module, self.tensor)
+        with self.name_damage():
             weight.validate(module)
+        return weight
+
+    @contextmanager
+    def name_damage(self) -> Generator[None]:
+        """Turns a FormatError of one of its weights into a CheckpointError that says what to do."""
+        try:
+            yield
         except FormatError as error:
             raise CheckpointError(f"{self.directory}: {error}: {_REFETCH}") from error
-        return weight
 
     def input_scale(self, module: str) -> Tensor:
         """Read the vector [K] that multiplies the module's input."""
         scale = self.tensor(f"{module}.input_scale").float()
-        if not bool(scale.isfinite().all()):
-            raise CheckpointError(
-                f"{self.directory}: {module}.input_scale is not finite: {_REFETCH}"
-            )
+        with self.name_damage():
+            if not bool(scale.isfinite().all()):
+                raise FormatError(f"{module}.input_scale is not finite")
         return scale
 
     def verify(self) -> None:
-        """Check every file against its hash and every packed weight against its invariants."""
+        """Check every file against its hash and every packed weight against its invariants.
+
+        The hashes of the manifest are checked beside those of the seal: the two must agree.
+        """
+        with verified(self.directory):
+            pass
         for name, info in (self.manifest.files if self.manifest else {}).items():
             with (self.directory / name).open("rb") as file:
                 found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -142,6 +142,23 @@ class PackedCheckpoint:
 
 
 _REFETCH = "the checkpoint is damaged; copy it again or compress again with --overwrite"
+
+
+def assemble(entry: PackedModule, module: str, read: Callable[[str], Tensor]) -> PackedTensor:
+    """The weight of a packed module from its tensors, as `read` gives each by its name."""
+    parts = {
+        name.removeprefix(f"{module}.weight_"): read(name)
+        for name in entry.layout(module)
+        if name.startswith(f"{module}.weight_")
+    }
+    return PackedTensor(
+        codes=parts["packed"],
+        scale=parts["scale"],
+        zero=parts.get("zero"),
+        second=parts.get("second"),
+        scheme=entry.scheme,
+        shape=entry.shape,
+    )
 
 
 def is_packed(directory: Path) -> bool:
@@ -161,8 +178,7 @@ def open_packed(directory: str | Path) -> PackedCheckpoint:
             do.
     """
     directory = Path(directory)
-    if not directory.is_dir():
-        raise CheckpointError(f"{directory}: no such directory; give one that compress wrote")
+    check_directory(directory)
     config = _read_json(directory / "config.json")
     section: dict[str, Any] | None = config.get("quantization_config")
     if not isinstance(section, dict) or section.get("quant_method") != QUANT_METHOD:

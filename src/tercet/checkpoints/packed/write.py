@@ -1,12 +1,13 @@
 """Writing a packed checkpoint unit by unit, so that a killed run loses one unit at most.
 
 Everything is written into `OUT.partial`; a unit counts once its JSON note stands in
-`OUT.partial/unfinished`. `finish` writes the index, the configuration and the manifest and renames
-the directory, so OUT is either whole or not there.
+`OUT.partial/unfinished`. `finish` writes the index, the configuration, the manifest and the seal
+and renames the directory, so OUT is either whole or not there.
 """
 
 import hashlib
 import json
+import os
 import shutil
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +30,7 @@ from tercet.checkpoints.packed.layout import (
     SourceInfo,
 )
 from tercet.checkpoints.packed.read import read_header
+from tercet.checkpoints.seal import seal
 from tercet.errors import CheckpointError
 from tercet.version import VERSION
 
@@ -157,6 +159,7 @@ class PackedWriter:
         self._write_json(INDEX_NAME, {"metadata": {"total_size": total}, "weight_map": weight_map})
         self._write_json(MANIFEST_NAME, manifest.model_dump())
         self._write_json("config.json", whole)
+        seal(self.partial, {file: info.sha256 for file, info in files.items()})
         replace_directory(self.partial, self.out)
         shutil.rmtree(self.out / STATE)
         return manifest
@@ -186,6 +189,18 @@ def check_free(out: Path, *, overwrite: bool, resume: bool) -> None:
         raise CheckpointError(
             f"{partial}: an unfinished run lies here; go on with --resume, "
             f"or start anew with --overwrite"
+        )
+
+
+def check_writable(out: Path) -> None:
+    """CheckpointError where no directory can be made at `out`; found before hours of work."""
+    parent = next(place for place in out.absolute().parents if place.exists())
+    if not parent.is_dir():
+        raise CheckpointError(f"{out}: {parent} is a file: choose another output directory")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise CheckpointError(
+            f"{out}: {parent} cannot be written to: choose another output directory, or ask for "
+            f"the permission"
         )
 
 

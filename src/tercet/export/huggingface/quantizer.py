@@ -22,6 +22,7 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from tercet.checkpoints.packed.layout import QUANT_METHOD, PackedModule, QuantizationConfig
 from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
+from tercet.checkpoints.seal import verified
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.formats import PackedTensor
 from tercet.models.input_transform import InputTransform
@@ -163,7 +164,9 @@ class TercetQuantizer(HfQuantizer):
     ) -> None:
         if not checkpoint_files:
             raise CheckpointError("a packed checkpoint is loaded from files: give its directory")
-        self._checkpoint = open_packed(Path(checkpoint_files[0]).parent)
+        directory = Path(checkpoint_files[0]).parent
+        with verified(directory):
+            self._checkpoint = open_packed(directory)
         self._split = _split_experts(model, self._checkpoint)
         for name, entry in self._checkpoint.modules.items():
             _swap(model, name, entry)

@@ -16,6 +16,8 @@ class Bitstream(Storage):
         self.unit_codes = unit_codes
         self.unit_bytes = unit_codes * width // 8
         self.code_count = 1 << width
+        # half of an odd width's unit is a word by itself: four 3-bit codes in 12 bits
+        self.words_per_unit = 2 if self.unit_bytes > 2 else 1
 
     def pack_units(self, codes: Tensor) -> Tensor:
         return number_to_digits(digits_to_number(codes, self.code_count), 256, self.unit_bytes)

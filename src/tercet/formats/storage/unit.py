@@ -23,6 +23,8 @@ class Storage(ABC):
         unit_codes: codes in one unit.
         unit_bytes: bytes in one unit.
         code_count: codes are in [0, code_count).
+        words_per_unit: independent words of equal length that a unit is a run of, the first in the
+            lowest bits.
         pad_code: the code that fills a row up to a whole number of units.
     """
 
@@ -31,6 +33,7 @@ class Storage(ABC):
     unit_bytes: int
     code_count: int
     pad_code: int = 0
+    words_per_unit: int = 1
 
     @property
     def bits(self) -> float:

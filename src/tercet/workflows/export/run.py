@@ -9,7 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from tercet.checkpoints.atomic import in_the_way
 from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
+from tercet.checkpoints.packed.write import check_writable
+from tercet.checkpoints.seal import verified
 from tercet.errors import AccuracyError, CheckpointError
 from tercet.export.target import Holding, Target, find_target, in_kind
 from tercet.models import supported_architecture
@@ -58,12 +61,18 @@ def export(
         UnsupportedError: the target cannot hold a layer exactly, or its client is not installed.
         CheckpointError: the checkpoint is damaged, or `out` already exists.
     """
-    checkpoint, out = open_packed(directory), Path(out)
+    out = Path(out)
     to = in_kind(find_target(target), kind)
+    if out.exists():
+        raise in_the_way(out)
+    check_writable(out)
+    checkpoint = open_packed(directory)
     if not checkpoint.modules:
         raise CheckpointError(f"{directory}: no module is packed, so there is nothing to export")
     say = progress or _silent
-    holdings = to.holdings(checkpoint)
+    # codes that were changed would get fresh checksums over there
+    with verified(directory):
+        holdings = to.holdings(checkpoint)
     say(f"writing {out}")
     to.write(checkpoint, out)
     equal: dict[str, bool] = {}

@@ -121,6 +121,8 @@ def restore(tensors: dict[str, Tensor], scheme: Scheme, bits: int, module: str) 
         scale = scale.reshape(-1, 1)[:1]
     zero = None
     if scheme.scaling.zero is not None:
+        if "weight_zero_point" not in tensors:
+            raise CheckpointError(f"{module}: weight_zero_point is missing: copy the files again")
         unsigned = unpack_words(tensors["weight_zero_point"].T.contiguous(), bits, shape[0])
         zero = (unsigned.T.to(torch.int16) - 2 ** (bits - 1)).to(torch.int8)
     return from_codes(codes, scheme, scale.to(scheme.scaling.torch_dtype), zero)
