@@ -169,7 +169,7 @@ def _copy(like: str, name: str) -> dict[str, str]:
         raise UnsupportedError(f"there is no op {like!r} to copy: did you mean {near}?")
     folder = _ops_folder() / like
     sources = "".join(path.read_text("utf-8") for path in folder.rglob("*.py"))
-    further = {like, *re.findall(rf'\bdefine\(\s*"({like}_\w+)"', sources)}
+    further = {like, *re.findall(rf'\bdefine\(\s*"({like}_\w*)"', sources)}
     words = "|".join(sorted(further, key=len, reverse=True))
     # not torch's function of the same name, as in functional.softmax
     found = re.compile(rf"(?:(?<=\bops\.)|(?<=\bop\.)|(?<![\w.]))(?:{words})\b")
