@@ -36,6 +36,30 @@ def test_conversions_round_as_torch_does(dtype: torch.dtype) -> None:
     assert torch.equal(back, y.float())
 
 
+@triton.jit
+def sum_along(x_ptr, y_ptr, AXIS: tl.constexpr, KEEP: tl.constexpr, N: tl.constexpr):
+    rows, columns = tl.arange(0, N)[:, None], tl.arange(0, 2)[None, :]
+    at = rows * 2 + columns if AXIS == 0 else columns * N + rows
+    x = tl.load(x_ptr + at)
+    if AXIS == 1:
+        x = tl.trans(x)
+    total = tl.sum(x, AXIS, keep_dims=KEEP)
+    tl.store(y_ptr + tl.arange(0, 2), tl.reshape(total, (2,)))
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("keep", [False, True])
+def test_sums_add_in_a_tree_along_every_axis(axis: int, keep: bool) -> None:
+    """One after the other, each 0.3 would be rounded at the size of the whole sum."""
+    n = 8192
+    values = torch.full((n, 2), 0.3)
+    x = values if axis == 0 else values.T.contiguous()
+    y = torch.empty(2)
+    sum_along[(1,)](x, y, AXIS=axis, KEEP=keep, N=n)
+    exact = values.double().sum(0)
+    assert ((y.double() - exact).abs() / exact).max() < 2e-7
+
+
 def test_bfloat16_keeps_nan_and_infinity_and_rounds_the_largest_up_to_it() -> None:
     x = torch.tensor([torch.nan, -torch.nan, torch.inf, -torch.inf, 3.4e38, 1e-40, -0.0])
     x.view(torch.int32)[0] = 0x7FFFFFFF  # the payload that a carry would turn into -0.0

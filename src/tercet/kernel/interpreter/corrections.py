@@ -2,8 +2,9 @@
 
 Of triton 3.6's interpreter these are put right: a conversion between float types truncates (a GPU
 rounds to nearest even), a product of bfloat16 matrices multiplies bit patterns, a fused
-multiply-add rounds twice, a maximum keeps NaN where a GPU drops
-it, numpy warns of NaN and infinities, and a loop over `tl.program_id` fails with numpy 2.4.
+multiply-add rounds twice, a maximum keeps NaN where a GPU drops it, a sum along any axis but the
+last one adds one number after the other (a GPU adds in a tree), numpy warns of NaN and infinities,
+and a loop over `tl.program_id` fails with numpy 2.4.
 """
 
 from functools import cache
@@ -68,6 +69,8 @@ def correct() -> None:
     builder.create_fma = _fma
     builder.create_maxnumf = lambda self, x, y: self.binary_op(x, y, np.fmax)
     builder.create_minnumf = lambda self, x, y: self.binary_op(x, y, np.fmin)
+    reduce: Any = interpreter.ReduceOps
+    reduce.sum = _sum
     executor: Any = interpreter.GridExecutor
     run = executor.__call__
 
@@ -89,6 +92,17 @@ def correct() -> None:
 def _fma(self: Any, x: Any, y: Any, z: Any) -> Any:
     wide = x.data.astype(np.float64) * y.data.astype(np.float64) + z.data.astype(np.float64)
     return interpreter.TensorHandle(wide.astype(z.data.dtype), z.dtype.scalar)
+
+
+def _sum(self: Any, x: Any) -> Any:
+    """numpy adds in a tree along the last axis alone."""
+    data = x.handle.data
+    along = data.reshape(-1) if self.axis is None else np.moveaxis(data, self.axis, -1)
+    total = np.sum(np.ascontiguousarray(along), axis=-1)
+    if self.keep_dims:
+        kept = tuple(range(data.ndim)) if self.axis is None else self.axis
+        total = np.expand_dims(total, kept)
+    return self.to_tensor(total, x.dtype)
 
 
 def _bfloat16_to_float32(bits: Any) -> Any:
