@@ -73,6 +73,18 @@ def test_tokens_that_are_fed_back_on_the_gpu(build: Callable[..., Any], source_o
         assert len(found) == count
 
 
+def test_two_sequences_that_take_turns(build: Callable[..., Any], source_of: Any) -> None:
+    decoder = Decoder.from_checkpoint(source_of(build("llama")), torch.float32, "cuda")
+
+    def begin(prompt: list[int]) -> Any:
+        cache = decoder.cache()
+        return decoder.follow(int(decoder.extend(torch.tensor([prompt]), cache).argmax()), cache, 9)
+
+    prompts = [[5, 9, 33], [71, 8, 4, 60]]
+    alone = [list(begin(prompt)) for prompt in prompts]
+    assert list(zip(*map(begin, prompts), strict=True)) == list(zip(*alone, strict=True))
+
+
 def test_a_cache_that_grows_is_captured_anew(build: Callable[..., Any], source_of: Any) -> None:
     """Past the first 256 positions, and back in a second, shorter sequence."""
     source = source_of(build("llama"))

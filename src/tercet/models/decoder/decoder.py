@@ -140,11 +140,14 @@ class Decoder:
         cache.reserve(cache.length + count)
         read = torch.empty(2, 1, dtype=torch.int64, pin_memory=True)
         events = [torch.cuda.Event() for _ in range(2)]
+        last, fed = None, torch.tensor([token])
         for at in range(count):
             graph = self._graph_of(cache)
             cache.extend(1)
-            graph.run(None if at else torch.tensor([token]), cache.length)
-            read[at % 2].copy_(graph.top, non_blocking=True)
+            # another sequence may have run since, and taken the place of this one's graph
+            graph.run(None if graph is last else fed, cache.length)
+            last, fed = graph, graph.top
+            read[at % 2].copy_(fed, non_blocking=True)
             events[at % 2].record()
             if at:
                 events[(at - 1) % 2].synchronize()
