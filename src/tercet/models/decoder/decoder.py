@@ -1,6 +1,7 @@
 """The lean decoder: a language model that runs from packed weights, without transformers."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -16,10 +17,12 @@ from tercet.models.decoder.linear import Linear, load_head, tied_head
 from tercet.models.decoder.one_token import native
 from tercet.models.decoder.rope import angles, frequencies
 from tercet.models.decoder.token_graph import TokenGraph
-from tercet.models.decoder.token_step import TokenStep
 from tercet.models.decoder.weight_reader import WeightReader
 from tercet.models.packed_modules import PackedEmbedding, load_packed_embedding
 from tercet.models.weight_source import WeightSource
+
+if TYPE_CHECKING:
+    from tercet.models.decoder.token_step import TokenStep
 
 # a layer's attention takes 26 us against 60 us in torch at 100 positions, but grows four times as
 # fast with them: they meet at about 350
@@ -170,8 +173,11 @@ class Decoder:
             self._graph = TokenGraph(self._token_step(batch, cache.capacity), cache)
         return self._graph
 
-    def _token_step(self, batch: int, positions: int) -> TokenStep:
+    def _token_step(self, batch: int, positions: int) -> "TokenStep":
         """The step of one new position; each sequence's positions are one block."""
+        # a CPU runs none of its six ops: importing them takes 20 ms of each start
+        from tercet.models.decoder.token_step import TokenStep
+
         turned = torch.outer(torch.arange(positions, device=self.device).float(), self._inverse)
         blocks = torch.arange(batch, dtype=torch.int32, device=self.device).unsqueeze(1)
         return TokenStep(
