@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from tercet.models import Decoder, KeyValueCache
+from tercet.models.decoder.token_graph import most_probable
 
 KINDS: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -92,3 +93,9 @@ def test_other_activations_than_silu(
     source = source_of(build("llama", hidden_act="gelu_pytorch_tanh"))
     source.pack("model.layers.0.mlp.down_proj", "int4-g32")
     compare(Decoder.from_checkpoint(source), ids, 1e-5)
+
+
+@pytest.mark.parametrize("count", [1, 77, 96, 4096, 128256])
+def test_the_most_probable_of_any_vocabulary(count: int) -> None:
+    scores = torch.randn(3, count, generator=torch.Generator().manual_seed(count))
+    assert most_probable(scores).tolist() == scores.argmax(-1).tolist()

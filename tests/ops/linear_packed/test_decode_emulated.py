@@ -60,7 +60,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
     shared = folder / "packed_weight" / "hopper"
     shared.mkdir(parents=True)
     shutil.copy(INCLUDE / "packed_weight" / "hopper" / "mma_unit.cuh", shared)
-    shutil.copy(Path(__file__).parent / "emulated" / "ptx.cuh", shared)
+    shutil.copy(Path(__file__).parents[1] / "emulated" / "ptx.cuh", shared)
 
     @cache
     def library(x_dtype: torch.dtype, element: str = "") -> ctypes.CDLL:

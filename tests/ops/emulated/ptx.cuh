@@ -1,4 +1,4 @@
-// Stands in for packed_weight/hopper/ptx.cuh, so that a C++ compiler builds the decode kernel for the
+// Stands in for packed_weight/hopper/ptx.cuh, so that a C++ compiler builds a kernel for the
 // CPU: threads of a cluster are fibers that run one after the other, and collective operations wait until
 // the others have come.
 //
@@ -45,7 +45,7 @@ struct Copy {
 };
 
 constexpr int STACK = 128 * 1024, SHARED = 227 * 1024;
-constexpr int MOST_BLOCKS = 8;  // of a cluster
+constexpr int MOST_BLOCKS = 16;  // of a cluster
 alignas(128) inline unsigned char memories[MOST_BLOCKS][SHARED];
 inline const char* failure = nullptr;
 inline std::vector<ucontext_t> fibers;

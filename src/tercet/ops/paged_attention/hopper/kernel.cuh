@@ -1,0 +1,276 @@
+// y = softmax(cap(scale q k^T)) v of up to 16 rows of q that share a key head, keys and values in blocks:
+// bound by reading them.
+//
+// A cluster of blocks takes a row tile of one key head of one sequence; its blocks and their warps take the
+// positions, 16 at a time, which lie in one block of the cache. A warp copies keys and values several tiles ahead
+// into a ring of its own, so it waits for nobody. With
+//
+//   S^T [16 positions, rows] = K q^T        O^T [D, rows] += V^T P^T
+//
+// up to eight rows take half the products. Shares P go into the product in two parts, the rounded share and what
+// was rounded away. In the end the sums of warps are added in shared memory, those of blocks through the
+// cluster's, in a fixed order.
+//
+// One token takes a few microseconds, of which fetching instructions is a large part: short code counts.
+#pragma once
+#include <type_traits>
+
+#include "instructions.cuh"
+#include "task.cuh"
+
+constexpr int TILE = 16;  // positions of a warp at a time
+constexpr int MOST_BLOCKS = 16;  // of a cluster
+
+// of a block's shared memory, in bytes: WIDTH of a head, ROWS of q, WARPS of the block
+template <int WIDTH, int ROWS, int WARPS> struct Memory {
+  static constexpr int STAGES = WIDTH == 64 ? 5 : 3;
+  static constexpr int STAGE = 2 * TILE * WIDTH * 2;  // keys and values of a tile
+  static constexpr int RING = STAGES * STAGE;         // of a warp; in the end its sums
+  static constexpr int PITCH = WIDTH + 4;             // floats, of a row of sums
+  static_assert(ROWS * PITCH * 4 <= RING);
+  static constexpr int RECEIVED = WARPS * RING;                          // what the block adds of all blocks
+  static constexpr int STATES = RECEIVED + ROWS * WIDTH * 4;             // tops and totals of warps and blocks
+  static constexpr int END = STATES + (WARPS + MOST_BLOCKS) * ROWS * 8;
+};
+
+// two rounded neighbours, and what was rounded away
+template <class X> __device__ __forceinline__ void in_two_parts(float a, float b, uint32_t& coarse, uint32_t& fine) {
+  if constexpr (std::is_same_v<X, __half>) {
+    const __half2 rounded = __floats2half2_rn(a, b);
+    const float2 back = __half22float2(rounded);
+    const __half2 rest = __floats2half2_rn(a - back.x, b - back.y);
+    coarse = reinterpret_cast<const uint32_t&>(rounded), fine = reinterpret_cast<const uint32_t&>(rest);
+  } else {
+    const __nv_bfloat162 rounded = __floats2bfloat162_rn(a, b);
+    coarse = reinterpret_cast<const uint32_t&>(rounded);
+    const __nv_bfloat162 rest = __floats2bfloat162_rn(a - __uint_as_float(coarse << 16),
+                                                      b - __uint_as_float(coarse & 0xffff0000u));
+    fine = reinterpret_cast<const uint32_t&>(rest);
+  }
+}
+template <class X> __device__ __forceinline__ void mma(float (&c)[4], const uint32_t* a, const uint32_t* b) {
+  if constexpr (std::is_same_v<X, __half>) mma_float16(c, a, b);
+  else mma_bfloat16(c, a, b);
+}
+__device__ __forceinline__ float across(float value, int lane) {
+  return __uint_as_float(__shfl_sync(~0u, __float_as_uint(value), lane));
+}
+// what a share, or a sum with the maximum `top`, counts beside others: nothing if it has seen nothing
+__device__ __forceinline__ float weight_of(float top, float most) {
+  return power_of_two(top - (most == -INFINITY ? 0.f : most));
+}
+// soft_cap tanh(score / soft_cap), by the exponential of a number below 0, which cannot overflow
+__device__ __noinline__ float capped(float score, float soft_cap) {
+  const float shrunk = power_of_two(-2.88539008f * fabsf(score) / soft_cap);
+  return copysignf((1.f - shrunk) * reciprocal(1.f + shrunk) * soft_cap, score);
+}
+
+template <int WIDTH, int ROWS, int WARPS, class X>
+__global__ void __launch_bounds__(WARPS * 32, WARPS > 4 ? 1 : 2) attend(const __grid_constant__ Task task) {
+  using M = Memory<WIDTH, ROWS, WARPS>;
+  constexpr float LOG2_E = 1.44269504f;
+  constexpr int ROW_TILES = ROWS / 8, STEPS = WIDTH / 16, STAGES = M::STAGES;
+  extern __shared__ __align__(128) unsigned char memory[];
+  const int lane = threadIdx.x, warp = __shfl_sync(~0u, static_cast<int>(threadIdx.y), 0);
+  const int thread = warp * 32 + lane, eighth = lane / 4, quarter = lane % 4;
+  const int rank = blockIdx.x, blocks_log2 = task.blocks_log2;
+  const unsigned row_tile = blockIdx.y % static_cast<unsigned>(task.row_tiles);
+  const unsigned pair = blockIdx.y / static_cast<unsigned>(task.row_tiles);
+  const int group = pair % static_cast<unsigned>(task.groups), batch = pair / static_cast<unsigned>(task.groups);
+  const int first_row = row_tile * ROWS, rows = min(ROWS, task.fresh * task.shared - first_row);
+  // which of its sequence's new positions a row is of, and which head
+  const auto fresh_of = [&](int row) { return static_cast<int>((first_row + row) * task.shared_inverse >> 20); };
+  const auto head_of = [&](int row) { return group * task.shared + first_row + row - fresh_of(row) * task.shared; };
+
+  if (blocks_log2) cluster_arrive();
+  if (task.pdl) {
+    launch_dependents();
+    wait_for_previous_kernel();
+  }
+  const int length = task.lengths[batch], begin = length - task.fresh;
+  // a lane's row of q is eighth + 8 t; of each 16 columns it has 2 quarter + 8 j and the next
+  uint32_t q[ROW_TILES][STEPS][2];
+#pragma unroll
+  for (int t = 0; t < ROW_TILES; t++) {
+    const int row = eighth + 8 * t;
+    const uint16_t* const from = static_cast<const uint16_t*>(task.q) + batch * task.q_b + fresh_of(row) * task.q_q +
+                                 head_of(row) * task.q_h + quarter * 2;
+#pragma unroll
+    for (int s = 0; s < 2 * STEPS; s++)
+      q[t][s / 2][s % 2] = row < rows ? *reinterpret_cast<const uint32_t*>(from + s * 8) : 0;
+  }
+  const int stop = min(min(length, begin + fresh_of(rows - 1) + 1), task.table * task.block);
+  const int start = task.window > 0 ? max(0, begin + fresh_of(0) - task.window + 1) : 0;
+  const int tiles = max(0, (stop + TILE - 1) / TILE - start / TILE);
+  const int tiles_end = start / TILE + (tiles * (rank + 1) >> blocks_log2);
+
+  float sums[STEPS][ROW_TILES][4] = {};
+  float top[ROW_TILES][2], total[ROW_TILES][2] = {};
+#pragma unroll
+  for (int i = 0; i < 2 * ROW_TILES; i++) top[i / 2][i % 2] = -INFINITY;
+  // A row's 16 bytes `chunk` lie at chunk ^ row % 8, so that eight rows are read without bank conflicts. A lane
+  // copies one of them, of every so many rows. Instead of positions that nobody sees others are copied: what is
+  // there may be no number.
+  constexpr int CHUNKS = WIDTH / 8, AT_ONCE = 32 / CHUNKS;
+  unsigned char* const ring = memory + warp * M::RING;
+  const uint32_t ring_at = shared_address(ring);
+  const int copied_row = lane / CHUNKS, copied_chunk = lane % CHUNKS;
+  uint32_t known_stages = 0;  // whether there is a block
+  int asked = start / TILE + (tiles * rank >> blocks_log2) + warp, tile = asked, into = 0, stage = 0;
+#pragma unroll 1
+  for (int ahead = 0;; ahead++) {
+    const unsigned entry = static_cast<unsigned>(asked * TILE) / static_cast<unsigned>(task.block);
+    const int block = asked < tiles_end ? task.blocks[batch * task.blocks_b + entry] : -1;
+    known_stages &= ~(1u << into);
+    __syncwarp();
+    if (block >= 0 && block < task.count) {
+      known_stages |= 1u << into;
+      const int before = entry * task.block;  // positions, of the blocks before
+      const uint32_t to = ring_at + into * M::STAGE;
+      const uint16_t* const keys =
+          static_cast<const uint16_t*>(task.keys) + block * task.k_p + group * task.k_g + copied_chunk * 8;
+      const uint16_t* const values =
+          static_cast<const uint16_t*>(task.values) + block * task.v_p + group * task.v_g + copied_chunk * 8;
+#pragma unroll
+      for (int i = 0; i < TILE; i += AT_ONCE) {
+        const int row = i + copied_row, from = min(max(asked * TILE + row, start), stop - 1) - before;
+        const uint32_t there = to + row * WIDTH * 2 + (copied_chunk ^ row % 8) * 16;
+        copy_async(there, keys + from * task.k_s);
+        copy_async(there + M::STAGE / 2, values + from * task.v_s);
+      }
+    }
+    close_group();
+    asked += WARPS, into = into == STAGES - 1 ? 0 : into + 1;
+    if (ahead < STAGES - 1) continue;
+    if (tile >= tiles_end) break;
+    groups_arrived<STAGES - 1>();
+    __syncwarp();
+    if (known_stages >> stage & 1) {
+      // lane l gives the address of row l % 8 of the (l / 8)th matrix of four
+      const int half = lane / 8 % 2, other = lane / 16;
+      const uint32_t keys = ring_at + stage * M::STAGE, key_row = lane % 8 + 8 * half;
+      const uint32_t values = keys + M::STAGE / 2, value_row = lane % 8 + 8 * other;
+      float scores[ROW_TILES][4] = {};
+#pragma unroll
+      for (int s = 0; s < STEPS; s++) {
+        uint32_t a[4];
+        load_matrices(keys + key_row * WIDTH * 2 + ((2 * s + other) ^ lane % 8) * 16, a);
+#pragma unroll
+        for (int t = 0; t < ROW_TILES; t++) mma<X>(scores[t], a, q[t][s]);
+      }
+      // c: position eighth + 8 (c / 2), row 2 quarter + c % 2 + 8 t
+      uint32_t coarse[ROW_TILES][2], fine[ROW_TILES][2];
+#pragma unroll
+      for (int t = 0; t < ROW_TILES; t++) {
+#pragma unroll
+        for (int c = 0; c < 4; c++) scores[t][c] *= task.scale;
+        if (task.soft_cap != 0.f)
+#pragma unroll
+          for (int c = 0; c < 4; c++) scores[t][c] = capped(scores[t][c], task.soft_cap);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+          const int last = begin + fresh_of(2 * quarter + i + 8 * t);
+          float most = top[t][i];
+#pragma unroll
+          for (int c = i; c < 4; c += 2) {
+            const int n = tile * TILE + eighth + 8 * (c / 2);
+            const bool seen = n <= last && n < stop && (task.window <= 0 || n > last - task.window);
+            scores[t][c] = seen ? scores[t][c] * LOG2_E : -INFINITY;
+            most = fmaxf(most, scores[t][c]);
+          }
+#pragma unroll
+          for (int step = 4; step < 32; step *= 2) most = fmaxf(most, across(most, lane ^ step));
+          const float kept = weight_of(top[t][i], most);
+          top[t][i] = most;
+          scores[t][i] = weight_of(scores[t][i], most), scores[t][i + 2] = weight_of(scores[t][i + 2], most);
+          total[t][i] = fmaf(total[t][i], kept, scores[t][i] + scores[t][i + 2]);
+#pragma unroll
+          for (int d = 0; d < STEPS; d++) sums[d][t][i] *= kept, sums[d][t][i + 2] *= kept;
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+          in_two_parts<X>(scores[t][2 * i], scores[t][2 * i + 1], coarse[t][i], fine[t][i]);
+          coarse[t][i] = transposed(coarse[t][i]), fine[t][i] = transposed(fine[t][i]);
+        }
+      }
+#pragma unroll
+      for (int d = 0; d < STEPS; d++) {
+        uint32_t a[4];
+        load_transposed(values + value_row * WIDTH * 2 + ((2 * d + half) ^ lane % 8) * 16, a);
+#pragma unroll
+        for (int t = 0; t < ROW_TILES; t++) mma<X>(sums[d][t], a, coarse[t]), mma<X>(sums[d][t], a, fine[t]);
+      }
+    }
+    tile += WARPS, stage = stage == STAGES - 1 ? 0 : stage + 1;
+  }
+
+  __syncwarp();  // the ring is read no longer
+  // tops and totals of the block's warps, and then of all blocks: [warp or block][row]
+  float2* const states = reinterpret_cast<float2*>(memory + M::STATES);
+  float* const own = reinterpret_cast<float*>(ring);
+#pragma unroll
+  for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+      const int row = 2 * quarter + i + 8 * t;
+#pragma unroll
+      for (int step = 4; step < 32; step *= 2) total[t][i] += across(total[t][i], lane ^ step);
+      if (eighth == 0) states[warp * ROWS + row] = make_float2(top[t][i], total[t][i]);
+#pragma unroll
+      for (int d = 0; d < 2 * STEPS; d++) own[row * M::PITCH + d * 8 + eighth] = sums[d / 2][t][i + d % 2 * 2];
+    }
+  __syncthreads();
+  // Two neighbours of a row at a time: the block adds its warps, and then one block all blocks. Each has a run of
+  // every row's columns to add.
+  constexpr int PAIRS = WIDTH / 2, PAIRS_LOG2 = WIDTH == 64 ? 5 : 6;
+  static_assert(PAIRS == 1 << PAIRS_LOG2);
+  const int run_log2 = PAIRS_LOG2 - blocks_log2, run = 1 << run_log2;
+  float2* const received = reinterpret_cast<float2*>(memory + M::RECEIVED);  // [block][row][run]
+  float2* const block_states = states + WARPS * ROWS;
+  float most, all;
+  float2 sum;
+  const auto add = [&](const float2* states, const void* sums, int count, int sums_step) {
+    most = -INFINITY, all = 0.f, sum = make_float2(0.f, 0.f);
+#pragma unroll 4
+    for (int i = 0; i < count; i++) most = fmaxf(most, states[i * ROWS].x);
+#pragma unroll 4
+    for (int i = 0; i < count; i++) {
+      const float2 state = states[i * ROWS];
+      const float2 part = *reinterpret_cast<const float2*>(static_cast<const char*>(sums) + i * sums_step);
+      const float weight = weight_of(state.x, most);
+      all = fmaf(state.y, weight, all);
+      sum.x = fmaf(part.x, weight, sum.x), sum.y = fmaf(part.y, weight, sum.y);
+    }
+  };
+  const auto add_warps = [&](int row, int column) {
+    add(states + row, memory + (row * M::PITCH + column * 2) * 4, WARPS, M::RING);
+  };
+  if (blocks_log2) {
+    cluster_wait();
+#pragma unroll 1
+    for (int i = thread; i < rows * PAIRS; i += WARPS * 32) {
+      const int row = i / PAIRS, column = i % PAIRS, to = column >> run_log2, in_run = column & (run - 1);
+      add_warps(row, column);
+      put_there(shared_address(received + (rank * rows + row) * run + in_run), to, sum.x, sum.y);
+      if (in_run == 0) put_there(shared_address(block_states + rank * ROWS + row), to, most, all);
+    }
+    cluster_arrive(), cluster_wait();
+  }
+#pragma unroll 1
+  for (int i = thread; i < rows * run; i += WARPS * 32) {
+    const int row = i >> run_log2, column = rank * run + (i & (run - 1));
+    if (blocks_log2)
+      add(block_states + row, received + i, 1 << blocks_log2, rows * run * 8);
+    else
+      add_warps(row, column);
+    const float over = all == 0.f ? 0.f : reciprocal(all);
+    const int64_t token = static_cast<int64_t>(batch) * task.fresh + fresh_of(row);
+    uint16_t* const y =
+        static_cast<uint16_t*>(task.y) + (token * task.groups * task.shared + head_of(row)) * WIDTH + column * 2;
+    if constexpr (std::is_same_v<X, __half>) {
+      *reinterpret_cast<__half2*>(y) = __floats2half2_rn(sum.x * over, sum.y * over);
+    } else {
+      *reinterpret_cast<__nv_bfloat162*>(y) = __floats2bfloat162_rn(sum.x * over, sum.y * over);
+    }
+  }
+}

@@ -1,0 +1,138 @@
+"""The attention kernel for Hopper, built for the CPU: threads are fibers, instructions C++.
+
+The sources are those of the package but for the two headers that wrap what only a GPU has.
+"""
+
+import ctypes
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tercet.kernel.contract import Case
+from tercet.kernel.jit.cuda import find_nvcc
+from tercet.ops.paged_attention.hopper import launch
+from tercet.ops.paged_attention.op import OP
+
+SOURCES = Path(launch.__file__).parent
+EMULATED = Path(__file__).parents[1] / "emulated"
+SHARED = "extern __shared__ __align__(128) unsigned char memory[];"
+FLAGS = ("-std=c++17", "-O1", "-shared", "-x", "c++", "-Xcompiler", "-fPIC,-w,-ffp-contract=off")
+# of a GPU whose 132 multiprocessors take two blocks each
+PROCESSORS = 132
+
+pytestmark = pytest.mark.skipif(find_nvcc() is None, reason="CUDA's headers come with nvcc")
+
+
+def _takes(case: Case) -> bool:
+    arguments, dtypes = case.make(0), OP.implementation("hopper").requirement.dtypes
+    _, _, block, width = arguments["keys"].shape
+    return arguments["q"].dtype in dtypes and width in (64, 128) and block % 16 == 0
+
+
+FITTING = [case for case in OP.cases if _takes(case)]
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    folder = tmp_path_factory.mktemp("attention")
+    for source in (*SOURCES.glob("*.cuh"), *SOURCES.glob("*.cu")):
+        text = source.read_text()
+        if source.name == "kernel.cuh":
+            assert SHARED in text
+            text = text.replace(SHARED, "unsigned char* const memory = emulated::memory();")
+        if source.name == "kernel.cu":
+            text += 'extern "C" int task_bytes() { return sizeof(Task); }\n'
+        (folder / source.name).write_text(text)
+    shared = folder / "packed_weight" / "hopper"
+    shared.mkdir(parents=True)
+    shutil.copy(EMULATED / "ptx.cuh", shared)
+    shutil.copy(EMULATED / "instructions.cuh", folder)
+    nvcc = find_nvcc()
+    assert nvcc is not None
+    built = folder / "attention.so"
+    command = [nvcc, *FLAGS, f"-I{folder}", str(folder / "kernel.cu"), "-o", str(built)]
+    subprocess.run(command, check=True, capture_output=True, timeout=600)
+    found = ctypes.CDLL(str(built))
+    found.tercet_paged_attention.argtypes = (ctypes.POINTER(launch.Task), ctypes.c_void_p)
+    return found
+
+
+@pytest.fixture
+def emulated(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "library", lambda: library)
+    monkeypatch.setattr(launch, "stream", lambda: 0)
+    monkeypatch.setattr(launch, "multiprocessors", lambda device: PROCESSORS)
+
+
+def test_the_task_is_as_long_as_in_c(library: ctypes.CDLL) -> None:
+    assert library.task_bytes() == ctypes.sizeof(launch.Task)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("case", FITTING, ids=lambda case: case.name)
+def test_the_cases_of_the_op(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them reaches triton.py."""
+    monkeypatch.setattr(launch.triton, "forward", None)
+    arguments = case.make(0)
+    found = launch.forward(*arguments.values())
+    expected = OP.reference(**arguments)
+    limit = _limit(arguments, expected, found.dtype)
+    same = (found.double() == expected) | (found.isnan() & expected.isnan())
+    assert (same | ((found.double() - expected).abs() <= limit)).all()
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize("warps", [4, 8])
+@pytest.mark.parametrize("blocks", [1, 2, 4, 8, 16])
+def test_any_division(blocks: int, warps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More tiles than a warp's ring holds, more warps than tiles, and rows of several tiles."""
+    monkeypatch.setattr(launch, "divide", lambda *sizes: (warps, blocks))
+    for dtype, width, fresh, length in (
+        (torch.bfloat16, 128, 1, 700),
+        (torch.float16, 64, 5, 33),
+        (torch.bfloat16, 64, 16, 500),
+    ):
+        generator = torch.Generator().manual_seed(blocks)
+        q, keys, values = (
+            torch.randn(shape, generator=generator).to(dtype)
+            for shape in ((1, fresh, 8, width), (60, 2, 16, width), (60, 2, 16, width))
+        )
+        arguments = {
+            "q": q, "keys": keys, "values": values,
+            "blocks": torch.randperm(60, generator=generator)[None, :50].int(),
+            "lengths": torch.tensor([length], dtype=torch.int32),
+            "scale": width**-0.5, "window": 0, "soft_cap": 0.0,
+        }  # fmt: skip
+        found = launch.forward(*arguments.values())
+        expected = OP.reference(**arguments)
+        assert ((found.double() - expected).abs() <= _limit(arguments, expected, dtype)).all()
+
+
+def _limit(arguments: dict[str, Any], expected: Tensor, dtype: torch.dtype) -> Tensor:
+    tolerance = OP.tolerance(dtype)
+    assert tolerance.inner is not None
+    inner = tolerance.inner * OP.magnitude(**arguments)
+    return tolerance.relative * expected.abs() + inner + torch.finfo(dtype).smallest_normal
+
+
+@pytest.mark.parametrize(
+    ("tasks", "positions", "expected"),
+    [
+        (8, 1024, (4, 16)),  # one sequence of eight key heads
+        (8, 16384, None),
+        (8, 64, (4, 1)),
+        (16, 16384, (4, 8)),
+        (64, 1024, (8, 2)),  # eight sequences
+        (128, 1024, (4, 2)),
+        (512, 65536, (4, 1)),
+    ],
+)
+def test_work_is_divided_so_that_it_fills_the_gpu_once(
+    tasks: int, positions: int, expected: tuple[int, int] | None
+) -> None:
+    assert launch.divide(tasks, positions, PROCESSORS) == expected
