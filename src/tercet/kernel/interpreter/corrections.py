@@ -38,7 +38,7 @@ def interpreting() -> bool:
 @cache
 def correct() -> None:
     """Puts the interpreter right, once in a process."""
-    shorten()
+    shortened = shorten()
     builder: Any = interpreter.InterpreterBuilder
     as_it_was = builder.cast_impl
 
@@ -69,8 +69,10 @@ def correct() -> None:
     builder.create_fma = _fma
     builder.create_maxnumf = lambda self, x, y: self.binary_op(x, y, np.fmax)
     builder.create_minnumf = lambda self, x, y: self.binary_op(x, y, np.fmin)
-    reduce: Any = interpreter.ReduceOps
-    reduce.sum = _sum
+    if not shortened:
+        reduce: Any = interpreter.ReduceOps
+        reduce.sum = _sum
+        interpreter._patch_lang_tensor = _index_by_item(interpreter._patch_lang_tensor)
     executor: Any = interpreter.GridExecutor
     run = executor.__call__
 
@@ -80,13 +82,13 @@ def correct() -> None:
 
     executor.__call__ = run_quietly
 
-    patch = interpreter._patch_lang_tensor
 
+def _index_by_item(patch: Any) -> Any:
     def patch_tensor(tensor: Any, scope: Any) -> None:
         patch(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
 
-    interpreter._patch_lang_tensor = patch_tensor
+    return patch_tensor
 
 
 def _fma(self: Any, x: Any, y: Any, z: Any) -> Any:

@@ -18,6 +18,9 @@ from triton.language import core
 from triton.language.semantic import TritonSemantic
 from triton.runtime import interpreter
 
+from tercet.kernel.interpreter.grid import launch
+from tercet.kernel.interpreter.program_axis import add_program_axis, align
+
 _NUMPY = {
     "int1": np.bool_, "fp16": np.float16, "fp32": np.float32, "fp64": np.float64,
     "int8": np.int8, "int16": np.int16, "int32": np.int32, "int64": np.int64,
@@ -30,25 +33,27 @@ _POINTER = np.dtype(np.uint64)
 
 
 @cache
-def shorten() -> None:
-    """Puts the shortcuts in, once in a process that interprets; other versions go the long way."""
+def shorten() -> bool:
+    """Puts the shortcuts in, once in a process that interprets; other versions go the long way.
+
+    Returns whether they are in.
+    """
     if not triton.__version__.startswith("3.6."):
-        return
+        return False
     _keep_shapes()
     _keep_operands()
     _answer_once()
     _patch_the_language_once_a_launch()
     for package in (tl, tl.tensor, tl.math, core, core.tensor_descriptor_base):
         _builtins(package)  # before a launch has patched them
-    builder: Any = interpreter.InterpreterBuilder
     interpreter.interpreter_builder.options = replace(
         interpreter.interpreter_builder.options, sanitize_overflow=False
     )
     interpreter._get_np_dtype = _numpy_dtype
-    builder.create_splat = _splat
-    builder.create_broadcast = lambda self, arg, shape: interpreter.TensorHandle(
-        np.broadcast_to(arg.data, tuple(shape)), arg.dtype.scalar
-    )
+    add_program_axis()
+    executor: Any = interpreter.GridExecutor
+    executor.__call__ = launch
+    return True
 
 
 class _Shape:
@@ -144,11 +149,17 @@ def _sort(operand: Any) -> Any:
 def _as(semantic: Any, operand: Any, kind: Any) -> Any:
     """The operand as that type, its data not repeated."""
     if not isinstance(operand, core.tensor):
-        return core.tensor(semantic.scalar_constant(operand, kind.scalar).handle, kind)
-    if operand.dtype.name != kind.scalar.name:
+        operand = semantic.scalar_constant(operand, kind.scalar)
+    elif operand.dtype.name != kind.scalar.name:
         operand = semantic.cast(operand, kind.scalar)
     same = operand.type is kind or (operand.type.is_block() and operand.type.kept is kind.kept)
-    return operand if same or not kind.is_block() else core.tensor(operand.handle, kind)
+    if same or not kind.is_block():
+        return operand
+    handle = operand.handle
+    aligned = align(handle.data, len(kind.kept.sizes))
+    if aligned is not handle.data:
+        handle = interpreter.TensorHandle(aligned, handle.dtype)
+    return core.tensor(handle, kind)
 
 
 def _answer_once() -> None:
@@ -241,9 +252,3 @@ def _numpy_dtype(kind: Any) -> Any:
     if isinstance(kind, core.block_type):
         kind = kind.element_ty
     return _POINTER if isinstance(kind, core.pointer_type) else _DTYPES[kind.name]
-
-
-def _splat(self: Any, kind: Any, arg: Any) -> Any:
-    value = arg.data[0] if isinstance(arg.dtype, core.block_type) else arg.data
-    filled = np.full(kind.kept.sizes, value, dtype=_numpy_dtype(arg.dtype))
-    return interpreter.TensorHandle(filled, arg.dtype.scalar)
