@@ -136,8 +136,8 @@ def test_an_expert_is_fitted_to_the_tokens_it_sees(source: tuple[Path, Any]) -> 
         assert 0 < len(x) < TOKENS.numel()
         gram = groups[(name,)].statistics().gram
         torch.testing.assert_close(gram, x.T @ x / len(x), atol=1e-4, rtol=1e-4)
-        assert groups[(name,)].cross is None
-    assert groups[(names[-1],)].cross is not None
+        assert groups[(name,)].drift is None
+    assert groups[(names[-1],)].drift is not None
 
 
 def test_a_target_whose_client_would_fill_experts_at_random_refuses(

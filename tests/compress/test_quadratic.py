@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tercet.compress.ptq import quadratic
 from tercet.compress.ptq.grid import Grid
+from tercet.compress.ptq.native.columns import round_levels
 from tercet.formats import fit, parse_scheme
 from tercet.formats.element import ELEMENTS
 
@@ -67,7 +68,7 @@ def test_round_levels_is_nearest(name: str) -> None:
     element = ELEMENTS[name]
     levels = torch.tensor(sorted({level for level in element.levels if level == level}))
     values = torch.randn(500, generator=torch.Generator().manual_seed(0)) * levels.max()
-    found = quadratic.round_levels(values.clone(), element)
+    found = round_levels(values.clone(), element)
     distance = (values[:, None] - levels).abs().amin(1)
     torch.testing.assert_close((found - values).abs(), distance)
 

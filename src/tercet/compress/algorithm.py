@@ -4,7 +4,7 @@ An algorithm is one file in `compress/ptq` that exports ALGORITHM; `compress.ptq
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,13 +22,16 @@ class Statistics:
         gram: E[x x^T] [K, K], float32.
         absmax: max |x| per column [K].
         absmean: mean |x| per column [K].
-        cross: E[t x^T] [K, K] with t the uncompressed model's input in the place of x, or None.
+        drift: E[(t - x) x^T] [K, K] with t the uncompressed model's input in the place of x; None
+            where that is not followed, or is in `outputs`.
+        outputs: E[W t x^T] [N, K] by linear, where it is cheaper to know than drift.
     """
 
     gram: Tensor
     absmax: Tensor
     absmean: Tensor
-    cross: Tensor | None = None
+    drift: Tensor | None = None
+    outputs: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from tercet.compress.calibrate import BATCH
+from tercet.compress.calibrate import batch_size
 from tercet.compress.skeleton import Skeleton
 
 _FLOAT_BYTES = 4
@@ -67,7 +67,8 @@ def estimate(skeleton: Skeleton, tokens: tuple[int, int] | None, streams: int) -
         width = int(getattr(skeleton.model.config, "hidden_size", width))
         inside = sum(rows for rows, _ in matrices) + 4 * width
         activations = (
-            streams * sequences * length * width + streams * min(BATCH, sequences) * length * inside
+            streams * sequences * length * width
+            + streams * min(batch_size(length), sequences) * length * inside
         )
     return Estimate(
         process_bytes=psutil.Process().memory_info().rss,

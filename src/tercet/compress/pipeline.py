@@ -262,7 +262,7 @@ class _Run:
             transforms = self._unit(
                 index + 1, parameters, lambda names: self.quantizer.layer(self.stream, index, names)
             )
-            if self.stream is not None:
+            if self.stream is not None and (self.behind or index + 1 < len(self.skeleton.layers)):
                 removers = [
                     self.skeleton.module(module).register_forward_pre_hook(_applying(transform))
                     for module, transform in transforms.items()

@@ -16,15 +16,26 @@ from tercet.compress.algorithm import Statistics
 _DAMPING = 0.05
 
 
-def target_weight(weight: Tensor, statistics: Statistics, share: float) -> Tensor:
-    """W + share (W* - W), [N, K] float32; W itself where the uncompressed model is not followed."""
-    if statistics.cross is None or not share:
-        return weight
-    gram = statistics.gram.double()
-    damped = gram.clone()
+def target_weights(
+    weights: dict[str, Tensor], statistics: Statistics, share: float
+) -> dict[str, Tensor]:
+    """W + share (W* - W) for each of some weights W [N, K] with one input, float32.
+
+    W itself where the uncompressed model is not followed.
+    """
+    if not share or (statistics.drift is None and not statistics.outputs):
+        return weights
+    damped = statistics.gram.to(torch.float64, copy=True)
     mean = damped.diagonal().mean()
     damped.diagonal().add_(_DAMPING * mean if mean > 0 else 1.0)
     lower = cast(Tensor, torch.linalg.cholesky(damped))
-    drift = weight.double() @ (statistics.cross.double() - gram)
-    correction = torch.cholesky_solve(drift.T, lower).T
-    return (weight.double() + share * correction).to(weight.dtype)
+    found: dict[str, Tensor] = {}
+    for name, weight in weights.items():
+        # W (C - H)
+        if statistics.drift is not None:
+            apart = weight @ statistics.drift
+        else:
+            apart = torch.addmm(statistics.outputs[name], weight, statistics.gram, alpha=-1)
+        correction = torch.cholesky_solve(apart.T.double(), lower).T
+        found[name] = (weight.double() + share * correction).to(weight.dtype)
+    return found

@@ -10,7 +10,7 @@ from tercet.compress.calibrate import Collector, Stream
 from tercet.compress.plan import Plan, Rule
 from tercet.compress.ptq import algorithm
 from tercet.compress.skeleton import Skeleton
-from tercet.compress.target import target_weight
+from tercet.compress.target import target_weights
 from tercet.formats import parse_scheme
 
 
@@ -63,10 +63,11 @@ class UnitQuantizer:
             for name in members:
                 by_rule.setdefault(self._plan.rules.index(self._rules[name]), []).append(name)
             for rule, sharing in by_rule.items():
-                share = self._plan.calibration.match_teacher
-                weights = {
-                    name: target_weight(self.weight(name), statistics, share) for name in sharing
-                }
+                weights = target_weights(
+                    {name: self.weight(name) for name in sharing},
+                    statistics,
+                    self._plan.calibration.match_teacher,
+                )
                 results.update(self._apply(self._plan.rules[rule], weights, statistics))
         missed = [name for name in names if name not in results]
         results.update(self._unseen(missed))

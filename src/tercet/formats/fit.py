@@ -88,8 +88,12 @@ def mse(weight: Tensor, scheme: Scheme, importance: Tensor | None = None) -> Fit
         weights = blocks_of(importance.float().expand_as(weight), scheme)[0]
     elif blocks.numel() == weight.numel():
         weights = None
-    factors = torch.linspace(1.0, _SEARCH_LOWEST, _SEARCH_STEPS)
-    return search(blocks, scheme, scale, zero, factors, weights)
+    return search(blocks, scheme, scale, zero, search_factors(), weights)
+
+
+def search_factors() -> Tensor:
+    """The factors [80] on the absmax scale that `mse` tries, falling."""
+    return torch.linspace(1.0, _SEARCH_LOWEST, _SEARCH_STEPS)
 
 
 def search(
@@ -121,7 +125,7 @@ def search(
     for factor in (float(step) for step in factors):
         wanted = torch.where(kept, scale, scale * factor)
         trial = effective_scale(store_scale(wanted, scheme, second), second)
-        trial_zero = _shrunken_zero(zero, factor, scheme)
+        trial_zero = shrink_zero(zero, factor, scheme)
         difference = nearest(blocks, scheme, trial, trial_zero).sub_(blocks)
         if cost is not None:
             error = cost(difference)
@@ -136,8 +140,11 @@ def search(
     return best_scale, best_zero
 
 
-def _shrunken_zero(zero: Tensor | None, factor: float, scheme: Scheme) -> Tensor | None:
-    """Zero points [R, C], as stored, that keep the middle of a range shrunken by the factor."""
+def shrink_zero(zero: Tensor | None, factor: float | Tensor, scheme: Scheme) -> Tensor | None:
+    """Zero points, as stored, that keep the middle of a range shrunken by the factor.
+
+    A tensor of factors broadcasts against the zero points.
+    """
     if zero is None:
         return None
     middle = (scheme.element.lowest + scheme.element.highest) / 2

@@ -25,10 +25,11 @@ from torch import Tensor
 
 from tercet.compress.algorithm import Algorithm, Quantized, Statistics, stored_input_scale
 from tercet.compress.ptq import rtn
+from tercet.compress.ptq.native.scale_search import mse
 from tercet.errors import FormatError
 from tercet.formats import PackedTensor, Scheme, check_weight, encode
 from tercet.formats.encode import effective_scale, round_scale, store_zero
-from tercet.formats.fit import Fitted, absmax, blocks_of, join_blocks, mse, nearest, search
+from tercet.formats.fit import Fitted, absmax, blocks_of, join_blocks, nearest, search
 from tercet.formats.packed import expand_blocks
 
 _FINALISTS = 3

@@ -11,6 +11,7 @@ original order, so that scales stay plain; scales searched under the weights H[i
 bits on SmolLM2-135M); then rounds of exact scale fitting and coordinate descent.
 """
 
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -20,10 +21,10 @@ from torch import Tensor
 from tercet.compress.algorithm import Algorithm, Quantized, Statistics
 from tercet.compress.ptq import quadratic
 from tercet.compress.ptq.grid import Grid
+from tercet.compress.ptq.native.columns import BLOCK, Columns, spread_block
+from tercet.compress.ptq.native.scale_search import mse
 from tercet.formats import PackedTensor, Scheme, check_weight
-from tercet.formats.fit import absmax, mse
-
-_BLOCK = 64
+from tercet.formats.fit import absmax
 
 
 class Options(BaseModel):
@@ -44,6 +45,30 @@ class Options(BaseModel):
     refine: int = Field(default=3, ge=0)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Hessian:
+    """What all weights with one input share.
+
+    Attributes:
+        gram: H [K, K], damped.
+        order: the processing order of the columns [K].
+        factor: U [K, K] in that order, upper triangular, with U^T U the inverse of H.
+    """
+
+    gram: Tensor
+    order: Tensor
+    factor: Tensor
+
+    @classmethod
+    def of(cls, gram: Tensor, options: Options) -> "Hessian":
+        """Of E[x x^T] [K, K]."""
+        gram = quadratic.add_damping(gram, options.damping)
+        order = torch.arange(len(gram))
+        if options.activation_order:
+            order = torch.argsort(gram.diagonal(), descending=True, stable=True)
+        return cls(gram=gram, order=order, factor=inverse_factor(gram[order][:, order]))
+
+
 def quantize(
     weight: Tensor, gram: Tensor, scheme: Scheme, options: Options, name: str = "tensor"
 ) -> PackedTensor:
@@ -57,34 +82,49 @@ def quantize(
         name: what to call the tensor in an error.
     """
     check_weight(weight, name)
-    weight, gram = weight.float(), quadratic.add_damping(gram, options.damping)
-    shape = (weight.shape[0], weight.shape[1])
-    order = torch.arange(shape[1])
-    if options.activation_order:
-        order = torch.argsort(gram.diagonal(), descending=True, stable=True)
-    factor = inverse_factor(gram[order][:, order])
+    return _quantize(weight.float(), Hessian.of(gram, options), scheme, options, name)
+
+
+def quantize_group(
+    weights: dict[str, Tensor], gram: Tensor, scheme: Scheme, options: Options
+) -> dict[str, PackedTensor]:
+    """GPTQ on weights [N_i, K], by name, that read the same input: H is factorized once."""
+    for name, weight in weights.items():
+        check_weight(weight, name)
+    hessian = Hessian.of(gram, options)
+    return {
+        name: _quantize(weight.float(), hessian, scheme, options, name)
+        for name, weight in weights.items()
+    }
+
+
+def _quantize(
+    weight: Tensor, hessian: Hessian, scheme: Scheme, options: Options, name: str
+) -> PackedTensor:
+    gram = hessian.gram
     searched = mse(weight, scheme, gram.diagonal()) if options.search_scale else None
     fitted = searched or absmax(weight, scheme)
-    grid = Grid.of(scheme, shape, *fitted, name)
-    levels = spread(weight, grid, factor, order)
+    grid = Grid.of(scheme, (weight.shape[0], weight.shape[1]), *fitted, name)
+    levels = spread(weight, grid, hessian.factor, hessian.order)
     levels, grid = quadratic.refine(weight, levels, grid, gram, options.refine, name)
     return grid.pack(levels)
 
 
 def inverse_factor(gram: Tensor) -> Tensor:
-    """U, upper triangular, with U^T U = H^-1, for a positive definite H [K, K]; float64 inside."""
+    """U, upper triangular, with U^T U = H^-1, for a positive definite H [K, K]; float64 inside.
+
+    Read backwards, H = R R^T with R upper triangular, and U is the inverse of R.
+    """
     if not gram.numel():
         return gram
-    lower = cast(Tensor, torch.linalg.cholesky(gram.double()))
-    inverse = torch.cholesky_inverse(lower)
-    factor = cast(Tensor, torch.linalg.cholesky(inverse, upper=True))
-    return factor.to(gram.dtype)
+    lower = cast(Tensor, torch.linalg.cholesky(gram.double().flip(0, 1)))
+    identity = torch.eye(len(gram), dtype=torch.float64)
+    inverse = cast(Tensor, torch.linalg.solve_triangular(lower, identity, upper=False))
+    return inverse.flip(0, 1).to(gram.dtype)
 
 
 def spread(weight: Tensor, grid: Grid, factor: Tensor, order: Tensor) -> Tensor:
     """Levels [N, K] after rounding columns in `order` and spreading each error over the rest.
-
-    The work is done transposed, so that a column is contiguous.
 
     Args:
         weight: W [N, K], float32.
@@ -92,38 +132,29 @@ def spread(weight: Tensor, grid: Grid, factor: Tensor, order: Tensor) -> Tensor:
         factor: U [K, K] in processing order.
         order: the processing order of the columns [K].
     """
-    element = grid.scheme.element
     rest = weight.T[order].contiguous()
-    scale = grid.scale.T[order].contiguous()
-    inverse = torch.where(scale > 0, 1.0 / scale, 0.0)
-    zero = torch.zeros(1).expand_as(scale) if grid.zero is None else grid.zero.T[order].contiguous()
+    columns = Columns.of(grid, order)
     levels = torch.empty_like(rest)
-    pivots = cast("list[float]", factor.diagonal().reciprocal().tolist())
-    for start in range(0, weight.shape[1], _BLOCK):
-        end = min(start + _BLOCK, weight.shape[1])
-        local, local_factor = rest[start:end], factor[start:end, start:end]
-        errors = torch.empty_like(local)
-        for i in range(end - start):
-            column = start + i
-            values = (local[i] * inverse[column]).add_(zero[column])
-            level = quadratic.round_levels(values, element)
-            rounded = (level - zero[column]).mul_(scale[column])
-            torch.mul(local[i] - rounded, pivots[column], out=errors[i])
-            levels[column] = level
-            local[i + 1 :].addr_(local_factor[i, i + 1 :], errors[i], alpha=-1)
+    pivot = factor.diagonal().reciprocal()
+    for start in range(0, len(rest), BLOCK):
+        end = min(start + BLOCK, len(rest))
+        levels[start:end], errors = spread_block(
+            rest[start:end],
+            columns.slice(start, end),
+            factor[start:end, start:end],
+            pivot[start:end],
+        )
         rest[end:].addmm_(factor[start:end, end:].T, errors, alpha=-1)
     restored = torch.empty_like(levels)
     restored[order] = levels
-    return restored.T.contiguous()
+    return restored.T
 
 
 def _quantize_group(
     weights: dict[str, Tensor], statistics: Statistics, scheme: Scheme, options: Options
 ) -> dict[str, Quantized]:
-    return {
-        name: Quantized(packed=quantize(weight, statistics.gram, scheme, options, name))
-        for name, weight in weights.items()
-    }
+    packed = quantize_group(weights, statistics.gram, scheme, options)
+    return {name: Quantized(packed=found) for name, found in packed.items()}
 
 
 ALGORITHM = Algorithm(name="gptq", options=Options, needs_inputs=True, quantize=_quantize_group)

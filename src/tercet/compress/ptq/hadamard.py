@@ -86,12 +86,9 @@ def _quantize_group(
             f"got {columns}: use gptq for this layer"
         )
     gram = rotate_gram(statistics.gram, size)
-    return {
-        name: Quantized(
-            packed=gptq.quantize(rotate(weight, size), gram, scheme, options, name), hadamard=size
-        )
-        for name, weight in weights.items()
-    }
+    rotated = {name: rotate(weight, size) for name, weight in weights.items()}
+    packed = gptq.quantize_group(rotated, gram, scheme, options)
+    return {name: Quantized(packed=found, hadamard=size) for name, found in packed.items()}
 
 
 ALGORITHM = Algorithm(name="hadamard", options=Options, needs_inputs=True, quantize=_quantize_group)

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
+from tercet.compress.ptq.native.scale_search import mse
 from tercet.errors import PlanError
 from tercet.formats import Granularity, PackedTensor, Scheme, from_codes
-from tercet.formats.fit import blocks_of, mse
+from tercet.formats.fit import blocks_of
 
 LEARNED = ("learned", "stretched")
 # just above the smallest float16, which scales may be held in

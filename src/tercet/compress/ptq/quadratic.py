@@ -14,11 +14,11 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from tercet.compress.ptq.grid import Grid
-from tercet.formats import Element
+from tercet.compress.ptq.native.columns import BLOCK, Columns, sweep_block
 
-_BLOCK = 64
 _SCALES_TO_REFIT = ("float16", "bfloat16", "float32")
 
 
@@ -43,18 +43,11 @@ def add_damping(gram: Tensor, damping: float) -> Tensor:
     return gram
 
 
-def round_levels(values: Tensor, element: Element) -> Tensor:
-    """The nearest level of each value."""
-    if element.integer:
-        return values.round().clamp_(element.lowest, element.highest)
-    return element.decode(element.encode(values))
-
-
 def sweep(weight: Tensor, levels: Tensor, grid: Grid, gram: Tensor) -> Tensor:
     """One pass of coordinate descent over all columns: new levels [N, K] of no higher loss.
 
     Column k moves to the level nearest to Q[:, k] + ((W - Q) H)[:, k] / H[k, k], the minimum with
-    all other columns held. The work is done transposed, so that a column is contiguous.
+    all other columns held.
 
     Args:
         weight: W [N, K], float32.
@@ -62,30 +55,43 @@ def sweep(weight: Tensor, levels: Tensor, grid: Grid, gram: Tensor) -> Tensor:
         grid: scales and zero points.
         gram: H [K, K], damped.
     """
-    element = grid.scheme.element
-    scale = grid.scale.T.contiguous()
-    inverse = torch.where(scale > 0, 1.0 / scale, 0.0)
-    zero = torch.zeros(1).expand_as(scale) if grid.zero is None else grid.zero.T.contiguous()
-    levels = levels.T.contiguous()
-    quantized = (levels - zero) * scale
-    pull = gram @ (weight.T - quantized)
-    steps = cast("list[float]", gram.diagonal().reciprocal().tolist())
-    for start in range(0, weight.shape[1], _BLOCK):
-        end = min(start + _BLOCK, weight.shape[1])
-        local_gram, local_pull = gram[start:end, start:end], pull[start:end]
-        change = torch.empty_like(local_pull)
-        for i in range(end - start):
-            column = start + i
-            wish = torch.add(quantized[column], local_pull[i], alpha=steps[column])
-            level = round_levels(wish.mul_(inverse[column]).add_(zero[column]), element)
-            torch.sub((level - zero[column]).mul_(scale[column]), quantized[column], out=change[i])
-            levels[column] = level
-            local_pull[i + 1 :].addr_(local_gram[i, i + 1 :], change[i], alpha=-1)
-        pull[end:].addmm_(gram[end:, start:end], change, alpha=-1)
-    return levels.T.contiguous()
+    pulled = gram @ weight.T
+    return _sweep(weight.T.contiguous(), levels.T.contiguous(), Columns.of(grid), gram, pulled)[0].T
 
 
-def fit_scale(weight: Tensor, basis: Tensor, gram: Tensor, group: int) -> Tensor:
+def _sweep(
+    weight: Tensor, levels: Tensor, columns: Columns, gram: Tensor, pulled: Tensor
+) -> tuple[Tensor, float]:
+    """`sweep` on transposed matrices [K, N]: new levels, and the loss under them.
+
+    Args:
+        weight, levels: W^T and the levels to start from.
+        columns: their grid.
+        gram: H [K, K], damped.
+        pulled: H W^T.
+    """
+    quantized = columns.values(levels)
+    slope = torch.addmm(pulled, gram, quantized, alpha=-1)
+    after = float((slope * (weight - quantized)).sum(dtype=torch.float64))
+    pivot = gram.diagonal().reciprocal()
+    swept = torch.empty_like(levels)
+    for start in range(0, len(gram), BLOCK):
+        end = min(start + BLOCK, len(gram))
+        swept[start:end], change, gain = sweep_block(
+            quantized[start:end],
+            slope[start:end],
+            columns.slice(start, end),
+            gram[start:end, start:end],
+            pivot[start:end],
+        )
+        slope[end:].addmm_(gram[end:, start:end], change, alpha=-1)
+        after -= gain
+    return swept, after
+
+
+def fit_scale(
+    weight: Tensor, basis: Tensor, gram: Tensor, group: int, pulled: Tensor | None = None
+) -> Tensor:
     """The scales [N, G] of least loss for Q = scale * basis, each row solved exactly.
 
     For row n with basis b_g (zero outside group g): A s = c with A[g, h] = b_g H b_h^T and
@@ -96,23 +102,30 @@ def fit_scale(weight: Tensor, basis: Tensor, gram: Tensor, group: int) -> Tensor
         basis: level - zero [N, K].
         gram: H [K, K], damped.
         group: columns in a group; the last group may be shorter.
+        pulled: H W^T [K, N], where it is known already.
     """
     rows, columns = weight.shape
     starts = range(0, columns, group)
-    pulled = (weight @ gram) * basis
-    system = weight.new_zeros(rows, len(starts), len(starts), dtype=torch.float64)
-    target = weight.new_zeros(rows, len(starts), dtype=torch.float64)
+    basis = basis.T.contiguous()
+    pulled = gram @ weight.T if pulled is None else pulled
+    system = weight.new_zeros(len(starts), len(starts), rows, dtype=torch.float64)
+    target = _sum_groups(pulled * basis, group)
     for g, start in enumerate(starts):
-        part = slice(start, min(start + group, columns))
-        target[:, g] = pulled[:, part].sum(1)
-        through = (basis[:, part] @ gram[part, start:]) * basis[:, start:]
-        for h in range(g, len(starts)):
-            there = slice((h - g) * group, min((h - g + 1) * group, columns - start))
-            system[:, g, h] = system[:, h, g] = through[:, there].sum(1)
+        part = slice(start, start + group)
+        through = (gram[start:, part] @ basis[part]).mul_(basis[start:])
+        system[g:, g] = system[g, g:] = _sum_groups(through, group).double()
+    system = system.permute(2, 0, 1).contiguous()
     diagonal = system.diagonal(dim1=1, dim2=2)
     diagonal += 1e-9 * diagonal.mean(1, keepdim=True) + torch.finfo(torch.float64).tiny
-    solved = cast(Tensor, torch.linalg.solve(system, target[..., None])[..., 0])
+    solved = cast(Tensor, torch.linalg.solve(system, target.T[..., None].double())[..., 0])
     return solved.to(weight.dtype).clamp_min_(0).nan_to_num_(0.0, 0.0, 0.0)
+
+
+def _sum_groups(values: Tensor, group: int) -> Tensor:
+    """Sums [G, N] over runs of `group` rows of values [K, N]; the last run may be shorter."""
+    columns, rows = values.shape
+    padded = pad(values, (0, 0, 0, -columns % group)) if columns % group else values
+    return padded.reshape(-(-columns // group), group, rows).sum(1)
 
 
 def refine(
@@ -122,22 +135,32 @@ def refine(
 
     Rounding the fitted scales to their stored dtype can raise the loss, hence the comparison.
     """
-    best = loss(weight, grid.values(levels), gram)
+    if not rounds:
+        return levels, grid
+    columns, upright = Columns.of(grid), weight.T.contiguous()
+    pulled = gram @ upright
+    error = upright - columns.values(levels.T)
+    best = float(((gram @ error) * error).sum(dtype=torch.float64))
     for _ in range(rounds):
-        trial = grid
-        group = grid.group
-        if group is not None and grid.scheme.scaling.dtype in _SCALES_TO_REFIT:
-            basis = levels if grid.zero is None else levels - grid.zero
-            scale = fit_scale(weight, basis, gram, group)
-            # a group whose levels are all zero has no scale to fit: it keeps the one it had
-            scale = torch.where(scale > 0, scale, grid.stored.float())
-            zero = grid.stored_zero
-            trial = Grid.of(
-                grid.scheme, grid.shape, scale, None if zero is None else zero.float(), name
-            )
-        swept = sweep(weight, levels, trial, gram)
-        found = loss(weight, trial.values(swept), gram)
+        trial = _refit(weight, levels, grid, gram, pulled, name)
+        columns = Columns.of(trial) if trial is not grid else columns
+        swept, found = _sweep(upright, levels.T.contiguous(), columns, gram, pulled)
         if found >= best:
             break
-        levels, grid, best = swept, trial, found
+        levels, grid, best = swept.T, trial, found
     return levels, grid
+
+
+def _refit(
+    weight: Tensor, levels: Tensor, grid: Grid, gram: Tensor, pulled: Tensor, name: str
+) -> Grid:
+    """The grid with the scales of least loss; the same grid where its scales are not refitted."""
+    group = grid.group
+    if group is None or grid.scheme.scaling.dtype not in _SCALES_TO_REFIT:
+        return grid
+    basis = levels if grid.zero is None else levels - grid.zero
+    scale = fit_scale(weight, basis, gram, group, pulled)
+    # a group whose levels are all zero has no scale to fit: it keeps the one it had
+    scale = torch.where(scale > 0, scale, grid.stored.float())
+    zero = grid.stored_zero
+    return Grid.of(grid.scheme, grid.shape, scale, None if zero is None else zero.float(), name)

@@ -12,10 +12,10 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from tercet.compress.algorithm import Algorithm, Quantized, Statistics
+from tercet.compress.ptq.native.scale_search import mse
 from tercet.errors import FormatError
 from tercet.formats import PackedTensor, Scheme, check_weight, encode
 from tercet.formats import fit as fit_scale
-from tercet.formats.fit import mse
 
 
 def quantize(
@@ -40,16 +40,15 @@ def quantize(
             does not use, a scale that the scheme cannot hold.
     """
     check_weight(weight, name)
-    if importance is None:
-        scale, zero = fit_scale(weight, scheme, fit)
-    elif fit == "mse":
+    if importance is not None:
+        if fit != "mse":
+            raise FormatError(
+                f"{name}: importance weighs the search of fit 'mse', got fit {fit!r}: "
+                f"use 'mse' or pass no importance"
+            )
         check_per_column("importance", importance, weight, name)
-        scale, zero = mse(weight, scheme, importance)
-    else:
-        raise FormatError(
-            f"{name}: importance weighs the search of fit 'mse', got fit {fit!r}: "
-            f"use 'mse' or pass no importance"
-        )
+    searched = fit == "mse"
+    scale, zero = mse(weight, scheme, importance) if searched else fit_scale(weight, scheme, fit)
     return encode(weight, scheme, scale, zero, name)
 
 

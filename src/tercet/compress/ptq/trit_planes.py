@@ -15,9 +15,10 @@ from torch import Tensor
 from tercet.compress.algorithm import Algorithm, Quantized, Statistics
 from tercet.compress.ptq import quadratic
 from tercet.compress.ptq.grid import Grid
+from tercet.compress.ptq.native.scale_search import mse
 from tercet.errors import PlanError
 from tercet.formats import PackedTensor, Scheme, check_weight
-from tercet.formats.fit import absmean, mse
+from tercet.formats.fit import absmean
 
 _PLANES = {"ternary": 1, "nonary": 2}
 _MEAN_MULTIPLES = (0.9, 1.3)

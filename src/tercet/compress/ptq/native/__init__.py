@@ -1,0 +1,1 @@
+"""The loops of post-training quantization in C++: columns that follow one another, and scales."""

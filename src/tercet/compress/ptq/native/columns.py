@@ -1,0 +1,197 @@
+"""Columns that follow one another, a block at a time: rounding of GPTQ, and coordinate descent.
+
+All matrices lie transposed, [columns, N], so that a column of the weight is contiguous. In C++
+where it applies; torch does the same and is the definition.
+"""
+
+import ctypes
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tercet.compress.ptq.grid import Grid
+from tercet.compress.ptq.native.library import address, best_isa, loops
+from tercet.formats import Element
+
+BLOCK = 128
+"""Columns of a block; no more than kMostColumns of loops.cpp."""
+
+_P, _I64, _F32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+
+
+class _Block(ctypes.Structure):
+    """Mirrors `struct Block` of loops.cpp, field by field."""
+
+    _fields_ = (
+        ("rows", _I64),
+        ("columns", _I64),
+        ("stride", _I64),
+        ("lowest", _F32),
+        ("highest", _F32),
+        ("matrix", _P),
+        ("pivot", _P),
+        ("scale", _P),
+        ("inverse", _P),
+        ("zero", _P),
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Columns:
+    """The grid of a weight W [N, K], or of some of its columns, column by column.
+
+    Attributes:
+        element: whose levels they are.
+        scale: [K, N], of W's dtype or float32.
+        inverse: 1 / scale, 0 where it is 0.
+        zero: [K, N], or None for a symmetric scheme.
+    """
+
+    element: Element
+    scale: Tensor
+    inverse: Tensor
+    zero: Tensor | None
+
+    @classmethod
+    def of(cls, grid: Grid, order: Tensor | None = None) -> "Columns":
+        """The grid's columns in the order of processing [K]; None is their own."""
+
+        def lay(values: Tensor) -> Tensor:
+            return (values.T if order is None else values.T[order]).contiguous()
+
+        scale = lay(grid.scale)
+        return cls(
+            element=grid.scheme.element,
+            scale=scale,
+            inverse=torch.where(scale > 0, 1.0 / scale, 0.0),
+            zero=None if grid.zero is None else lay(grid.zero),
+        )
+
+    def slice(self, start: int, end: int) -> "Columns":
+        """Columns start to end of these."""
+        return Columns(
+            element=self.element,
+            scale=self.scale[start:end],
+            inverse=self.inverse[start:end],
+            zero=None if self.zero is None else self.zero[start:end],
+        )
+
+    def values(self, levels: Tensor) -> Tensor:
+        """(levels - zero) * scale [K, N]."""
+        return (levels if self.zero is None else levels - self.zero) * self.scale
+
+    def nearest(self, i: int, value: Tensor) -> Tensor:
+        """The levels [N] nearest to values [N] of column i."""
+        steps = value * self.inverse[i]
+        return round_levels(steps if self.zero is None else steps + self.zero[i], self.element)
+
+    def value(self, i: int, level: Tensor) -> Tensor:
+        """(level - zero) * scale of column i, [N]."""
+        return (level if self.zero is None else level - self.zero[i]) * self.scale[i]
+
+
+def round_levels(values: Tensor, element: Element) -> Tensor:
+    """The nearest level of each value."""
+    if element.integer:
+        return values.round().clamp_(element.lowest, element.highest)
+    return element.decode(element.encode(values))
+
+
+def spread_block(
+    rest: Tensor, columns: Columns, factor: Tensor, pivot: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Rounds the columns in turn, spreading each one's error over those after it.
+
+    Args:
+        rest: what is to be rounded [B, N]; left as it is.
+        columns: their grid.
+        factor: U [B, B], upper triangular: column j loses U[i, j] times the error of column i < j.
+        pivot: 1 / diagonal of U, [B].
+
+    Returns:
+        Levels [B, N], and errors [B, N], (rest - rounded) * pivot.
+    """
+    levels, errors = torch.empty_like(rest), torch.empty_like(rest)
+    # as the loop reads it: of each column, the factors of those before it
+    matrix = factor.T.contiguous()
+    library = loops() if _apply(rest, columns, matrix, pivot) else None
+    if library is not None:
+        block = _block(columns, matrix, pivot)
+        library.tercet_spread(
+            ctypes.byref(block),
+            *(rest.data_ptr(), levels.data_ptr(), errors.data_ptr()),
+            *(best_isa(), torch.get_num_threads()),
+        )
+        return levels, errors
+    left = rest.clone()
+    for i in range(len(left)):
+        levels[i] = columns.nearest(i, left[i])
+        errors[i] = (left[i] - columns.value(i, levels[i])) * pivot[i]
+        left[i + 1 :].addr_(factor[i, i + 1 :], errors[i], alpha=-1)
+    return levels, errors
+
+
+def sweep_block(
+    quantized: Tensor, slope: Tensor, columns: Columns, gram: Tensor, pivot: Tensor
+) -> tuple[Tensor, Tensor, float]:
+    """Moves each column in turn to its best level with all others held.
+
+    Args:
+        quantized: Q [B, N] before.
+        slope: ((W - Q) H)^T [B, N] before; left as it is.
+        columns: their grid.
+        gram: H [B, B] of these columns.
+        pivot: 1 / diagonal of H, [B].
+
+    Returns:
+        Levels [B, N]; the change of Q [B, N]; by how much the loss falls.
+    """
+    levels, change = torch.empty_like(quantized), torch.empty_like(quantized)
+    matrix = gram.contiguous()
+    library = (
+        loops() if _apply(quantized, columns, matrix, pivot) and slope.is_contiguous() else None
+    )
+    if library is not None:
+        block = _block(columns, matrix, pivot)
+        gains = torch.empty(-(-quantized.shape[1] // 64), dtype=torch.float64)
+        library.tercet_sweep(
+            ctypes.byref(block),
+            *(quantized.data_ptr(), slope.data_ptr(), levels.data_ptr(), change.data_ptr()),
+            *(gains.data_ptr(), best_isa(), torch.get_num_threads()),
+        )
+        return levels, change, float(gains.sum())
+    left, gain = slope.clone(), 0.0
+    for i in range(len(left)):
+        levels[i] = columns.nearest(i, quantized[i] + left[i] * pivot[i])
+        change[i] = columns.value(i, levels[i]) - quantized[i]
+        gain += float((change[i] * (2 * left[i] - change[i] * gram[i, i])).sum())
+        left[i + 1 :].addr_(gram[i, i + 1 :], change[i], alpha=-1)
+    return levels, change, gain
+
+
+def _apply(work: Tensor, columns: Columns, matrix: Tensor, pivot: Tensor) -> bool:
+    """Whether the loops in C++ take these tensors."""
+    tensors = (work, columns.scale, columns.inverse, matrix, pivot)
+    return (
+        columns.element.integer
+        and len(work) <= BLOCK
+        and all(t.dtype == torch.float32 and t.is_contiguous() for t in tensors)
+        and (columns.zero is None or columns.zero.is_contiguous())
+        and work.numel() > 0
+    )
+
+
+def _block(columns: Columns, matrix: Tensor, pivot: Tensor) -> _Block:
+    return _Block(
+        rows=columns.scale.shape[1],
+        columns=columns.scale.shape[0],
+        stride=matrix.shape[1],
+        lowest=columns.element.lowest,
+        highest=columns.element.highest,
+        matrix=matrix.data_ptr(),
+        pivot=pivot.data_ptr(),
+        scale=columns.scale.data_ptr(),
+        inverse=columns.inverse.data_ptr(),
+        zero=address(columns.zero),
+    )
