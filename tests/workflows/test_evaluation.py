@@ -66,6 +66,27 @@ def test_without_a_teacher(folder: Path) -> None:
     assert record.metrics["scored_tokens"] == 7
 
 
+def test_a_device_that_is_not_there_is_refused_before_anything_is_opened(folder: Path) -> None:
+    with pytest.raises(tercet.UnsupportedError, match="allowed are cpu, cuda and cuda:N"):
+        tercet.evaluate(folder / "missing", device="tpu")
+    with pytest.raises(tercet.UnsupportedError, match="CUDA devices here"):
+        tercet.evaluate(folder / "missing", device="cuda:99")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_finds_what_a_cpu_finds(folder: Path) -> None:
+    found = {
+        device: tercet.evaluate(
+            folder / "packed", text=folder / "text.txt", length=8, device=device
+        )
+        for device in ("cpu", "cuda")
+    }
+    for one, other in zip(found["cpu"], found["cuda"], strict=True):
+        assert (one.settings["device"], other.settings["device"]) == ("cpu", "cuda")
+        for name, value in one.metrics.items():
+            assert other.metrics[name] == pytest.approx(value, rel=1e-4, abs=1e-5)
+
+
 def test_inspection(folder: Path) -> None:
     found = tercet.inspect(folder / "packed", verify=True)
     assert found["architecture"] == "LlamaForCausalLM"

@@ -30,6 +30,10 @@ def evaluate_command(
     windows: Annotated[
         int, typer.Option(help="Number of windows to evaluate; 0 for the whole text.", min=0)
     ] = 16,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, cuda or cuda:N. Default: the GPU, if there is one."),
+    ] = None,
     record: Annotated[
         Path | None, typer.Option(help="Append the results to this JSON-lines file.")
     ] = None,
@@ -44,6 +48,7 @@ def evaluate_command(
             text=text,
             length=length,
             count=windows or None,
+            device=device,
             progress=lambda done, total: progress.update(task, total=total, completed=done),
         )
     if record is not None:

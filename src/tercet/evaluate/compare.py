@@ -77,7 +77,8 @@ def compare(
 
     Args:
         windows: token ids [windows, length], length at least 2.
-        students: functions from ids [1, length] to logits [1, length, vocabulary].
+        students: functions from ids [1, length] to logits [1, length, vocabulary], on the device
+            that all models are on.
         teacher: the same, for the uncompressed model; its logits are computed once a window.
         progress: told (windows done, windows in all).
     """
@@ -88,7 +89,7 @@ def compare(
         reference = teacher(ids)[0, :-1] if teacher is not None else None
         for name, model in models.items():
             own = reference if name == "teacher" and reference is not None else model(ids)[0, :-1]
-            _add(sums[name], own, window[1:], reference)
+            _add(sums[name], own, window[1:].to(own.device), reference)
         if progress is not None:
             progress(done + 1, len(windows))
     return {name: total.quality(teacher is not None) for name, total in sums.items()}

@@ -30,7 +30,8 @@ def define(name: str, schema: str, run: Run, fake: Run) -> Any:
     """Registers `tercet::name`.
 
     Autocast does not reach inside: products that an op writes in float32 are meant so, and torch
-    would otherwise make them of bfloat16.
+    would otherwise make them of bfloat16. Kernels run on the GPU that the first tensor lies on,
+    whichever is the current one.
 
     Args:
         name: the op's name.
@@ -42,7 +43,7 @@ def define(name: str, schema: str, run: Run, fake: Run) -> Any:
         The op, callable with positional arguments.
     """
     _library.define(name + schema)
-    _library.impl(name, run, "CompositeExplicitAutograd")
+    _library.impl(name, _on_its_gpu(run), "CompositeExplicitAutograd")
     torch.library.register_fake(f"tercet::{name}", fake, lib=_library)
     overload = getattr(torch.ops.tercet, name).default
 
@@ -55,6 +56,19 @@ def define(name: str, schema: str, run: Run, fake: Run) -> Any:
     _behind[overload] = run
     _folders[name] = Path(inspect.getfile(run)).parent
     return overload
+
+
+def _on_its_gpu(run: Run) -> Run:
+    """The same, with the first tensor's GPU as the current one: that is where launches go."""
+
+    def on_its_gpu(*arguments: Any) -> Any:
+        first = next((each for each in arguments if isinstance(each, Tensor)), None)
+        if first is None or not first.is_cuda or first.get_device() == torch.cuda.current_device():
+            return run(*arguments)
+        with torch.cuda.device(first.device):
+            return run(*arguments)
+
+    return on_its_gpu
 
 
 def differentiate(

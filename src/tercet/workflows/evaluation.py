@@ -3,7 +3,9 @@
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from tercet.checkpoints.packed.read import open_packed
@@ -14,6 +16,7 @@ from tercet.evaluate.text import default_text, windows
 from tercet.models import supported_architecture
 from tercet.records import Environment, Record
 from tercet.runtime import load
+from tercet.runtime.device import resolve_device
 from tercet.workflows.teacher import teacher as open_teacher
 
 TEACHER = "teacher"
@@ -26,6 +29,7 @@ def evaluate(
     text: str | Path | None = None,
     length: int = 1024,
     count: int | None = 16,
+    device: torch.device | str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Record]:
     """Measure the perplexity, divergence from the teacher, and size of packed checkpoints.
@@ -37,11 +41,17 @@ def evaluate(
         text: a UTF-8 text file, also gzipped; None for the text that ships with the package.
         length: window length in tokens; windows do not overlap.
         count: number of windows, from the beginning of the text; None for all.
+        device: "cpu", "cuda" or "cuda:N"; None for the GPU where there is one. Activations are
+            float32 on either.
         progress: a function called with (finished windows, total windows).
 
     Returns:
         A record for the teacher, if there is one, followed by one record for each checkpoint.
+
+    Raises:
+        UnsupportedError: there is no such device.
     """
+    target = resolve_device(device)
     given = [directories] if isinstance(directories, str | Path) else list(directories)
     checkpoints = {str(directory): open_packed(directory) for directory in given}
     path = Path(text) if text is not None else default_text()
@@ -50,17 +60,19 @@ def evaluate(
     if reference is None:
         manifest = next(iter(checkpoints.values())).manifest
         reference = manifest.source.reference if manifest is not None else "none"
-    opened = open_teacher(open_source(reference)) if reference != "none" else nullcontext()
+    opened = open_teacher(open_source(reference), target) if reference != "none" else nullcontext()
     with opened as teacher_logits:
-        students = {name: student(name) for name in checkpoints}
+        students = {name: student(name, target) for name in checkpoints}
         qualities = compare(ids, students, teacher_logits, progress)
-    environment = Environment.here()
+    on_gpu = target.type == "cuda"
+    environment = Environment.here(torch.cuda.get_device_name(target) if on_gpu else None)
     settings = {
         "text": path.name,
         "teacher": reference,
         "window_tokens": length,
         "stride_tokens": length,
         "windows": len(ids),
+        "device": target.type,
     }
     records: list[Record] = []
     for name, quality in qualities.items():
@@ -80,15 +92,15 @@ def evaluate(
     return records
 
 
-def student(directory: str) -> Logits:
+def student(directory: str, device: torch.device) -> Logits:
     """Load a packed checkpoint as a function from token ids [B, T] to logits [B, T, V]."""
     if supported_architecture(open_packed(directory).config):
-        return load(directory, device="cpu").logits
+        return load(directory, torch.float32, device).logits
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(directory)
+    model = cast(Any, AutoModelForCausalLM.from_pretrained(directory)).to(device)
 
     def logits(ids: Tensor) -> Tensor:
-        return model(input_ids=ids, use_cache=False).logits
+        return model(input_ids=ids.to(device), use_cache=False).logits
 
     return logits

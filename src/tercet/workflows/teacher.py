@@ -4,6 +4,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from tercet.checkpoints.sources.open import ModelSource
@@ -13,8 +14,10 @@ from tercet.evaluate.compare import Logits
 
 
 @contextmanager
-def teacher(source: ModelSource) -> Generator[Logits, None, None]:
-    """Within the block, a function from ids [B, T] to logits [B, T, V], in float32.
+def teacher(
+    source: ModelSource, device: torch.device | str = "cpu"
+) -> Generator[Logits, None, None]:
+    """Within the block, a function from ids [B, T] to logits [B, T, V] on the device, in float32.
 
     Raises:
         UnsupportedError: the model gives no logits (an encoder without a head).
@@ -28,7 +31,8 @@ def teacher(source: ModelSource) -> Generator[Logits, None, None]:
         )
 
     def logits(ids: Tensor) -> Tensor:
-        return model(input_ids=ids, use_cache=False).logits
+        return model(input_ids=ids.to(device), use_cache=False).logits
 
     with skeleton.materialize([name for name, _ in skeleton.model.named_children()]):
+        model.to(device)
         yield logits

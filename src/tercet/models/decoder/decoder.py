@@ -151,7 +151,7 @@ class Decoder:
             graph.run(None if graph is last else fed, cache.length)
             last, fed = graph, graph.top
             read[at % 2].copy_(fed, non_blocking=True)
-            events[at % 2].record()
+            events[at % 2].record(torch.cuda.current_stream(self.device))
             if at:
                 events[(at - 1) % 2].synchronize()
                 yield int(read[(at - 1) % 2])

@@ -45,17 +45,18 @@ class TokenGraph:
         # the runs before the capture write where the first replay will
         self._lengths = torch.full((batch,), cache.length + 1, dtype=torch.int32, device=device)
         self._next = cache.length + 1
-        stream = torch.cuda.Stream(device)
-        stream.wait_stream(torch.cuda.current_stream(device))
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM_UP):
-                step(self._ids, self._lengths, keys, values)
-        torch.cuda.current_stream(device).wait_stream(stream)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._scores = step(self._ids, self._lengths, keys, values)
-            self._ids.copy_(most_probable(self._scores))
-            self._lengths += 1
+        with torch.cuda.device(device):
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                for _ in range(_WARM_UP):
+                    step(self._ids, self._lengths, keys, values)
+            torch.cuda.current_stream().wait_stream(stream)
+            self._graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self._graph):
+                self._scores = step(self._ids, self._lengths, keys, values)
+                self._ids.copy_(most_probable(self._scores))
+                self._lengths += 1
 
     def fits(self, cache: KeyValueCache) -> bool:
         """Whether it was captured for this cache, and the cache has not grown since."""
@@ -75,6 +76,7 @@ class TokenGraph:
             self._lengths.fill_(length)
         if ids is not None:
             self._ids.copy_(ids, non_blocking=True)
-        self._graph.replay()
+        with torch.cuda.device(self._ids.device):
+            self._graph.replay()
         self._next = length + 1
         return self._scores

@@ -3,7 +3,7 @@
 //
 // A cluster of blocks takes a row tile of one key head of one sequence; its blocks and their warps take the
 // positions, 16 at a time, which lie in one block of the cache. A warp copies keys and values several tiles ahead
-// into a ring of its own, so it waits for nobody. With
+// into a pipeline of its own, so it waits for nobody. With
 //
 //   S^T [16 positions, rows] = K q^T        O^T [D, rows] += V^T P^T
 //
@@ -24,13 +24,13 @@ constexpr int MOST_BLOCKS = 16;  // of a cluster
 // of a block's shared memory, in bytes: WIDTH of a head, ROWS of q, WARPS of the block
 template <int WIDTH, int ROWS, int WARPS> struct Memory {
   static constexpr int STAGES = WIDTH == 64 ? 5 : 3;
-  static constexpr int STAGE = 2 * TILE * WIDTH * 2;  // keys and values of a tile
-  static constexpr int RING = STAGES * STAGE;         // of a warp; in the end its sums
-  static constexpr int PITCH = WIDTH + 4;             // floats, of a row of sums
-  static_assert(ROWS * PITCH * 4 <= RING);
-  static constexpr int RECEIVED = WARPS * RING;                          // what the block adds of all blocks
-  static constexpr int STATES = RECEIVED + ROWS * WIDTH * 4;             // tops and totals of warps and blocks
+  static constexpr int STAGE = 2 * TILE * WIDTH * 2;      // keys and values of a tile
+  static constexpr int PIPELINE = STAGES * STAGE;         // of a warp; in the end its sums
+  static constexpr int PITCH = WIDTH + 4;                 // floats, of a row of sums
+  static constexpr int RECEIVED = WARPS * PIPELINE;       // what the block adds of all blocks
+  static constexpr int STATES = RECEIVED + ROWS * WIDTH * 4;  // tops and totals of warps and blocks
   static constexpr int END = STATES + (WARPS + MOST_BLOCKS) * ROWS * 8;
+  static_assert(ROWS * PITCH * 4 <= PIPELINE);
 };
 
 // two rounded neighbours, and what was rounded away
@@ -112,8 +112,8 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS > 4 ? 1 : 2) attend(const __
   // copies one of them, of every so many rows. Instead of positions that nobody sees others are copied: what is
   // there may be no number.
   constexpr int CHUNKS = WIDTH / 8, AT_ONCE = 32 / CHUNKS;
-  unsigned char* const ring = memory + warp * M::RING;
-  const uint32_t ring_at = shared_address(ring);
+  unsigned char* const pipeline = memory + warp * M::PIPELINE;
+  const uint32_t pipeline_at = shared_address(pipeline);
   const int copied_row = lane / CHUNKS, copied_chunk = lane % CHUNKS;
   uint32_t known_stages = 0;  // whether there is a block
   int asked = start / TILE + (tiles * rank >> blocks_log2) + warp, tile = asked, into = 0, stage = 0;
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS > 4 ? 1 : 2) attend(const __
     if (block >= 0 && block < task.count) {
       known_stages |= 1u << into;
       const int before = entry * task.block;  // positions, of the blocks before
-      const uint32_t to = ring_at + into * M::STAGE;
+      const uint32_t to = pipeline_at + into * M::STAGE;
       const uint16_t* const keys =
           static_cast<const uint16_t*>(task.keys) + block * task.k_p + group * task.k_g + copied_chunk * 8;
       const uint16_t* const values =
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS > 4 ? 1 : 2) attend(const __
     if (known_stages >> stage & 1) {
       // lane l gives the address of row l % 8 of the (l / 8)th matrix of four
       const int half = lane / 8 % 2, other = lane / 16;
-      const uint32_t keys = ring_at + stage * M::STAGE, key_row = lane % 8 + 8 * half;
+      const uint32_t keys = pipeline_at + stage * M::STAGE, key_row = lane % 8 + 8 * half;
       const uint32_t values = keys + M::STAGE / 2, value_row = lane % 8 + 8 * other;
       float scores[ROW_TILES][4] = {};
 #pragma unroll
@@ -204,10 +204,10 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS > 4 ? 1 : 2) attend(const __
     tile += WARPS, stage = stage == STAGES - 1 ? 0 : stage + 1;
   }
 
-  __syncwarp();  // the ring is read no longer
+  __syncwarp();  // the pipeline is read no longer
   // tops and totals of the block's warps, and then of all blocks: [warp or block][row]
   float2* const states = reinterpret_cast<float2*>(memory + M::STATES);
-  float* const own = reinterpret_cast<float*>(ring);
+  float* const own = reinterpret_cast<float*>(pipeline);
 #pragma unroll
   for (int t = 0; t < ROW_TILES; t++)
 #pragma unroll
@@ -236,14 +236,14 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS > 4 ? 1 : 2) attend(const __
 #pragma unroll 4
     for (int i = 0; i < count; i++) {
       const float2 state = states[i * ROWS];
-      const float2 part = *reinterpret_cast<const float2*>(static_cast<const char*>(sums) + i * sums_step);
+      const float2 addend = *reinterpret_cast<const float2*>(static_cast<const char*>(sums) + i * sums_step);
       const float weight = weight_of(state.x, most);
       all = fmaf(state.y, weight, all);
-      sum.x = fmaf(part.x, weight, sum.x), sum.y = fmaf(part.y, weight, sum.y);
+      sum.x = fmaf(addend.x, weight, sum.x), sum.y = fmaf(addend.y, weight, sum.y);
     }
   };
   const auto add_warps = [&](int row, int column) {
-    add(states + row, memory + (row * M::PITCH + column * 2) * 4, WARPS, M::RING);
+    add(states + row, memory + (row * M::PITCH + column * 2) * 4, WARPS, M::PIPELINE);
   };
   if (blocks_log2) {
     cluster_wait();
