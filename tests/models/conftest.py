@@ -5,8 +5,10 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.models.granite import GraniteConfig
 from transformers.models.llama import LlamaConfig
 from transformers.models.mistral import MistralConfig
+from transformers.models.phi3 import Phi3Config
 from transformers.models.qwen2 import Qwen2Config
 from transformers.models.qwen3 import Qwen3Config
 
@@ -14,8 +16,10 @@ from tercet.checkpoints.packed.layout import PackedModule
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
 
 CONFIGS = {
+    "granite": GraniteConfig,
     "llama": LlamaConfig,
     "mistral": MistralConfig,
+    "phi3": Phi3Config,
     "qwen2": Qwen2Config,
     "qwen3": Qwen3Config,
 }

@@ -18,6 +18,12 @@ LLAMA3_ROPE = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+GRANITE = {
+    "embedding_multiplier": 6.0,
+    "attention_multiplier": 0.4,
+    "residual_multiplier": 0.3,
+    "logits_scaling": 5.0,
+}
 Make = Callable[..., Any]
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -40,6 +46,19 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         {"use_sliding_window": True, "sliding_window": 6, "max_window_layers": 1},
     ),
     "qwen3": ("qwen3", {"head_dim": 16}),
+    "granite": ("granite", GRANITE),
+    "granite tied": ("granite", {**GRANITE, "tie_word_embeddings": True}),
+    "granite biases": ("granite", {**GRANITE, "attention_bias": True, "mlp_bias": True}),
+    "granite without factors": ("granite", {}),
+    "phi3": ("phi3", {"sliding_window": None}),
+    "phi3 window": ("phi3", {"sliding_window": 5}),
+    "phi3 rotates a part": (
+        "phi3",
+        {
+            "sliding_window": None,
+            "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.75},
+        },
+    ),
     "qwen3 biases": ("qwen3", {"head_dim": 32, "attention_bias": True}),
 }
 
@@ -120,7 +139,8 @@ def test_bfloat16_is_close(build: Make, source_of: Make) -> None:
 def test_unknown_architecture_names_the_known_ones(build: Make, source_of: Make) -> None:
     config = {"model_type": "gpt_neox"}
     with pytest.raises(
-        UnsupportedError, match=r"known: llama, mistral, qwen2, qwen3; .*transformers"
+        UnsupportedError,
+        match=r"known: granite, llama, mistral, phi3, qwen2, qwen3; .*transformers",
     ):
         Decoder.from_checkpoint(source_of(build("llama"), config))
 
@@ -135,9 +155,9 @@ def test_unknown_architecture_names_the_known_ones(build: Make, source_of: Make)
             "rope factor None: must be a number",
         ),
         (
-            {"rope_parameters": {"partial_rotary_factor": 0.5}},
+            {"rope_parameters": {"partial_rotary_factor": 0.33}},
             UnsupportedError,
-            "rotation of part of a head",
+            "a rotation of 5 of a head's 16 elements",
         ),
         ({"hidden_act": "relu6"}, UnsupportedError, "unknown activation 'relu6'"),
         ({"hidden_size": "64"}, CheckpointError, "hidden_size '64': must be a whole number"),
@@ -149,6 +169,7 @@ def test_unknown_architecture_names_the_known_ones(build: Make, source_of: Make)
             r"embed_tokens.weight: shape \[96, 64\], but config.json calls for \[95, 64\]",
         ),
         ({"attention_bias": True}, CheckpointError, "no tensor 'model.layers.0.self_attn.*bias'"),
+        ({"partial_rotary_factor": -1}, CheckpointError, "partial_rotary_factor -1: must be"),
         ({"num_hidden_layers": 1}, CheckpointError, "holds 9 tensors .*'model.layers.1"),
     ],
 )
@@ -166,3 +187,10 @@ def test_ids_of_the_wrong_kind_are_refused(ids: Tensor, build: Make, source_of: 
     decoder = Decoder.from_checkpoint(source_of(build("llama")))
     with pytest.raises(UnsupportedError, match=r"must be whole numbers \[B, T\]"):
         decoder.logits(ids)
+
+
+@pytest.mark.parametrize("value", [0, -1.0, float("inf"), "0.5", None, True])
+def test_a_factor_that_is_none_is_refused(value: object, build: Make, source_of: Make) -> None:
+    config = {**build("granite").config.to_dict(), "residual_multiplier": value}
+    with pytest.raises(CheckpointError, match="residual_multiplier .*: must be a number above 0"):
+        Decoder.from_checkpoint(source_of(build("granite"), config))

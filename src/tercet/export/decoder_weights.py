@@ -11,6 +11,7 @@ from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.formats import PackedTensor
 from tercet.models import WeightSource, find_architecture, read_config
+from tercet.models.architecture import Architecture
 from tercet.models.decoder.rope import frequencies
 from tercet.models.decoder.weight_reader import WeightReader
 
@@ -32,6 +33,8 @@ class DecoderWeights:
     """
 
     def __init__(self, source: WeightSource, *, narrow: bool = True) -> None:
+        if reason := architecture_reason(source.config):
+            raise UnsupportedError(reason)
         self.architecture = find_architecture(source.config)
         self.config = read_config(self.architecture, source.config)
         self.inverse = frequencies(source.config, self.config.head_dim)
@@ -107,7 +110,23 @@ def architecture_reason(config: Mapping[str, object]) -> str | None:
     """Why a decoder graph cannot be built for this config.json; None where it can."""
     try:
         architecture = find_architecture(config)
-        frequencies(config, read_config(architecture, config).head_dim)
+        sizes = read_config(architecture, config)
+        turned = 2 * len(frequencies(config, sizes.head_dim))
     except UnsupportedError as error:
         return str(error)
+    found = {
+        "factors on embedding, scores, residuals or logits": sizes.scaled,
+        "rotation of only a part of each head": turned != sizes.head_dim,
+        "queries, keys and values, or gate and up, in one matrix": not _separate(architecture),
+    }
+    wrong = [what for what, there in found.items() if there]
+    if wrong:
+        return (
+            f"the graph of a decoder has no {', no '.join(wrong)} ({architecture.name}): export to "
+            f"huggingface, which takes every architecture"
+        )
     return None
+
+
+def _separate(architecture: Architecture) -> bool:
+    return len(architecture.queries_keys_values) == 3 and len(architecture.gate_up) == 2

@@ -43,6 +43,8 @@ def _refuse_variants(name: str, sizes: DecoderConfig, config: Mapping[str, objec
         "biases on the attention's output projection": sizes.output_bias,
         "biases in the feed-forward network": sizes.mlp_bias,
         "biases on queries, keys and values": sizes.qkv_bias and name != "qwen2",
+        "rotation of only a part of each head": 2 * len(frequencies(config, sizes.head_dim))
+        != sizes.head_dim,
         "sliding window": any(window is not None for window in sizes.windows),
         f"rotary positions of type {_rope(config).get('rope_type')!r} "
         f"({', '.join(_ROPES)} are known)": _rope(config).get("rope_type") not in _ROPES,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 
 from torch import Tensor
 from torch.nn import functional
@@ -40,6 +41,10 @@ class DecoderConfig:
         output_bias: see Architecture, here resolved.
         mlp_bias: see Architecture, here resolved.
         windows: positions that each layer sees, None for all.
+        embedding_factor: see Architecture, here resolved; as all that follow.
+        attention_factor: of scores.
+        residual_factor: of what a layer adds.
+        logits_divisor: of the head's scores.
     """
 
     vocabulary: int
@@ -57,6 +62,21 @@ class DecoderConfig:
     output_bias: bool
     mlp_bias: bool
     windows: tuple[int | None, ...]
+    embedding_factor: float
+    attention_factor: float
+    residual_factor: float
+    logits_divisor: float
+
+    @property
+    def scaled(self) -> bool:
+        """Whether there is a factor that Llama has not."""
+        usual = (1.0, self.head_dim**-0.5, 1.0, 1.0)
+        return usual != (
+            self.embedding_factor,
+            self.attention_factor,
+            self.residual_factor,
+            self.logits_divisor,
+        )
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
@@ -73,13 +93,14 @@ def read_config(architecture: Architecture, config: Mapping[str, object]) -> Dec
     given = {**architecture.defaults, **config}
     layers, heads = _size(given, "num_hidden_layers"), _size(given, "num_attention_heads")
     hidden = _size(given, "hidden_size")
+    head_dim = _size(given, "head_dim", hidden // heads)
     return DecoderConfig(
         vocabulary=_size(given, "vocab_size"),
         hidden=hidden,
         layers=layers,
         heads=heads,
         key_value_heads=_size(given, "num_key_value_heads", heads),
-        head_dim=_size(given, "head_dim", hidden // heads),
+        head_dim=head_dim,
         intermediate=_size(given, "intermediate_size"),
         norm_epsilon=_epsilon(given),
         activation=str(given.get("hidden_act", "silu")),
@@ -89,6 +110,10 @@ def read_config(architecture: Architecture, config: Mapping[str, object]) -> Dec
         output_bias=_flag(given, architecture.output_bias),
         mlp_bias=_flag(given, architecture.mlp_bias),
         windows=tuple(architecture.window(given, layer) for layer in range(layers)),
+        embedding_factor=_factor(given, architecture.embedding_factor, 1.0),
+        attention_factor=_factor(given, architecture.attention_factor, head_dim**-0.5),
+        residual_factor=_factor(given, architecture.residual_factor, 1.0),
+        logits_divisor=_factor(given, architecture.logits_divisor, 1.0),
     )
 
 
@@ -104,6 +129,13 @@ def _epsilon(config: Mapping[str, object]) -> float:
     value = config.get("rms_norm_eps", 1e-6)
     if not isinstance(value, int | float) or value < 0:
         raise CheckpointError(f"config.json: rms_norm_eps {value!r}: must be a number from 0 up")
+    return float(value)
+
+
+def _factor(config: Mapping[str, object], key: str | None, usual: float) -> float:
+    value = usual if key is None else config.get(key)
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < inf:
+        raise CheckpointError(f"config.json: {key} {value!r}: must be a number above 0")
     return float(value)
 
 

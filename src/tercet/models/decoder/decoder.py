@@ -207,16 +207,24 @@ class Decoder:
             layer.forward_(hidden, step, *slots)
         if last_only:
             hidden = hidden.view(batch, count, -1)[:, -1]
-        return self._head(self._norm(hidden)).view(batch, -1, self.config.vocabulary)
+        scores = self._head(self._norm(hidden)).view(batch, -1, self.config.vocabulary)
+        divisor = self.config.logits_divisor
+        return scores if divisor == 1 else scores / divisor
 
     def _native_applies(self, length: int) -> bool:
+        config = self.config
         plain = self.device.type == "cpu" and self.dtype == torch.float32
-        return plain and self.config.activation == "silu" and length <= _NATIVE_POSITIONS
+        usual = config.activation == "silu" and not config.scaled
+        whole = 2 * len(self._inverse) == config.head_dim
+        return plain and usual and whole and length <= _NATIVE_POSITIONS
 
     def _embed(self, ids: Tensor) -> Tensor:
         if isinstance(self._tokens, PackedEmbedding):
-            return self._tokens(ids)
-        return embedding(ids, self._tokens)
+            rows = self._tokens(ids)
+        else:
+            rows = embedding(ids, self._tokens)
+        factor = self.config.embedding_factor
+        return rows if factor == 1 else rows * factor
 
 
 def _check(ids: Tensor) -> None:

@@ -75,9 +75,11 @@ class Layer:
         if step.native is not None:
             self._one_token_(step.native, hidden, step, keys, values)
             return
-        hidden.add_(self._attention(self.attention_norm(hidden), step, new, keys, values))
+        factor = self.config.residual_factor
+        mixed = self._attention(self.attention_norm(hidden), step, new, keys, values)
+        hidden.add_(mixed, alpha=factor)
         gate, up = self.gate_up(self.mlp_norm(hidden)).chunk(2, -1)
-        hidden.add_(self.down(ACTIVATIONS[self.config.activation](gate).mul_(up)))
+        hidden.add_(self.down(ACTIVATIONS[self.config.activation](gate).mul_(up)), alpha=factor)
 
     def _one_token_(
         self, functions: Native, hidden: Tensor, step: Step, keys: Tensor, values: Tensor
@@ -142,6 +144,7 @@ class Layer:
             values,
             attn_mask=step.masks[self.window],
             is_causal=count == length > 1 and step.masks[self.window] is None,
+            scale=self.config.attention_factor,
             enable_gqa=self.config.heads != self.config.key_value_heads,
         )
 
@@ -177,11 +180,11 @@ def load_layer(
         return Norm(weight=weight, epsilon=config.norm_epsilon)
 
     queries, keys = (n * config.head_dim for n in (config.heads, config.key_value_heads))
-    attention, mlp = f"{name}.self_attn", f"{name}.mlp"
-    qkv = [(f"{attention}.q_proj", queries)]
-    qkv += [(f"{attention}.{module}", keys) for module in ("k_proj", "v_proj")]
-    gate_up = [(f"{mlp}.{module}", config.intermediate) for module in ("gate_proj", "up_proj")]
-    output, down = [(f"{attention}.o_proj", config.hidden)], [(f"{mlp}.down_proj", config.hidden)]
+    qkv = _modules(name, architecture.queries_keys_values, (queries, keys, keys))
+    gate_up = _modules(name, architecture.gate_up, (config.intermediate, config.intermediate))
+    output, down = (
+        [(f"{name}.{module}", config.hidden)] for module in ("self_attn.o_proj", "mlp.down_proj")
+    )
     qk_norm = architecture.qk_norm
     return Layer(
         config=config,
@@ -195,3 +198,9 @@ def load_layer(
         gate_up=load_linear(reader, gate_up, config.hidden, config.mlp_bias),
         down=load_linear(reader, down, config.intermediate, config.mlp_bias),
     )
+
+
+def _modules(layer: str, names: tuple[str, ...], rows: tuple[int, ...]) -> list[tuple[str, int]]:
+    """The modules that give so many rows each; one module gives all of them."""
+    given = rows if len(names) == len(rows) else (sum(rows),)
+    return [(f"{layer}.{name}", count) for name, count in zip(names, given, strict=True)]

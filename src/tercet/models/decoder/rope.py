@@ -1,7 +1,7 @@
 """Rotary position embedding (arXiv:2104.09864): its frequencies and the rotation.
 
-Heads are laid out in halves: element i turns with element i + D/2, as in the checkpoints of the
-Hugging Face hub.
+Heads are laid out in halves: of 2 R elements that turn, element i turns with i + R, as in the
+checkpoints of the Hugging Face hub.
 """
 
 import math
@@ -13,11 +13,13 @@ from torch import Tensor
 from tercet.errors import CheckpointError, UnsupportedError, unknown_name
 
 Angles = tuple[Tensor, Tensor]
-"""cos [T, 1, D] and sin [T, 1, D], the first half of sin negated."""
+"""cos [T, 1, 2 R] and sin [T, 1, 2 R], the first half of sin negated."""
 
 
 def frequencies(config: Mapping[str, object], head_dim: int) -> Tensor:
-    """Radians per position of each pair of elements, [D/2] in float32.
+    """Radians per position of each pair of elements that turn, [R] in float32.
+
+    R is D / 2; less with a `partial_rotary_factor`: then the first 2 R elements of a head turn.
 
     Args:
         config: config.json, with `rope_parameters`, or `rope_theta` and `rope_scaling`.
@@ -27,19 +29,22 @@ def frequencies(config: Mapping[str, object], head_dim: int) -> Tensor:
     kind = str(parameters.get("rope_type", parameters.get("type", "default")))
     if kind not in _SCALINGS:
         raise UnsupportedError(unknown_name("rope type", kind, _SCALINGS))
-    part = parameters.get("partial_rotary_factor", 1.0)
-    if head_dim % 2 or part != 1.0:
+    share = _number({"partial_rotary_factor": 1.0, **parameters}, "partial_rotary_factor")
+    turned = int(head_dim * share)
+    if turned % 2 or not 0 < turned <= head_dim:
         raise UnsupportedError(
-            f"a rotation of part of a head (head_dim {head_dim}, partial_rotary_factor "
-            f"{part}): whole heads of even size are supported"
+            f"a rotation of {turned} of a head's {head_dim} elements (partial_rotary_factor "
+            f"{share}): an even number from 2 to head_dim is supported"
         )
-    pairs = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
+    pairs = torch.arange(0, turned, 2, dtype=torch.float32) / turned
     plain = 1.0 / _number(parameters, "rope_theta") ** pairs
     return _SCALINGS[kind](plain, parameters)
 
 
 def _parameters(config: Mapping[str, object]) -> dict[str, object]:
     found: dict[str, object] = {"rope_theta": config.get("rope_theta", 10000.0)}
+    if "partial_rotary_factor" in config:
+        found["partial_rotary_factor"] = config["partial_rotary_factor"]
     for key in ("rope_scaling", "rope_parameters"):
         section = config.get(key)
         if isinstance(section, Mapping):
@@ -87,7 +92,8 @@ def angles(inverse: Tensor, start: int, count: int, dtype: torch.dtype) -> Angle
 
 
 def rotate_(heads: Tensor, by: Angles) -> None:
-    """Rotates heads [.., T, H, D] in place."""
+    """Rotates the first elements of heads [.., T, H, D], as many as there are angles, in place."""
     cos, sin = by
-    swapped = heads.roll(heads.shape[-1] // 2, -1)
-    heads.mul_(cos).addcmul_(swapped, sin)
+    turned = heads[..., : cos.shape[-1]]
+    swapped = turned.roll(turned.shape[-1] // 2, -1)
+    turned.mul_(cos).addcmul_(swapped, sin)

@@ -58,7 +58,9 @@ class TokenStep:
         hidden = self.embed(ids)
         for layer, *cache in zip(self.layers, keys, values, strict=True):
             hidden = self._run_layer(layer, hidden, lengths, *cache)
-        return _multiply_norm(self.head, hidden, self.norm)
+        scores = _multiply_norm(self.head, hidden, self.norm)
+        divisor = self.config.logits_divisor
+        return scores if divisor == 1 else scores / divisor
 
     def _run_layer(
         self, layer: Layer, hidden: Tensor, lengths: Tensor, keys: Tensor, values: Tensor
@@ -76,8 +78,16 @@ class TokenStep:
             key_norm=None if layer.key_norm is None else layer.key_norm.weight,
             eps=self.config.norm_epsilon,
         )
-        mixed = paged_attention(q, keys, values, self.blocks, lengths, window=layer.window or 0)
-        hidden = _multiply_add(layer.output, mixed.flatten(1), hidden)
+        mixed = paged_attention(
+            q,
+            keys,
+            values,
+            self.blocks,
+            lengths,
+            scale=self.config.attention_factor,
+            window=layer.window or 0,
+        )
+        hidden = self._multiply_add(layer.output, mixed.flatten(1), hidden)
         gate_up = _multiply_norm(layer.gate_up, hidden, layer.mlp_norm)
         return self._multiply_gated(layer.down, gate_up, hidden)
 
@@ -86,13 +96,28 @@ class TokenStep:
         if self.config.activation != "silu":
             gate, up = gate_up.chunk(2, -1)
             gated = ACTIVATIONS[self.config.activation](gate) * up
-            return _multiply_add(linear, gated, hidden)
+            return self._multiply_add(linear, gated, hidden)
         packed = packed_behind(linear)
         element = _codes_of(packed)
         if packed is None or element is None:
-            return _multiply_add(linear, swiglu(gate_up), hidden)
+            return self._multiply_add(linear, swiglu(gate_up), hidden)
         codes, scale, row_sum = swiglu_quantized(gate_up, element=element)
-        return _multiply_codes(packed, codes, scale, row_sum, hidden.dtype, hidden)
+        if self.config.residual_factor == 1:
+            return _multiply_codes(packed, codes, scale, row_sum, hidden.dtype, hidden)
+        return self._add(hidden, _multiply_codes(packed, codes, scale, row_sum, hidden.dtype, None))
+
+    def _multiply_add(self, linear: Linear, x: Tensor, hidden: Tensor) -> Tensor:
+        """The product of x, and hidden."""
+        packed = packed_behind(linear)
+        if packed is None or self.config.residual_factor != 1:
+            return self._add(hidden, linear(x))
+        transform, activation = packed.transform, "none"
+        if transform is not None:
+            x, activation = transform.scale_and_rotate(x), transform.product
+        return linear_packed(x, packed.weight, packed.bias, residual=hidden, activation=activation)
+
+    def _add(self, hidden: Tensor, product: Tensor) -> Tensor:
+        return torch.add(hidden, product, alpha=self.config.residual_factor)
 
 
 def _multiply_norm(linear: Linear, hidden: Tensor, norm: Norm) -> Tensor:
@@ -107,17 +132,6 @@ def _multiply_norm(linear: Linear, hidden: Tensor, norm: Norm) -> Tensor:
         hidden, norm.weight, eps=norm.epsilon, element=element
     )
     return _multiply_codes(packed, codes, scale, row_sum, hidden.dtype, None)
-
-
-def _multiply_add(linear: Linear, x: Tensor, hidden: Tensor) -> Tensor:
-    """The product of x, and hidden."""
-    packed = packed_behind(linear)
-    if packed is None:
-        return hidden + linear(x)
-    transform, activation = packed.transform, "none"
-    if transform is not None:
-        x, activation = transform.scale_and_rotate(x), transform.product
-    return linear_packed(x, packed.weight, packed.bias, residual=hidden, activation=activation)
 
 
 def _multiply_codes(
