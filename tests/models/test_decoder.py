@@ -192,5 +192,5 @@ def test_ids_of_the_wrong_kind_are_refused(ids: Tensor, build: Make, source_of: 
 @pytest.mark.parametrize("value", [0, -1.0, float("inf"), "0.5", None, True])
 def test_a_factor_that_is_none_is_refused(value: object, build: Make, source_of: Make) -> None:
     config = {**build("granite").config.to_dict(), "residual_multiplier": value}
-    with pytest.raises(CheckpointError, match="residual_multiplier .*: must be a number above 0"):
+    with pytest.raises(CheckpointError, match=r"residual_multiplier .*: must be a number above 0"):
         Decoder.from_checkpoint(source_of(build("granite"), config))
