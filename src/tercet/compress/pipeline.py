@@ -220,7 +220,8 @@ class _Run:
             teacher = None
             if self.tokens is not None and self.plan.calibration.match_teacher:
                 teacher = Stream.start(self.skeleton, self.tokens).hidden
-            self._unit(0, self.before, self.quantizer.data_free)
+            self._unit(0, self.before, self.quantizer.outside)
+            self.quantizer.drop_originals()
             if self.tokens is not None:
                 self.stream = Stream.start(self.skeleton, self.tokens)
                 self.stream.teacher = teacher
@@ -262,7 +263,7 @@ class _Run:
             transforms = self._unit(
                 index + 1, parameters, lambda names: self.quantizer.layer(self.stream, index, names)
             )
-            if self.stream is not None and (self.behind or index + 1 < len(self.skeleton.layers)):
+            if replay and self.stream is not None:
                 removers = [
                     self.skeleton.module(module).register_forward_pre_hook(_applying(transform))
                     for module, transform in transforms.items()
@@ -270,6 +271,7 @@ class _Run:
                 self.stream.advance(layer, index)
                 for remover in removers:
                     remover.remove()
+            self.quantizer.drop_originals()
         self.skeleton.release(parameters)
 
     def _unit(
@@ -280,10 +282,9 @@ class _Run:
     ) -> dict[str, InputTransform]:
         """Quantize a unit and write it, or read a finished unit back from disk.
 
-        Afterwards the unit's weights in memory have their stored values.
-
         Returns:
-            The transform that each module must apply to its input, by module name.
+            Of a unit read back, whose weights in memory then have their stored values: the
+            transform that each module must apply to its input, by module name.
         """
         names = [n for n in self.rules if f"{n}.weight" in set(parameters)]
         note = self.writer.note(unit)
@@ -291,19 +292,9 @@ class _Run:
             self._check_weights(names)
             quantized = quantize(names)
             self._write(unit, parameters, quantized)
-        else:
-            quantized = read_back(self.writer.partial / self.writer.file_name(unit), note.entries)
-        transforms: dict[str, InputTransform] = {}
-        for name, result in quantized.items():
-            self.skeleton.put(f"{name}.weight", result.packed.dequantize())
-            transform = InputTransform(
-                scale=result.input_scale,
-                hadamard=result.hadamard,
-                activation=result.activation,
-            )
-            if not transform.identity:
-                transforms[name] = transform
-        return transforms
+            return {}
+        path = self.writer.partial / self.writer.file_name(unit)
+        return self.quantizer.put(read_back(path, note.entries))
 
     def _check_weights(self, names: list[str]) -> None:
         for name in names:
