@@ -6,6 +6,7 @@ any. Each unit is written to disk before the next begins; a resumed run replays 
 from disk, so it writes the same bytes as an uninterrupted run.
 """
 
+import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,9 +171,22 @@ class _Run:
     def open(
         self, calibration: str | Path | Tensor | None, *, overwrite: bool, resume: bool
     ) -> None:
+        with TemporaryDirectory() as folder:
+            # once: of a GGUF file it takes seconds to make
+            self.source.save_tokenizer(folder)
+            self._prepare(calibration, Path(folder), overwrite=overwrite, resume=resume)
+
+    def _prepare(
+        self,
+        calibration: str | Path | Tensor | None,
+        tokenizer: Path,
+        *,
+        overwrite: bool,
+        resume: bool,
+    ) -> None:
         self.tokens: Tensor | None = None
         if self.needs_inputs:
-            self.tokens = self._tokens(calibration)
+            self.tokens = self._tokens(calibration, tokenizer)
             text.check_tokens(
                 self.tokens, int(getattr(self.skeleton.model.config, "vocab_size", 2**31))
             )
@@ -199,18 +213,16 @@ class _Run:
         )
         self.writer = PackedWriter(self.out, identity, overwrite=overwrite, resume=resume)
         with disk_errors(self.writer.partial, None):
-            self.source.save_tokenizer(self.writer.partial)
+            shutil.copytree(tokenizer, self.writer.partial, dirs_exist_ok=True)
 
-    def _tokens(self, calibration: str | Path | Tensor | None) -> Tensor:
+    def _tokens(self, calibration: str | Path | Tensor | None, tokenizer: Path) -> Tensor:
         if isinstance(calibration, Tensor):
             return calibration.long()
-        with TemporaryDirectory() as folder:
-            self.source.save_tokenizer(folder)
-            return text.calibration_tokens(
-                Path(calibration) if calibration is not None else text.default_text(),
-                Path(folder),
-                self.plan.calibration,
-            )
+        return text.calibration_tokens(
+            Path(calibration) if calibration is not None else text.default_text(),
+            tokenizer,
+            self.plan.calibration,
+        )
 
     def all_units(self) -> Compressed:
         names = ["embeddings", *self.skeleton.layer_names(), "head"][: self.units]

@@ -6,7 +6,10 @@ import torch
 from torch import Tensor
 
 from tercet.errors import FormatError
+from tercet.formats.chunks import chunk_rows
 from tercet.formats.scheme import Scheme
+
+_WEIGHTS_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,14 +126,24 @@ class PackedTensor:
     def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
         """Return W [N, K], computed in float32 (in float64 for float64) and rounded to dtype."""
         work = torch.float64 if dtype == torch.float64 else torch.float32
-        return apply_scale(
-            self.scheme.element.decode(self.unpack(), work),
-            self.scheme.scaling.block(self.shape),
-            self.scale.to(work)
-            if self.second is None
-            else self.scale.to(work) * self.second.to(work),
-            self.zero.to(work) if self.zero is not None else None,
-        ).to(dtype)
+        scale = self.scale.to(work)
+        if self.second is not None:
+            scale = scale * self.second.to(work)
+        zero = self.zero.to(work) if self.zero is not None else None
+        values = torch.empty(self.shape, dtype=dtype, device=self.codes.device)
+        rows, columns = self.scheme.scaling.block(self.shape)
+        # codes as indices take 8 bytes each: some rows at a time, whole blocks of them
+        most = max(_WEIGHTS_AT_ONCE // (rows * max(columns, self.shape[1], 1)), 1) * rows
+        for part in chunk_rows(self.shape[0], most):
+            codes = self.scheme.storage.unpack(self.codes[part], self.shape[1])
+            blocks = slice(part.start // rows, -(-part.stop // rows))
+            values[part] = apply_scale(
+                self.scheme.element.decode(codes, work),
+                (rows, columns),
+                scale[blocks],
+                zero[blocks] if zero is not None else None,
+            )
+        return values
 
 
 def expected_parts(
