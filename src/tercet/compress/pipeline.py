@@ -232,8 +232,7 @@ class _Run:
             teacher = None
             if self.tokens is not None and self.plan.calibration.match_teacher:
                 teacher = Stream.start(self.skeleton, self.tokens).hidden
-            self._unit(0, self.before, self.quantizer.outside)
-            self.quantizer.drop_originals()
+            self.quantizer.overwrite(self._unit(0, self.before, self.quantizer.data_free))
             if self.tokens is not None:
                 self.stream = Stream.start(self.skeleton, self.tokens)
                 self.stream.teacher = teacher
@@ -272,10 +271,11 @@ class _Run:
         with self.skeleton.materialize([name]):
             if replay and self.stream is not None:
                 self.stream.advance_teacher(layer, index)
-            transforms = self._unit(
+            quantized = self._unit(
                 index + 1, parameters, lambda names: self.quantizer.layer(self.stream, index, names)
             )
             if replay and self.stream is not None:
+                transforms = self.quantizer.put(quantized)
                 removers = [
                     self.skeleton.module(module).register_forward_pre_hook(_applying(transform))
                     for module, transform in transforms.items()
@@ -291,22 +291,16 @@ class _Run:
         unit: int,
         parameters: list[str],
         quantize: Callable[[list[str]], dict[str, Quantized]],
-    ) -> dict[str, InputTransform]:
-        """Quantize a unit and write it, or read a finished unit back from disk.
-
-        Returns:
-            Of a unit read back, whose weights in memory then have their stored values: the
-            transform that each module must apply to its input, by module name.
-        """
+    ) -> dict[str, Quantized]:
+        """Quantize a unit and write it, or read a finished unit back from disk."""
         names = [n for n in self.rules if f"{n}.weight" in set(parameters)]
         note = self.writer.note(unit)
         if note is None:
             self._check_weights(names)
             quantized = quantize(names)
             self._write(unit, parameters, quantized)
-            return {}
-        path = self.writer.partial / self.writer.file_name(unit)
-        return self.quantizer.put(read_back(path, note.entries))
+            return quantized
+        return read_back(self.writer.partial / self.writer.file_name(unit), note.entries)
 
     def _check_weights(self, names: list[str]) -> None:
         for name in names:

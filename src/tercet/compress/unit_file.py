@@ -11,10 +11,7 @@ from tercet.checkpoints.packed.layout import ModuleInfo, PackedModule
 from tercet.compress.algorithm import Quantized
 from tercet.compress.plan import Rule
 from tercet.formats import PackedTensor
-from tercet.formats.chunks import chunk_rows
 from tercet.models.input_transform import InputTransform
-
-_WEIGHTS_AT_ONCE = 1 << 22
 
 
 def stored_parts(
@@ -79,15 +76,12 @@ def read_back(path: Path, entries: dict[str, PackedModule]) -> dict[str, Quantiz
 
 def _relative_error(weight: Tensor, result: Quantized) -> float:
     """|W - Q|_F / |W|_F, Q taken back to the basis of W."""
-    restored = result.packed.dequantize()
     total = apart = 0.0
-    # differences and squares of a large embedding would take as much as itself, twice
-    for rows in chunk_rows(len(weight), max(_WEIGHTS_AT_ONCE // max(weight.shape[1], 1), 1)):
-        back = restored[rows]
+    for rows, restored in result.packed.dequantize_by_rows():
         if result.hadamard is not None:
-            back = InputTransform(hadamard=result.hadamard)(back)
+            restored = InputTransform(hadamard=result.hadamard)(restored)
         if result.input_scale is not None:
-            back = back * result.input_scale
+            restored = restored * result.input_scale
         total += float(weight[rows].square().sum(dtype=torch.float64))
-        apart += float((weight[rows] - back).square_().sum(dtype=torch.float64))
+        apart += float((weight[rows] - restored).square_().sum(dtype=torch.float64))
     return (apart / total) ** 0.5 if total else 0.0

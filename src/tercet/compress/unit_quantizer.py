@@ -60,11 +60,10 @@ class UnitQuantizer:
             results.update(self._apply(self._rules[name], {name: self.weight(name)}, None))
         return results
 
-    def outside(self, names: list[str]) -> dict[str, Quantized]:
-        """Modules before the layers; they have their stored values afterwards."""
-        results = self.data_free(names)
-        self.put(results)
-        return results
+    def overwrite(self, quantized: Mapping[str, Quantized]) -> None:
+        """Gives modules their stored values in the memory of their weights, which is lost."""
+        for name, result in quantized.items():
+            result.packed.dequantize(out=self.weight(name))
 
     def layer(self, stream: Stream | None, index: int, names: list[str]) -> dict[str, Quantized]:
         """Modules of one layer, by what the stream's inputs to them are; the stream goes on.

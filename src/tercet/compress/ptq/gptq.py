@@ -23,6 +23,7 @@ from tercet.compress.ptq import quadratic
 from tercet.compress.ptq.grid import Grid
 from tercet.compress.ptq.native.columns import BLOCK, Columns, spread_block
 from tercet.compress.ptq.native.scale_search import mse
+from tercet.compress.ptq.row_blocks import quantize_by_rows
 from tercet.formats import PackedTensor, Scheme, check_weight
 from tercet.formats.fit import absmax
 
@@ -81,8 +82,7 @@ def quantize(
         options: see Options.
         name: what to call the tensor in an error.
     """
-    check_weight(weight, name)
-    return _quantize(weight.float(), Hessian.of(gram, options), scheme, options, name)
+    return quantize_group({name: weight}, gram, scheme, options)[name]
 
 
 def quantize_group(
@@ -92,10 +92,15 @@ def quantize_group(
     for name, weight in weights.items():
         check_weight(weight, name)
     hessian = Hessian.of(gram, options)
-    return {
-        name: _quantize(weight.float(), hessian, scheme, options, name)
-        for name, weight in weights.items()
-    }
+
+    def rounded(name: str) -> PackedTensor:
+        return quantize_by_rows(
+            weights[name],
+            scheme,
+            lambda rows: _quantize(rows.float(), hessian, scheme, options, name),
+        )
+
+    return {name: rounded(name) for name in weights}
 
 
 def _quantize(

@@ -8,18 +8,15 @@ other algorithm has to beat.
 
 from typing import Literal
 
-import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from tercet.compress.algorithm import Algorithm, Quantized, Statistics
 from tercet.compress.ptq.native.scale_search import mse
+from tercet.compress.ptq.row_blocks import quantize_by_rows
 from tercet.errors import FormatError
 from tercet.formats import PackedTensor, Scheme, check_weight, encode
 from tercet.formats import fit as fit_scale
-from tercet.formats.chunks import chunk_rows
-
-_WEIGHTS_AT_ONCE = 1 << 22
 
 
 def quantize(
@@ -51,19 +48,8 @@ def quantize(
                 f"use 'mse' or pass no importance"
             )
         check_per_column("importance", importance, weight, name)
-    shape = (weight.shape[0], weight.shape[1])
-    parts = chunk_rows(shape[0], max(_WEIGHTS_AT_ONCE // max(shape[1], 1), 1))
-    if scheme.scaling.block(shape)[0] > 1 or scheme.scaling.second_level or len(parts) < 2:
-        return _quantize_rows(weight, scheme, fit, importance, name)
-    # an embedding is worked on in blocks of rows: whole, it would take several times itself
-    made = [_quantize_rows(weight[rows], scheme, fit, importance, name) for rows in parts]
-    zeros = [part.zero for part in made if part.zero is not None]
-    return PackedTensor(
-        codes=torch.cat([part.codes for part in made]),
-        scale=torch.cat([part.scale for part in made]),
-        zero=torch.cat(zeros) if zeros else None,
-        scheme=scheme,
-        shape=shape,
+    return quantize_by_rows(
+        weight, scheme, lambda rows: _quantize_rows(rows, scheme, fit, importance, name)
     )
 
 
