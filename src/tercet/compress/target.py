@@ -31,6 +31,7 @@ def target_weights(
     mean = damped.diagonal().mean()
     damped.diagonal().add_(_DAMPING * mean if mean > 0 else 1.0)
     lower = cast(Tensor, torch.linalg.cholesky(damped))
+    del damped
     found: dict[str, Tensor] = {}
     for name, weight in weights.items():
         found[name] = torch.empty_like(weight)

@@ -122,10 +122,16 @@ def inverse_factor(gram: Tensor) -> Tensor:
     """
     if not gram.numel():
         return gram
-    lower = cast(Tensor, torch.linalg.cholesky(gram.double().flip(0, 1)))
-    identity = torch.eye(len(gram), dtype=torch.float64)
-    inverse = cast(Tensor, torch.linalg.solve_triangular(lower, identity, upper=False))
-    return inverse.flip(0, 1).to(gram.dtype)
+    lower = cast(Tensor, torch.linalg.cholesky(gram.flip(0, 1).double()))
+    inverse = torch.zeros_like(gram)
+    # by columns: above the diagonal there is nothing to solve, and less to hold in float64
+    for first in range(0, len(gram), BLOCK):
+        last = min(first + BLOCK, len(gram))
+        identity = torch.eye(len(gram) - first, last - first, dtype=torch.float64)
+        inverse[first:, first:last] = torch.linalg.solve_triangular(
+            lower[first:, first:], identity, upper=False
+        )
+    return inverse.flip(0, 1)
 
 
 def spread(weight: Tensor, grid: Grid, factor: Tensor, order: Tensor) -> Tensor:
