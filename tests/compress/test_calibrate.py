@@ -13,8 +13,10 @@ from transformers.models.mistral import MistralConfig
 from transformers.models.qwen2 import Qwen2Config
 
 from tercet.checkpoints.sources.open import open_source
+from tercet.compress.algorithm import Statistics
 from tercet.compress.calibrate import Accumulator, Stream, batch_size, inputs_of
 from tercet.compress.skeleton import Skeleton
+from tercet.models.input_transform import InputTransform
 
 SMALL: dict[str, Any] = {
     "vocab_size": 60,
@@ -67,6 +69,20 @@ def linears(layer: nn.Module, prefix: str) -> list[str]:
     return [f"{prefix}.{n}" for n, part in layer.named_modules() if isinstance(part, nn.Linear)]
 
 
+def look_on(
+    stream: Stream, layer: nn.Module, index: int, targets: dict[str, nn.Module]
+) -> dict[tuple[str, ...], Statistics]:
+    """What a quantizer is told of each group; it leaves the weights as they are."""
+    found: dict[tuple[str, ...], Statistics] = {}
+
+    def keep(members: tuple[str, ...], statistics: Statistics) -> dict[str, InputTransform]:
+        found[members] = statistics
+        return {}
+
+    stream.advance_quantizing(layer, index, targets, keep)
+    return found
+
+
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_statistics_are_those_of_the_whole_model(kind: str, tmp_path: Path, tokens: Tensor) -> None:
     model, skeleton = build(kind, tmp_path)
@@ -79,12 +95,11 @@ def test_statistics_are_those_of_the_whole_model(kind: str, tmp_path: Path, toke
         expected = hooked_inputs(model, tokens, names)
         with skeleton.materialize([prefix]):
             targets = {name: skeleton.module(name) for name in names}
-            groups = stream.collect(layer, index, targets).groups
-            stream.advance(layer, index)
+            groups = look_on(stream, layer, index, targets)
         assert sorted(name for members in groups for name in members) == sorted(names)
-        for members, group in groups.items():
-            statistics, x = group.statistics(), expected[members[0]]
-            assert group.tokens == len(x) == SEQUENCES * 11
+        for members, statistics in groups.items():
+            x = expected[members[0]]
+            assert len(x) == SEQUENCES * 11
             torch.testing.assert_close(statistics.gram, x.T @ x / len(x), atol=1e-4, rtol=1e-4)
             torch.testing.assert_close(statistics.absmax, x.abs().amax(0), atol=1e-5, rtol=1e-5)
             torch.testing.assert_close(statistics.absmean, x.abs().mean(0), atol=1e-5, rtol=1e-5)
@@ -122,7 +137,7 @@ def test_linears_of_one_input_share_statistics(
         stream = Stream.start(skeleton, tokens)
         layer = skeleton.layers[0]
         targets = {name: skeleton.module(name) for name in linears(layer, prefix)}
-        groups = stream.collect(layer, 0, targets).groups
+        groups = look_on(stream, layer, 0, targets)
     assert {tuple(n.removeprefix(f"{prefix}.") for n in members) for members in groups} == shared
 
 
@@ -160,12 +175,12 @@ def test_the_uncompressed_model_is_followed(kind: str, tmp_path: Path, tokens: T
             with inputs_of(targets) as own:
                 stream.calls[index](layer, stream.hidden[:BATCH])
             first = {name: x.clone().flatten(0, -2) for name, x in own.items()}
-            short = Stream(stream.hidden[:BATCH], stream.calls, stream.teacher[:BATCH].clone())
-            groups = short.collect(layer, index, targets).groups
-            for members, group in groups.items():
+            short = Stream(
+                stream.hidden[:BATCH].clone(), stream.calls, stream.teacher[:BATCH].clone()
+            )
+            for members, found in look_on(short, layer, index, targets).items():
                 x = first[members[0]]
                 t = expected[members[0]][: len(x)]
-                found = group.statistics()
                 rows = {name: targets[name].weight.shape[0] for name in members}
                 if sum(rows.values()) < x.shape[1]:
                     assert found.drift is None
@@ -183,6 +198,48 @@ def test_the_uncompressed_model_is_followed(kind: str, tmp_path: Path, tokens: T
             stream.advance_teacher(layer, index)
             assert torch.equal(short.teacher, stream.teacher[:BATCH])
             stream.advance(layer, index)
+            assert torch.equal(short.hidden, stream.hidden[:BATCH])
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_each_group_sees_what_the_quantized_ones_before_it_give(
+    kind: str, tmp_path: Path, tokens: Tensor
+) -> None:
+    model, skeleton = build(kind, tmp_path)
+    with skeleton.materialize(skeleton.outside()):
+        stream = Stream.start(skeleton, tokens)
+    layer, prefix = skeleton.layers[0], skeleton.layer_names()[0]
+    names = linears(layer, prefix)
+    scale = torch.rand(32, generator=torch.Generator().manual_seed(2)) + 0.5
+    found: dict[tuple[str, ...], Statistics] = {}
+
+    def change(members: tuple[str, ...], statistics: Statistics) -> dict[str, InputTransform]:
+        found[members] = statistics
+        for name in members:
+            skeleton.put(f"{name}.weight", skeleton.module(name).weight.detach() * 0.5)
+        return {name: InputTransform(scale=scale) for name in members if name == names[0]}
+
+    with skeleton.materialize([prefix]):
+        targets = {name: skeleton.module(name) for name in names}
+        stream.advance_quantizing(layer, 0, targets, change)
+    changed = model.get_submodule(prefix)
+    for name in names:
+        linear = model.get_submodule(name)
+        linear.weight.data *= 0.5
+        if name == names[0]:
+            linear.weight.data *= scale
+    expected = hooked_inputs(model, tokens, names)
+    seen: dict[str, Tensor] = {}
+    changed.register_forward_hook(
+        lambda _, __, out: seen.update(out=out[0] if isinstance(out, tuple) else out)
+    )
+    with torch.no_grad():
+        model(input_ids=tokens)
+    assert {name for members in found for name in members} == set(names)
+    for members, statistics in found.items():
+        x = expected[members[0]]
+        torch.testing.assert_close(statistics.gram, x.T @ x / len(x), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(stream.hidden, seen["out"], atol=1e-5, rtol=1e-5)
 
 
 def test_weights_are_dropped_after_use(tmp_path: Path, tokens: Tensor) -> None:

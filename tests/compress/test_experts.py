@@ -11,6 +11,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 import tercet
 from tercet.checkpoints.sources.open import open_source
+from tercet.compress.algorithm import Statistics
 from tercet.compress.calibrate import Stream
 from tercet.compress.skeleton import Skeleton
 from tercet.errors import CheckpointError, UnsupportedError
@@ -131,10 +132,16 @@ def test_an_expert_is_fitted_to_the_tokens_it_sees(source: tuple[Path, Any]) -> 
         stream = Stream.start(skeleton, TOKENS)
         stream.teacher = stream.hidden.clone()
         targets = {name: skeleton.module(name) for name in names}
-        groups = stream.collect(skeleton.layers[0], 0, targets).groups
+        groups: dict[tuple[str, ...], Statistics] = {}
+
+        def look_on(members: tuple[str, ...], statistics: Statistics) -> dict[str, Any]:
+            groups[members] = statistics
+            return {}
+
+        stream.advance_quantizing(skeleton.layers[0], 0, targets, look_on)
     for name, x in seen.items():
         assert 0 < len(x) < TOKENS.numel()
-        gram = groups[(name,)].statistics().gram
+        gram = groups[(name,)].gram
         torch.testing.assert_close(gram, x.T @ x / len(x), atol=1e-4, rtol=1e-4)
         assert groups[(name,)].drift is None
     assert groups[(names[-1],)].drift is not None

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tercet.compress.algorithm import Statistics
-from tercet.compress.ptq import gptq, quadratic, rtn
+from tercet.compress.ptq import gptq, quadratic, row_blocks, rtn
 from tercet.compress.ptq.grid import Grid
 from tercet.errors import FormatError
 from tercet.formats import fit, parse_scheme
@@ -170,3 +170,19 @@ def test_a_broken_weight_is_named() -> None:
     statistics = Statistics(gram=torch.eye(4), absmax=torch.ones(4), absmean=torch.ones(4))
     with pytest.raises(FormatError, match=r"blk\.1: 1 of 8 values are NaN or inf.*\[1, 2\]"):
         gptq.ALGORITHM.quantize({"blk.1": weight}, statistics, parse_scheme("int4"), gptq.Options())
+
+
+@pytest.mark.parametrize("name", ["int4-g32", "ternary-channel", "int3-g32-asym", "int8-tensor"])
+def test_a_large_weight_in_blocks_of_rows(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight, gram = problem(50, 64)
+    whole = gptq.quantize(weight, gram, parse_scheme(name), gptq.Options(refine=0))
+    monkeypatch.setattr(row_blocks, "WEIGHTS_AT_ONCE", 64 * 7)
+    found = gptq.quantize(weight, gram, parse_scheme(name), gptq.Options(refine=0))
+    found.validate()
+    assert torch.equal(found.scale, whole.scale)
+    # products of fewer rows are summed in another order
+    assert (found.dequantize() != whole.dequantize()).float().mean() < 0.01
+    refined = gptq.quantize(weight, gram, parse_scheme(name), gptq.Options())
+    damped = quadratic.add_damping(gram, 0.05)
+    losses = [quadratic.loss(weight, one.dequantize(), damped) for one in (refined, found)]
+    assert losses[0] < losses[1]

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tercet.compress.ptq import rtn
+from tercet.compress.ptq import row_blocks, rtn
 from tercet.errors import FormatError
 from tercet.formats import encode, fit, parse_scheme
 
@@ -65,3 +65,18 @@ def test_refusals_name_the_tensor() -> None:
         rtn.quantize(weight, scheme, importance=-torch.ones(64))
     with pytest.raises(FormatError, match="unknown scale fit 'mes': did you mean 'mse'"):
         rtn.quantize(weight, scheme, fit="mes")
+
+
+@pytest.mark.parametrize("name", ["int4-g16", "ternary-channel", "int3-g16-asym", "nvfp4"])
+@pytest.mark.parametrize("fit", ["mse", "absmax"])
+def test_rows_in_blocks_are_the_whole(name: str, fit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = torch.randn(50, 32, generator=torch.Generator().manual_seed(0))
+    whole = rtn.quantize(weight, parse_scheme(name), fit)
+    monkeypatch.setattr(row_blocks, "WEIGHTS_AT_ONCE", 32 * 7)
+    found = rtn.quantize(weight, parse_scheme(name), fit)
+    found.validate()
+    assert found.shape == whole.shape
+    for part, tensor in whole.parts().items():
+        assert torch.equal(
+            found.parts()[part].reshape(-1).view(torch.uint8), tensor.reshape(-1).view(torch.uint8)
+        ), part

@@ -7,6 +7,7 @@ import torch
 
 from tercet.errors import FormatError
 from tercet.formats import PackedTensor, encode, expected_parts, fit, parse_scheme
+from tercet.formats import packed as packed_module
 
 
 def packed(name: str, rows: int = 3, columns: int = 70) -> PackedTensor:
@@ -120,3 +121,18 @@ def test_empty_and_single_weights(name: str, shape: tuple[int, int]) -> None:
     found = packed(name, *shape)
     assert found.dequantize().shape == shape
     assert found.size_bytes == found.scheme.size_bytes(shape)
+
+
+@pytest.mark.parametrize(
+    "name", ["int4-g16", "ternary-tensor", "int4-b3x16", "int3-g16-asym", "nvfp4", "fp8_e4m3"]
+)
+def test_dequantize_in_blocks_of_rows_is_the_whole(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = torch.randn(50, 40, generator=torch.Generator().manual_seed(0))
+    scheme = parse_scheme(name)
+    made = encode(weight, scheme, *fit(weight, scheme))
+    whole = made.dequantize()
+    monkeypatch.setattr(packed_module, "_WEIGHTS_AT_ONCE", 40 * 7)
+    assert torch.equal(made.dequantize(), whole)
+    assert (whole - weight).norm() < 0.7 * weight.norm()

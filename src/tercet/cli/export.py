@@ -89,6 +89,7 @@ def _show(report: ExportReport) -> None:
     verdict = "within" if client.passed else "OUTSIDE"
     lines = [
         f"values bit-equal: {equal} of {len(report.modules)} modules",
+        *_unpacked(report),
         f"logits in {client.client}: off by {client.error:.2e}, {verdict} {client.bound:.2e} "
         f"(float32 twin {client.twin_error:.2e}, int8 inputs {client.activation_error:.2e})",
         f"most likely token the same at {client.top1_agreement:.1%} of {len(client.tokens)} places",
@@ -97,6 +98,14 @@ def _show(report: ExportReport) -> None:
     ]
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
+def _unpacked(report: ExportReport) -> list[str]:
+    if report.differences is None:
+        return ["norms, biases and settings: not read back from this target"]
+    if not report.differences:
+        return ["norms, biases and settings: every bit the same"]
+    return [f"DIFFERENT: {line}" for line in report.differences]
 
 
 def _list(directory: Path, as_json: bool) -> None:

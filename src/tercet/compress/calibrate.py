@@ -5,21 +5,29 @@ every layer is fitted to the inputs that the compressed layers before it really 
 read the same tensor (q, k and v; gate and up) share one set of statistics.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
+from math import inf
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from tercet.compress.algorithm import Statistics
-from tercet.compress.products import fast_products
+from tercet.compress.lockstep import pass_through
+from tercet.compress.products import exact_products, fast_products
 from tercet.compress.skeleton import Skeleton
+from tercet.models.input_transform import InputTransform
 from tercet.models.split_experts import is_expert
 
 _TOKENS_AT_ONCE = 1024
 _GRAM_BLOCK = 256
+
+Quantize = Callable[[tuple[str, ...], Statistics], Mapping[str, InputTransform]]
+"""Is told the names of linears that share an input, and what that is like over all batches; gives
+the transforms of that input, by name, that the quantized ones need."""
 
 _Hook = Callable[[nn.Module, tuple[Any, ...]], None]
 
@@ -157,29 +165,73 @@ class Collector:
         default_factory=dict[tuple[str, ...], Accumulator]
     )
 
-    def add(
-        self, seen: dict[str, Tensor], teacher: dict[str, Tensor], outputs: dict[str, Tensor]
-    ) -> None:
-        """Adds one batch.
-
-        Args:
-            seen: inputs by linear.
-            teacher: those of the uncompressed model, where it is followed.
-            outputs: what linears make of them there, without bias: of those that are cheaper to
-                follow so.
-        """
-        by_tensor: dict[int, list[str]] = {}
-        for name, x in seen.items():
-            by_tensor.setdefault(id(x), []).append(name)
-        for names in by_tensor.values():
-            members = tuple(names)
-            x = seen[names[0]]
+    def add(self, seen: dict[str, Tensor], teacher: dict[str, Tensor]) -> None:
+        """Adds the inputs of one batch by linear, and those of the uncompressed model, if any."""
+        for members in shared_inputs(seen):
+            x = seen[members[0]]
             if members not in self.groups:
                 self.groups[members] = Accumulator.empty(members, x.shape[-1])
-            made = {name: outputs[name] for name in names if name in outputs}
-            whole = len(made) == len(names)
-            fewer = whole and sum(y.shape[-1] for y in made.values()) < x.shape[-1]
-            self.groups[members].add(x, teacher.get(names[0]), made if fewer else None)
+            self.groups[members].add(x, teacher.get(members[0]))
+
+
+def shared_inputs(seen: dict[str, Tensor]) -> list[tuple[str, ...]]:
+    """The names of inputs by linear, those of one tensor together, in the order of the first."""
+    by_tensor: dict[int, list[str]] = {}
+    for name, x in seen.items():
+        by_tensor.setdefault(id(x), []).append(name)
+    return [tuple(names) for names in by_tensor.values()]
+
+
+@dataclass
+class Followed:
+    """What the uncompressed model's linears see in one layer.
+
+    Attributes:
+        groups: of each linear the names of all that share its input, in the order of their turns.
+        inputs: of each group that input [.., K] by batch, where `outputs` does not have the group.
+        outputs: of each linear what it makes of that, without bias, [.., N] by batch: where all of
+            a group make fewer columns than they read.
+    """
+
+    groups: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    inputs: dict[tuple[str, ...], list[Tensor]] = field(
+        default_factory=dict[tuple[str, ...], list[Tensor]]
+    )
+    outputs: dict[str, list[Tensor]] = field(default_factory=dict[str, list[Tensor]])
+
+    def group(self, seen: dict[str, Tensor]) -> list[tuple[str, ...]]:
+        """Takes note of which linears share an input in one batch, and returns those."""
+        found = shared_inputs(seen)
+        for members in found:
+            for name in members:
+                self.groups.setdefault(name, members)
+        return found
+
+    def add(self, seen: dict[str, Tensor], made: dict[str, Tensor], hidden: Tensor) -> None:
+        """Adds a batch: inputs, outputs of what makes fewer columns, and the layer's own input."""
+        for members in self.group(seen):
+            # the uncompressed model may send other tokens to an expert: they do not pair up
+            if is_expert(members[0]):
+                continue
+            x = seen[members[0]]
+            if sum(made[name].shape[-1] if name in made else inf for name in members) < x.shape[-1]:
+                for name in members:
+                    self.outputs.setdefault(name, []).append(made[name])
+                continue
+            # hidden will be overwritten, and BERT's queries read it itself
+            own = x.untyped_storage().data_ptr() != hidden.untyped_storage().data_ptr()
+            self.inputs.setdefault(members, []).append(x if own else x.clone())
+
+    def statistics(self, members: tuple[str, ...], inputs: dict[int, Tensor]) -> Statistics:
+        """Of a group whose inputs in the compressed model, by batch, are these."""
+        columns = next(iter(inputs.values())).shape[-1]
+        sums = Accumulator.empty(members, columns)
+        teacher = self.inputs.pop(members, None)
+        made = {name: self.outputs.pop(name) for name in members if name in self.outputs}
+        for batch, x in inputs.items():
+            outputs = {name: parts[batch] for name, parts in made.items()}
+            sums.add(x, None if teacher is None else teacher[batch], outputs or None)
+        return sums.statistics()
 
 
 @contextmanager
@@ -260,25 +312,49 @@ class Stream:
 
     @torch.no_grad()
     @fast_products()
-    def collect(self, layer: nn.Module, index: int, targets: dict[str, nn.Module]) -> Collector:
-        """Statistics of the targets' inputs when the layer, still uncompressed, runs on it.
+    def advance_quantizing(
+        self, layer: nn.Module, index: int, targets: dict[str, nn.Module], quantize: Quantize
+    ) -> None:
+        """Replaces the hidden states by the layer's outputs, and its linears on the way.
 
-        The uncompressed model's hidden states, where they are followed, pass the layer on the way.
+        Each group of linears is quantized for the inputs that the quantized ones before it give.
+        The uncompressed model's hidden states, where they are followed, pass the layer first.
+
+        Args:
+            layer: still uncompressed.
+            index: of the layer.
+            targets: the linears by name.
+            quantize: puts a group's stored weights in the place of its own.
         """
-        collector = Collector()
-        # the uncompressed model may send other tokens to an expert: their inputs do not pair up
-        followed = {name: module for name, module in targets.items() if not is_expert(name)}
+        followed = self._follow(layer, index, targets)
+        parts = [part for part, _ in self._batches()]
+
+        def visit(
+            members: tuple[str, ...], inputs: dict[int, Tensor]
+        ) -> Mapping[str, InputTransform]:
+            statistics = followed.statistics(members, inputs)
+            with exact_products():
+                return quantize(members, statistics)
+
+        runs = [partial(self.calls[index], layer, part) for part in parts]
+        after = pass_through(runs, targets, followed.groups, visit)
+        for part, output in zip(parts, after, strict=True):
+            part.copy_(output)
+
+    def _follow(self, layer: nn.Module, index: int, targets: dict[str, nn.Module]) -> Followed:
+        """Takes the uncompressed model's hidden states through the layer, where there are any."""
+        followed = Followed()
         for part, teacher in self._batches():
-            with inputs_of(followed) as wanted, outputs_of(followed) as made:
-                after = self.calls[index](layer, teacher) if teacher is not None else None
-            # what follows the last of the targets is of no interest
-            with inputs_of(targets, stop=True) as seen, suppress(_Stop):
-                self.calls[index](layer, part)
-            collector.add(seen, wanted, made)
-            if teacher is not None and after is not None:
-                # not before: a linear may read the hidden states themselves, as BERT's queries do
-                teacher.copy_(after)
-        return collector
+            if teacher is None:
+                with inputs_of(targets, stop=True) as seen, suppress(_Stop):
+                    self.calls[index](layer, part)
+                followed.group(seen)
+                break
+            with inputs_of(targets) as seen, outputs_of(targets) as made:
+                after = self.calls[index](layer, teacher)
+            followed.add(seen, made, teacher)
+            teacher.copy_(after)
+        return followed
 
     @torch.no_grad()
     @fast_products()
@@ -319,7 +395,7 @@ class Stream:
                         if feeder.hidden is not None:
                             _run(skeleton.model, ids)
                     inputs.append(seen)
-                collector.add(inputs[0], inputs[1], {})
+                collector.add(inputs[0], inputs[1])
         return collector
 
 

@@ -6,6 +6,7 @@ any. Each unit is written to disk before the next begins; a resumed run replays 
 from disk, so it writes the same bytes as an uninterrupted run.
 """
 
+import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,9 +171,22 @@ class _Run:
     def open(
         self, calibration: str | Path | Tensor | None, *, overwrite: bool, resume: bool
     ) -> None:
+        with TemporaryDirectory() as folder:
+            # once: of a GGUF file it takes seconds to make
+            self.source.save_tokenizer(folder)
+            self._prepare(calibration, Path(folder), overwrite=overwrite, resume=resume)
+
+    def _prepare(
+        self,
+        calibration: str | Path | Tensor | None,
+        tokenizer: Path,
+        *,
+        overwrite: bool,
+        resume: bool,
+    ) -> None:
         self.tokens: Tensor | None = None
         if self.needs_inputs:
-            self.tokens = self._tokens(calibration)
+            self.tokens = self._tokens(calibration, tokenizer)
             text.check_tokens(
                 self.tokens, int(getattr(self.skeleton.model.config, "vocab_size", 2**31))
             )
@@ -199,18 +213,16 @@ class _Run:
         )
         self.writer = PackedWriter(self.out, identity, overwrite=overwrite, resume=resume)
         with disk_errors(self.writer.partial, None):
-            self.source.save_tokenizer(self.writer.partial)
+            shutil.copytree(tokenizer, self.writer.partial, dirs_exist_ok=True)
 
-    def _tokens(self, calibration: str | Path | Tensor | None) -> Tensor:
+    def _tokens(self, calibration: str | Path | Tensor | None, tokenizer: Path) -> Tensor:
         if isinstance(calibration, Tensor):
             return calibration.long()
-        with TemporaryDirectory() as folder:
-            self.source.save_tokenizer(folder)
-            return text.calibration_tokens(
-                Path(calibration) if calibration is not None else text.default_text(),
-                Path(folder),
-                self.plan.calibration,
-            )
+        return text.calibration_tokens(
+            Path(calibration) if calibration is not None else text.default_text(),
+            tokenizer,
+            self.plan.calibration,
+        )
 
     def all_units(self) -> Compressed:
         names = ["embeddings", *self.skeleton.layer_names(), "head"][: self.units]
@@ -220,7 +232,7 @@ class _Run:
             teacher = None
             if self.tokens is not None and self.plan.calibration.match_teacher:
                 teacher = Stream.start(self.skeleton, self.tokens).hidden
-            self._unit(0, self.before, self.quantizer.data_free)
+            self.quantizer.overwrite(self._unit(0, self.before, self.quantizer.data_free))
             if self.tokens is not None:
                 self.stream = Stream.start(self.skeleton, self.tokens)
                 self.stream.teacher = teacher
@@ -259,10 +271,11 @@ class _Run:
         with self.skeleton.materialize([name]):
             if replay and self.stream is not None:
                 self.stream.advance_teacher(layer, index)
-            transforms = self._unit(
+            quantized = self._unit(
                 index + 1, parameters, lambda names: self.quantizer.layer(self.stream, index, names)
             )
-            if self.stream is not None and (self.behind or index + 1 < len(self.skeleton.layers)):
+            if replay and self.stream is not None:
+                transforms = self.quantizer.put(quantized)
                 removers = [
                     self.skeleton.module(module).register_forward_pre_hook(_applying(transform))
                     for module, transform in transforms.items()
@@ -270,6 +283,7 @@ class _Run:
                 self.stream.advance(layer, index)
                 for remover in removers:
                     remover.remove()
+            self.quantizer.drop_originals()
         self.skeleton.release(parameters)
 
     def _unit(
@@ -277,33 +291,16 @@ class _Run:
         unit: int,
         parameters: list[str],
         quantize: Callable[[list[str]], dict[str, Quantized]],
-    ) -> dict[str, InputTransform]:
-        """Quantize a unit and write it, or read a finished unit back from disk.
-
-        Afterwards the unit's weights in memory have their stored values.
-
-        Returns:
-            The transform that each module must apply to its input, by module name.
-        """
+    ) -> dict[str, Quantized]:
+        """Quantize a unit and write it, or read a finished unit back from disk."""
         names = [n for n in self.rules if f"{n}.weight" in set(parameters)]
         note = self.writer.note(unit)
         if note is None:
             self._check_weights(names)
             quantized = quantize(names)
             self._write(unit, parameters, quantized)
-        else:
-            quantized = read_back(self.writer.partial / self.writer.file_name(unit), note.entries)
-        transforms: dict[str, InputTransform] = {}
-        for name, result in quantized.items():
-            self.skeleton.put(f"{name}.weight", result.packed.dequantize())
-            transform = InputTransform(
-                scale=result.input_scale,
-                hadamard=result.hadamard,
-                activation=result.activation,
-            )
-            if not transform.identity:
-                transforms[name] = transform
-        return transforms
+            return quantized
+        return read_back(self.writer.partial / self.writer.file_name(unit), note.entries)
 
     def _check_weights(self, names: list[str]) -> None:
         for name in names:

@@ -16,9 +16,22 @@ def fast_products() -> Generator[None, None, None]:
     bfloat16 is allowed; a processor with AMX then rounds inputs to it (sums are float32), which
     moves the output of a layer of SmolLM2's shape by 6e-4: good for statistics, not for weights.
     """
+    with _precision("bf16"):
+        yield
+
+
+@contextmanager
+def exact_products() -> Generator[None, None, None]:
+    """Within the block, which may lie in one of `fast_products`, no input is rounded."""
+    with _precision("ieee"):
+        yield
+
+
+@contextmanager
+def _precision(name: str) -> Generator[None, None, None]:
     settings = cast(Any, torch.backends.mkldnn).matmul
     before = settings.fp32_precision
-    settings.fp32_precision = "bf16"
+    settings.fp32_precision = name
     try:
         yield
     finally:

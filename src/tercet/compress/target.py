@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from tercet.compress.algorithm import Statistics
+from tercet.formats.chunks import chunk_rows
 
 _DAMPING = 0.05
+_WEIGHTS_AT_ONCE = 1 << 23
 
 
 def target_weights(
@@ -29,13 +31,18 @@ def target_weights(
     mean = damped.diagonal().mean()
     damped.diagonal().add_(_DAMPING * mean if mean > 0 else 1.0)
     lower = cast(Tensor, torch.linalg.cholesky(damped))
+    del damped
     found: dict[str, Tensor] = {}
     for name, weight in weights.items():
-        # W (C - H)
-        if statistics.drift is not None:
-            apart = weight @ statistics.drift
-        else:
-            apart = torch.addmm(statistics.outputs[name], weight, statistics.gram, alpha=-1)
-        correction = torch.cholesky_solve(apart.T.double(), lower).T
-        found[name] = (weight.double() + share * correction).to(weight.dtype)
+        found[name] = torch.empty_like(weight)
+        # a head takes eight bytes a weight, several times, if it is not cut
+        for rows in chunk_rows(len(weight), max(_WEIGHTS_AT_ONCE // max(weight.shape[1], 1), 1)):
+            # W (C - H)
+            if statistics.drift is not None:
+                apart = weight[rows] @ statistics.drift
+            else:
+                made = statistics.outputs[name][rows]
+                apart = torch.addmm(made, weight[rows], statistics.gram, alpha=-1)
+            correction = torch.cholesky_solve(apart.T.double(), lower).T
+            found[name][rows] = (weight[rows].double() + share * correction).to(weight.dtype)
     return found

@@ -76,10 +76,12 @@ def read_back(path: Path, entries: dict[str, PackedModule]) -> dict[str, Quantiz
 
 def _relative_error(weight: Tensor, result: Quantized) -> float:
     """|W - Q|_F / |W|_F, Q taken back to the basis of W."""
-    restored = result.packed.dequantize()
-    if result.hadamard is not None:
-        restored = InputTransform(hadamard=result.hadamard)(restored)
-    if result.input_scale is not None:
-        restored = restored * result.input_scale
-    total = float(weight.square().sum())
-    return (float((weight - restored).square().sum()) / total) ** 0.5 if total else 0.0
+    total = apart = 0.0
+    for rows, restored in result.packed.dequantize_by_rows():
+        if result.hadamard is not None:
+            restored = InputTransform(hadamard=result.hadamard)(restored)
+        if result.input_scale is not None:
+            restored = restored * result.input_scale
+        total += float(weight[rows].square().sum(dtype=torch.float64))
+        apart += float((weight[rows] - restored).square_().sum(dtype=torch.float64))
+    return (apart / total) ** 0.5 if total else 0.0

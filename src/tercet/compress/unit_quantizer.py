@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 
 from tercet.compress.algorithm import Quantized, Statistics
-from tercet.compress.calibrate import Collector, Stream
+from tercet.compress.calibrate import Stream
 from tercet.compress.plan import Plan, Rule
 from tercet.compress.ptq import algorithm
 from tercet.compress.skeleton import Skeleton
 from tercet.compress.target import target_weights
 from tercet.formats import parse_scheme
+from tercet.models.input_transform import InputTransform
 
 
 class UnitQuantizer:
@@ -25,10 +26,32 @@ class UnitQuantizer:
 
     def __init__(self, skeleton: Skeleton, plan: Plan, rules: Mapping[str, Rule]) -> None:
         self._skeleton, self._plan, self._rules = skeleton, plan, rules
+        self._originals: dict[str, Tensor] = {}
 
     def weight(self, name: str) -> Tensor:
-        """The weight of a module that is in memory now."""
+        """The original weight of a module that is in memory now."""
+        if name in self._originals:
+            return self._originals[name]
         return self._skeleton.model.get_parameter(f"{name}.weight").detach()
+
+    def put(self, quantized: Mapping[str, Quantized]) -> dict[str, InputTransform]:
+        """Gives modules their stored values; the transforms that their inputs need, by name."""
+        transforms: dict[str, InputTransform] = {}
+        for name, result in quantized.items():
+            self._originals[name] = self.weight(name)
+            self._skeleton.put(f"{name}.weight", result.packed.dequantize())
+            transform = InputTransform(
+                scale=result.input_scale,
+                hadamard=result.hadamard,
+                activation=result.activation,
+            )
+            if not transform.identity:
+                transforms[name] = transform
+        return transforms
+
+    def drop_originals(self) -> None:
+        """Of modules that have their stored values: from now on those are their weights."""
+        self._originals.clear()
 
     def data_free(self, names: list[str]) -> dict[str, Quantized]:
         """Modules that no inputs are known of."""
@@ -37,13 +60,32 @@ class UnitQuantizer:
             results.update(self._apply(self._rules[name], {name: self.weight(name)}, None))
         return results
 
+    def overwrite(self, quantized: Mapping[str, Quantized]) -> None:
+        """Gives modules their stored values in the memory of their weights, which is lost."""
+        for name, result in quantized.items():
+            result.packed.dequantize(out=self.weight(name))
+
     def layer(self, stream: Stream | None, index: int, names: list[str]) -> dict[str, Quantized]:
-        """Modules of one layer, by what the stream's inputs to them are."""
-        if stream is None:
-            return self.data_free(names)
-        targets = {name: self._skeleton.module(name) for name in names}
-        collected = stream.collect(self._skeleton.layers[index], index, targets)
-        return self._groups(names, collected)
+        """Modules of one layer, by what the stream's inputs to them are; the stream goes on.
+
+        They have their stored values afterwards.
+        """
+        results: dict[str, Quantized] = {}
+        if stream is not None:
+
+            def quantize(
+                members: tuple[str, ...], statistics: Statistics
+            ) -> Mapping[str, InputTransform]:
+                found = self._group(members, statistics)
+                results.update(found)
+                return self.put(found)
+
+            targets = {name: self._skeleton.module(name) for name in names}
+            stream.advance_quantizing(self._skeleton.layers[index], index, targets, quantize)
+        missed = [name for name in names if name not in results]
+        found = self.data_free(missed) if stream is None else self._unseen(missed)
+        self.put(found)
+        return {**results, **found}
 
     def behind(
         self, stream: Stream | None, tokens: Tensor | None, names: list[str]
@@ -53,24 +95,25 @@ class UnitQuantizer:
             return self.data_free(names)
         targets = {name: self._skeleton.module(name) for name in names}
         collected = stream.collect_after(self._skeleton, tokens, targets)
-        return self._groups(names, collected)
-
-    def _groups(self, names: list[str], collected: Collector) -> dict[str, Quantized]:
         results: dict[str, Quantized] = {}
-        for members, group in collected.groups.items():
-            statistics = group.statistics()
-            by_rule: dict[int, list[str]] = {}
-            for name in members:
-                by_rule.setdefault(self._plan.rules.index(self._rules[name]), []).append(name)
-            for rule, sharing in by_rule.items():
-                weights = target_weights(
-                    {name: self.weight(name) for name in sharing},
-                    statistics,
-                    self._plan.calibration.match_teacher,
-                )
-                results.update(self._apply(self._plan.rules[rule], weights, statistics))
-        missed = [name for name in names if name not in results]
-        results.update(self._unseen(missed))
+        for members, sums in collected.groups.items():
+            results.update(self._group(members, sums.statistics()))
+        results.update(self._unseen([name for name in names if name not in results]))
+        return results
+
+    def _group(self, members: tuple[str, ...], statistics: Statistics) -> dict[str, Quantized]:
+        """Linears that share an input, each by its rule."""
+        results: dict[str, Quantized] = {}
+        by_rule: dict[int, list[str]] = {}
+        for name in members:
+            by_rule.setdefault(self._plan.rules.index(self._rules[name]), []).append(name)
+        for rule, sharing in by_rule.items():
+            weights = target_weights(
+                {name: self.weight(name) for name in sharing},
+                statistics,
+                self._plan.calibration.match_teacher,
+            )
+            results.update(self._apply(self._plan.rules[rule], weights, statistics))
         return results
 
     def _unseen(self, names: list[str]) -> dict[str, Quantized]:

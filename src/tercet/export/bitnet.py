@@ -23,6 +23,7 @@ from tercet.checkpoints.sources.safetensors_directory import open_weights, read_
 from tercet.errors import CheckpointError
 from tercet.export import transformers_client
 from tercet.export.target import Holding, client_module, is_embedding, refuse, transform_reason
+from tercet.export.unpacked import compare_directory
 from tercet.formats import PackedTensor
 
 _ROWS_A_BYTE = 4
@@ -93,6 +94,9 @@ class BitNet:
             elif part == "weight_scale":
                 values = plain(stored[f"{module}.weight"].read(), torch.float32)
                 yield module, values * stored[name].read()
+
+    def differences(self, checkpoint: PackedCheckpoint, out: Path) -> Iterator[str]:
+        return compare_directory(checkpoint, out)
 
     def logits(self, out: Path, tokens: list[int]) -> Tensor:
         return transformers_client.logits(out, tokens)

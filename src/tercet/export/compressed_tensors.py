@@ -25,6 +25,7 @@ from tercet.checkpoints.sources.safetensors_directory import open_weights, read_
 from tercet.errors import CheckpointError
 from tercet.export import transformers_client
 from tercet.export.target import Holding, client_module, is_embedding, refuse, transform_reason
+from tercet.export.unpacked import compare_directory
 from tercet.formats import Granularity
 from tercet.models.split_experts import is_expert
 
@@ -134,6 +135,9 @@ class CompressedTensors:
             form = group.format or section.format
             compressor = compressors.BaseCompressor.get_value_from_registry(form)
             yield name, compressor.decompress(state, scheme)["weight"].float()
+
+    def differences(self, checkpoint: PackedCheckpoint, out: Path) -> Iterator[str]:
+        return compare_directory(checkpoint, out)
 
     def logits(self, out: Path, tokens: list[int]) -> Tensor:
         client_module(self, "compressed_tensors")

@@ -1,12 +1,16 @@
 """PackedTensor: a weight in storage form. Its docstring is its contract."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tercet.errors import FormatError
+from tercet.formats.chunks import chunk_rows
 from tercet.formats.scheme import Scheme
+
+_WEIGHTS_AT_ONCE = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,17 +124,40 @@ class PackedTensor:
         """Unpack the codes: uint8 [N, K]."""
         return self.scheme.storage.unpack(self.codes, self.shape[1])
 
-    def dequantize(self, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return W [N, K], computed in float32 (in float64 for float64) and rounded to dtype."""
+    def dequantize(self, dtype: torch.dtype = torch.float32, out: Tensor | None = None) -> Tensor:
+        """Return W [N, K], computed in float32 (in float64 for float64) and rounded to dtype.
+
+        It is written into `out` [N, K] of that dtype, where that is given.
+        """
+        values = out
+        if values is None:
+            values = torch.empty(self.shape, dtype=dtype, device=self.codes.device)
+        for rows, part in self.dequantize_by_rows(dtype):
+            values[rows] = part
+        return values
+
+    def dequantize_by_rows(
+        self, dtype: torch.dtype = torch.float32
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Yield W [N, K] as `dequantize` returns it, in blocks of rows: which rows, and those."""
         work = torch.float64 if dtype == torch.float64 else torch.float32
-        return apply_scale(
-            self.scheme.element.decode(self.unpack(), work),
-            self.scheme.scaling.block(self.shape),
-            self.scale.to(work)
-            if self.second is None
-            else self.scale.to(work) * self.second.to(work),
-            self.zero.to(work) if self.zero is not None else None,
-        ).to(dtype)
+        scale = self.scale.to(work)
+        if self.second is not None:
+            scale = scale * self.second.to(work)
+        zero = self.zero.to(work) if self.zero is not None else None
+        rows, columns = self.scheme.scaling.block(self.shape)
+        # codes as indices take 8 bytes each: some rows at a time, whole blocks of them
+        most = max(_WEIGHTS_AT_ONCE // (rows * max(columns, self.shape[1], 1)), 1) * rows
+        for part in chunk_rows(self.shape[0], most):
+            codes = self.scheme.storage.unpack(self.codes[part], self.shape[1])
+            blocks = slice(part.start // rows, -(-part.stop // rows))
+            values = apply_scale(
+                self.scheme.element.decode(codes, work),
+                (rows, columns),
+                scale[blocks],
+                zero[blocks] if zero is not None else None,
+            )
+            yield part, values.to(dtype)
 
 
 def expected_parts(

@@ -23,6 +23,7 @@ from tercet.compress.ptq import quadratic
 from tercet.compress.ptq.grid import Grid
 from tercet.compress.ptq.native.columns import BLOCK, Columns, spread_block
 from tercet.compress.ptq.native.scale_search import mse
+from tercet.compress.ptq.row_blocks import quantize_by_rows
 from tercet.formats import PackedTensor, Scheme, check_weight
 from tercet.formats.fit import absmax
 
@@ -81,8 +82,7 @@ def quantize(
         options: see Options.
         name: what to call the tensor in an error.
     """
-    check_weight(weight, name)
-    return _quantize(weight.float(), Hessian.of(gram, options), scheme, options, name)
+    return quantize_group({name: weight}, gram, scheme, options)[name]
 
 
 def quantize_group(
@@ -92,10 +92,15 @@ def quantize_group(
     for name, weight in weights.items():
         check_weight(weight, name)
     hessian = Hessian.of(gram, options)
-    return {
-        name: _quantize(weight.float(), hessian, scheme, options, name)
-        for name, weight in weights.items()
-    }
+
+    def rounded(name: str) -> PackedTensor:
+        return quantize_by_rows(
+            weights[name],
+            scheme,
+            lambda rows: _quantize(rows.float(), hessian, scheme, options, name),
+        )
+
+    return {name: rounded(name) for name in weights}
 
 
 def _quantize(
@@ -117,10 +122,16 @@ def inverse_factor(gram: Tensor) -> Tensor:
     """
     if not gram.numel():
         return gram
-    lower = cast(Tensor, torch.linalg.cholesky(gram.double().flip(0, 1)))
-    identity = torch.eye(len(gram), dtype=torch.float64)
-    inverse = cast(Tensor, torch.linalg.solve_triangular(lower, identity, upper=False))
-    return inverse.flip(0, 1).to(gram.dtype)
+    lower = cast(Tensor, torch.linalg.cholesky(gram.flip(0, 1).double()))
+    inverse = torch.zeros_like(gram)
+    # by columns: above the diagonal there is nothing to solve, and less to hold in float64
+    for first in range(0, len(gram), BLOCK):
+        last = min(first + BLOCK, len(gram))
+        identity = torch.eye(len(gram) - first, last - first, dtype=torch.float64)
+        inverse[first:, first:last] = torch.linalg.solve_triangular(
+            lower[first:, first:], identity, upper=False
+        )
+    return inverse.flip(0, 1)
 
 
 def spread(weight: Tensor, grid: Grid, factor: Tensor, order: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tercet.compress.algorithm import Algorithm, Quantized, Statistics
 from tercet.compress.ptq.native.scale_search import mse
+from tercet.compress.ptq.row_blocks import quantize_by_rows
 from tercet.errors import FormatError
 from tercet.formats import PackedTensor, Scheme, check_weight, encode
 from tercet.formats import fit as fit_scale
@@ -47,6 +48,14 @@ def quantize(
                 f"use 'mse' or pass no importance"
             )
         check_per_column("importance", importance, weight, name)
+    return quantize_by_rows(
+        weight, scheme, lambda rows: _quantize_rows(rows, scheme, fit, importance, name)
+    )
+
+
+def _quantize_rows(
+    weight: Tensor, scheme: Scheme, fit: str, importance: Tensor | None, name: str
+) -> PackedTensor:
     searched = fit == "mse"
     scale, zero = mse(weight, scheme, importance) if searched else fit_scale(weight, scheme, fit)
     return encode(weight, scheme, scale, zero, name)

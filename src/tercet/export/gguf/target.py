@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -11,6 +12,7 @@ from tercet.checkpoints.atomic import write_atomic
 from tercet.checkpoints.gguf.codes import CODE_BLOCKS
 from tercet.checkpoints.gguf.notes import FORMATS
 from tercet.checkpoints.packed.read import PackedCheckpoint
+from tercet.checkpoints.sources.gguf_file import GgufFile
 from tercet.errors import CheckpointError, UnsupportedError, unknown_name
 from tercet.export.gguf.client import greedy_tokens, next_logits, own_values
 from tercet.export.gguf.container import write_container
@@ -19,6 +21,7 @@ from tercet.export.gguf.metadata import architecture_of, model_fields, rope_divi
 from tercet.export.gguf.tensors import Entries
 from tercet.export.gguf.vocabulary import vocabulary_fields
 from tercet.export.target import Holding, refuse
+from tercet.export.unpacked import compare_decoders, compare_tensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +68,19 @@ class GgufTarget:
     def dequantize(self, out: Path) -> Iterator[tuple[str, Tensor]]:
         """Packed modules by the gguf package; Q2_0, which it does not know, by llama.cpp itself."""
         return own_values(self, out)
+
+    def differences(self, checkpoint: PackedCheckpoint, out: Path) -> Iterator[str]:
+        """Unpacked tensors and settings, as Tercet's own reader of GGUF finds them."""
+        source = GgufFile(out)
+        _, _, sizes = architecture_of(checkpoint)
+        tied = {"lm_head.weight"} if sizes.tied else set[str]()
+        names = [name for name in checkpoint.names() if not name.endswith("inv_freq")]
+        yield from compare_tensors(
+            checkpoint,
+            [name for name in names if name not in tied],
+            {name: partial(source.read, name) for name in source.names()},
+        )
+        yield from compare_decoders(checkpoint.config, source.config)
 
     def logits(self, out: Path, tokens: list[int]) -> Tensor:
         """Scores by llama.cpp; see Target."""

@@ -10,6 +10,7 @@ from tercet.checkpoints.atomic import atomic_directory
 from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.export import transformers_client
 from tercet.export.target import Holding
+from tercet.export.unpacked import compare_directory
 
 
 class HuggingFace:
@@ -46,6 +47,9 @@ class HuggingFace:
         for name, module in model.named_modules():
             if isinstance(module, PackedBuffers):
                 yield name, module.to_packed().dequantize()
+
+    def differences(self, checkpoint: PackedCheckpoint, out: Path) -> Iterator[str]:
+        return compare_directory(checkpoint, out)
 
     def logits(self, out: Path, tokens: list[int]) -> Tensor:
         return transformers_client.logits(out, tokens)

@@ -79,6 +79,8 @@ class ExportReport(_Frozen):
         size_bytes: of everything written.
         packed_size_bytes: of the checkpoint's weight files.
         modules: every packed module.
+        differences: a line for each norm, bias, unpacked weight or setting that did not arrive as
+            it was; None unverified, or where the target gives none to read back.
         client: what the real client computed; None unverified.
     """
 
@@ -90,13 +92,15 @@ class ExportReport(_Frozen):
     size_bytes: int
     packed_size_bytes: int
     modules: tuple[ModuleReport, ...]
+    differences: tuple[str, ...] | None = None
     client: ClientReport | None = None
 
     @property
     def passed(self) -> bool:
         """True unless verification found a difference."""
         equal = all(module.bit_equal is not False for module in self.modules)
-        return equal and (self.client is None or self.client.passed)
+        passed = self.client is None or self.client.passed
+        return equal and not self.differences and passed
 
     @property
     def main_module(self) -> ModuleReport:
@@ -185,6 +189,8 @@ def _failure(report: ExportReport) -> str:
     wrong = [module.module for module in report.modules if module.bit_equal is False]
     if wrong:
         return f"{len(wrong)} modules are not bit-equal, the first {wrong[0]}"
+    if report.differences:
+        return f"{len(report.differences)} unpacked parts differ: {report.differences[0]}"
     client = report.client
     assert client is not None
     return f"logits are off by {client.error:.3g}, {client.bound:.3g} is the client's arithmetic"

@@ -15,6 +15,7 @@ from tercet.checkpoints.packed.write import check_writable
 from tercet.checkpoints.seal import verified
 from tercet.errors import AccuracyError, CheckpointError
 from tercet.export.target import Holding, Target, find_target, in_kind
+from tercet.export.unpacked import Comparable
 from tercet.models import supported_architecture
 from tercet.runtime import GenerationSettings, load, load_tokenizer, stream
 from tercet.workflows.export.report import (
@@ -50,7 +51,7 @@ def export(
         target: a name of `target_names`.
         out: the file or directory to write; it must not exist.
         verify: read the export back with the target's library, run the export in the target's
-            client, and compare weights, logits and tokens with Tercet's.
+            client, and compare weights, settings, logits and tokens with Tercet's.
         kind: the target's tensor type for all layers (such as "TQ2_0" for gguf); None for the
             densest exact type of each layer.
         tokens: prompt token ids for the comparison; None for a default sentence.
@@ -76,10 +77,12 @@ def export(
     say(f"writing {out}")
     to.write(checkpoint, out)
     equal: dict[str, bool] = {}
-    client = None
+    client = differences = None
     if verify:
         say(f"reading it back with {to.client}")
         equal = _bit_equal(checkpoint, to, out)
+        if isinstance(to, Comparable):
+            differences = tuple(to.differences(checkpoint, out))
         client = _run_client(checkpoint, to, out, holdings, tokens, count, say)
     return ExportReport(
         directory=str(directory),
@@ -90,6 +93,7 @@ def export(
         size_bytes=_size(out),
         packed_size_bytes=checkpoint.size_bytes,
         modules=tuple(_module(checkpoint, h, equal) for h in holdings),
+        differences=differences,
         client=client,
     )
 
