@@ -10,7 +10,7 @@ from torch import Tensor
 from tercet.harness.check.compare import compare
 from tercet.harness.check.expected import Expected
 from tercet.harness.finding import ErrorSummary, Finding
-from tercet.harness.sandbox.guard import unlike_promised
+from tercet.harness.sandbox.promises import unlike_promised
 from tercet.harness.sandbox.session import Outcome
 from tercet.harness.workloads.gradients import describe_outputs
 from tercet.kernel.contract import Op

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from tercet.harness.sandbox.arena import Memory, OwnMemory
+from tercet.harness.sandbox.promises import broken_promises
 from tercet.kernel.register import behind
 
 ZONE_BYTES = 64 * 1024  # more than a tile's overrun, and a multiple of every alignment
@@ -171,7 +170,7 @@ class GuardedAllocations(TorchDispatchMode):
             with self:
                 results = run(*args, **kwargs)
             if self._promises is not None:
-                self._promises += _broken_promises(func, args, kwargs, results)
+                self._promises += broken_promises(func, args, kwargs, results)
             return results
         result = func(*args, **kwargs)
         if func not in _EMPTY and func not in _FILLED:
@@ -187,44 +186,3 @@ def _poison(tensor: Tensor) -> Tensor:
     octets = torch.empty(0, dtype=torch.uint8, device=tensor.device)
     octets.set_(tensor.untyped_storage()).fill_(_POISON[tensor.dtype.is_floating_point])
     return tensor
-
-
-def _broken_promises(func: Any, args: Any, kwargs: dict[str, Any], results: Any) -> list[str]:
-    """Where dtypes or shapes of results differ from those of the op's fake."""
-    mode = FakeTensorMode()
-
-    def fake(value: Any) -> Any:
-        return mode.from_tensor(value.detach()) if isinstance(value, Tensor) else value
-
-    fakes = tree_map(fake, args), tree_map(fake, kwargs)
-    with mode:
-        promised = func(*fakes[0], **fakes[1])
-    pairs = zip(tree_leaves(results), tree_leaves(promised), strict=True)
-    return [
-        f"{func} returned {unlike} as result {at}"
-        for at, (a, b) in enumerate(pairs)
-        if isinstance(a, Tensor) and (unlike := unlike_promised(a, b))
-    ]
-
-
-def unlike_promised(found: Tensor, promised: Tensor) -> str:
-    """How a result differs from what its fake promises, in dtype, shape or strides; or empty.
-
-    Strides count where an axis has more than one element, as for torch.compile.
-    """
-    if found.dtype != promised.dtype or found.shape != promised.shape:
-        return (
-            f"{found.dtype} {list(found.shape)}, its fake promises {promised.dtype} "
-            f"{list(promised.shape)}"
-        )
-    strides = [
-        (a, b)
-        for a, b, size in zip(found.stride(), promised.stride(), found.shape, strict=True)
-        if size > 1
-    ]
-    if found.numel() and any(a != b for a, b in strides):
-        return (
-            f"strides {list(found.stride())} of {list(found.shape)}, its fake promises "
-            f"{list(promised.stride())}"
-        )
-    return ""
