@@ -81,7 +81,7 @@ def test_lines_are_for_logs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ({}, (64, 512)),
+        ({}, (24, 512)),
         ({"effort": "fast"}, (16, 512)),
         ({"effort": "best", "length": 128}, (256, 128)),
         ({"effort": "fast", "sequences": 3}, (3, 512)),

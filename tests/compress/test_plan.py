@@ -41,7 +41,7 @@ def test_first_match_wins(tmp_path: Path, module: str, rule: int | None) -> None
 def test_defaults(tmp_path: Path) -> None:
     plan = load_plan(written(tmp_path, PLAN))
     assert plan.rules[2].algorithm == "gptq"
-    assert (plan.calibration.sequences, plan.calibration.length) == (64, 512)
+    assert (plan.calibration.sequences, plan.calibration.length) == (24, 512)
 
 
 @pytest.mark.parametrize("name", sorted(shipped_plans()))

@@ -3,7 +3,7 @@
 A plan is a YAML file:
 
     name: ternary
-    calibration: {sequences: 64, length: 512}
+    calibration: {sequences: 24, length: 512}
     rules:
       - {match: "*embed_tokens", format: int4-g64, algorithm: rtn}
       - {match: "*.layer*.*", format: ternary-g64, algorithm: gptq, options: {refine: 4}}
@@ -82,7 +82,7 @@ class Calibration(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    sequences: int = Field(default=64, ge=1)
+    sequences: int = Field(default=24, ge=1)
     length: int = Field(default=512, ge=8)
     match_teacher: float = Field(default=0.5, ge=0, le=1)
 
