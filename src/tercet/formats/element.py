@@ -77,7 +77,9 @@ class Element:
 
     def decode(self, codes: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """The value of each code; exact in float32 for every element."""
-        return self.table(dtype, codes.device)[codes.long()]
+        # a third of the time of table[codes] on a CPU, which takes int64 alone
+        chosen = self.table(dtype, codes.device).index_select(0, codes.flatten().int())
+        return chosen.reshape(codes.shape)
 
 
 @cache
