@@ -1,12 +1,14 @@
 """The conversion in C++ gives torch's bits, and refuses what torch refuses, in the same words."""
 
 from collections.abc import Callable
+from threading import Event, Thread
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tercet.errors import FormatError
 from tercet.formats import ELEMENTS, PackedTensor, Scheme, expected_parts, parse_scheme
@@ -178,3 +180,25 @@ def test_without_a_compiler_torch_packs(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(from_storage, "_library", lambda: None)
     assert from_storage.convert(packed, layout_of("ternary", 20, 64)) is None
     assert same(prepare(packed).codes, expected.codes)
+
+
+def test_modes_of_two_threads_that_overlap_leave_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own flags stay set when the mode that was entered first is left first."""
+    for flag in ("_is_in_torch_dispatch_mode", "_is_in_non_infra_torch_dispatch_mode"):
+        monkeypatch.setattr(f"torch.utils._python_dispatch.{flag}", False)
+    first, second = TorchDispatchMode(), TorchDispatchMode()
+    entered, left = Event(), Event()
+
+    def overlap() -> None:
+        with second:
+            entered.set()
+            left.wait(600)
+
+    other = Thread(target=overlap)
+    with first:
+        other.start()
+        entered.wait(600)
+    left.set()
+    other.join()
+    packed = random_packed(parse_scheme("int4-g20-hqq"), 40, 70, seed=1, whole=True)
+    assert from_storage.convert(packed, layout_of(packed.scheme.name, *packed.shape)) is not None

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from tercet.errors import BuildError
 from tercet.formats import Element, PackedTensor
+from tercet.formats.dispatch_mode import in_dispatch_mode
 from tercet.formats.storage import Storage
 from tercet.formats.storage.unit import number_to_digits
 from tercet.kernel.jit.cpp import build as build_library
@@ -110,7 +110,7 @@ def convert(packed: PackedTensor, layout: Layout) -> Tensors | None:
         a value occurs that may not, for `validate_values` to name.
     """
     device = packed.codes.device
-    if device.type != "cpu" or is_in_torch_dispatch_mode() or not packed.codes.numel():
+    if device.type != "cpu" or in_dispatch_mode() or not packed.codes.numel():
         return None
     library, second = _library(), packed.second
     if library is None or (second is not None and not 0 <= float(second) < torch.inf):

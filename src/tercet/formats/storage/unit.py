@@ -7,10 +7,10 @@ from math import ceil
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from tercet.errors import FormatError
 from tercet.formats.chunks import chunk_rows
+from tercet.formats.dispatch_mode import in_dispatch_mode
 
 _CODES_AT_ONCE = 1 << 19
 
@@ -87,7 +87,7 @@ class Storage(ABC):
         if self.unit_bytes == 2:
             numbers |= units[:, 1].to(torch.int32) << 8
         # a tensor made inside a mode (torch's fakes) must not outlive it
-        table = self._make_table() if is_in_torch_dispatch_mode() else self._table
+        table = self._make_table() if in_dispatch_mode() else self._table
         return table.to(units.device).index_select(0, numbers)
 
     @cached_property

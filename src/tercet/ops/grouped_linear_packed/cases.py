@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
 from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
+from tercet.formats.dispatch_mode import in_dispatch_mode
 from tercet.kernel.cases import values
 from tercet.kernel.contract import Case, Workload
 from tercet.kernel.model_shape import ModelShape
@@ -176,7 +176,7 @@ def drawn_weights(scheme: str, shape: Shape, seed: int, device: str) -> tuple[Pa
     known = [code for code, level in enumerate(levels) if level == level]
     choices = torch.tensor(known, dtype=torch.uint8, device=device)
     weights = list[PackedTensor]()
-    different = 1 if is_in_torch_dispatch_mode() else experts
+    different = 1 if in_dispatch_mode() else experts
     for _ in range(different):
         # powers of two are exact in every scale dtype, float8 and e8m0 too
         scale = 2.0 ** _drawn(generator, -6, -2, *scaling.scale_shape((n, k)))
