@@ -5,7 +5,6 @@ The sources are those of the package but for ptx.cuh, which wraps what only a GP
 
 import ctypes
 import shutil
-import subprocess
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch import Tensor
 from tercet.errors import UnsupportedError
 from tercet.formats import encode, fit, parse_scheme
 from tercet.kernel.contract import Case
-from tercet.kernel.jit.cuda import INCLUDE, Build, find_nvcc
+from tercet.kernel.jit.cuda import INCLUDE, find_nvcc
 from tercet.ops.linear_packed.hopper_decode import launch as hopper_decode
 from tercet.ops.linear_packed.hopper_decode.plan import Plan, needs_of, shared_bytes
 from tercet.ops.linear_packed.op import OP
@@ -28,13 +27,10 @@ from tercet.packed_weight.rows16 import layout_of
 from tercet.packed_weight.weight import prepare
 
 SOURCES = Path(hopper_decode.__file__).parent
-SHARED = "extern __shared__ __align__(128) unsigned char memory[];"
 SIZES = """
 extern "C" int task_bytes() { return sizeof(Task); }
 extern "C" int launch_bytes() { return sizeof(Launch); }
 """
-FLAGS = ("-std=c++17", "-O0", "-shared", "-x", "c++", "-Xcompiler")
-HOST = "-fPIC,-w,-ffp-contract=off"
 
 needs_nvcc = pytest.mark.skipif(find_nvcc() is None, reason="CUDA's headers come with nvcc")
 PLANS = [(1, 1, 1, 1), (3, 1, 3, 1), (2, 1, 2, 2), (1, 2, 1, 3), (3, 2, 2, 2), (1, 4, 3, 1)]
@@ -49,45 +45,27 @@ Library = Callable[..., ctypes.CDLL]
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Library:
+def library(
+    tmp_path_factory: pytest.TempPathFactory,
+    copy_sources: Callable[..., None],
+    build_emulated: Library,
+) -> Library:
     folder = tmp_path_factory.mktemp("decode")
-    for source in (*SOURCES.glob("*.cuh"), *SOURCES.glob("*.cu")):
-        text = source.read_text()
-        if source.name == "kernel.cuh":
-            assert SHARED in text
-            text = text.replace(SHARED, "unsigned char* const memory = emulated::memory();")
-        (folder / source.name).write_text(text + (SIZES if source.suffix == ".cu" else ""))
+    copy_sources(SOURCES, folder, SIZES)
     shared = folder / "packed_weight" / "hopper"
-    shared.mkdir(parents=True)
     shutil.copy(INCLUDE / "packed_weight" / "hopper" / "mma_unit.cuh", shared)
-    shutil.copy(Path(__file__).parents[1] / "emulated" / "ptx.cuh", shared)
 
     @cache
     def library(x_dtype: torch.dtype, element: str = "") -> ctypes.CDLL:
-        return _built(folder, hopper_decode.build_of(x_dtype, element))
+        made = hopper_decode.build_of(x_dtype, element)
+        name = "-".join(("decode", *map(str, made.defines.values())))
+        library = build_emulated(folder, made, name, ("-O0",))
+        library.tercet_decode.argtypes = (
+            *(ctypes.POINTER(hopper_decode.Task), ctypes.POINTER(hopper_decode.Launch)),
+            ctypes.c_void_p,
+        )
+        return library
 
-    return library
-
-
-def _built(folder: Path, build: Build) -> ctypes.CDLL:
-    nvcc, name = find_nvcc(), "-".join(("decode", *map(str, build.defines.values())))
-    assert nvcc is not None
-    command = [
-        nvcc,
-        *FLAGS,
-        HOST,
-        *build.flags,
-        f"-I{folder}",
-        str(folder / build.source.name),
-        "-o",
-        str(folder / f"{name}.so"),
-    ]
-    subprocess.run(command, check=True, capture_output=True, timeout=600)
-    library = ctypes.CDLL(str(folder / f"{name}.so"))
-    library.tercet_decode.argtypes = (
-        *(ctypes.POINTER(hopper_decode.Task), ctypes.POINTER(hopper_decode.Launch)),
-        ctypes.c_void_p,
-    )
     return library
 
 

@@ -5,7 +5,7 @@ The sources are those of the package but for the two headers that wrap what only
 
 import ctypes
 import shutil
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,7 @@ from tercet.ops.paged_attention.op import OP
 
 SOURCES = Path(launch.__file__).parent
 EMULATED = Path(__file__).parents[1] / "emulated"
-SHARED = "extern __shared__ __align__(128) unsigned char memory[];"
-FLAGS = ("-std=c++17", "-O1", "-shared", "-x", "c++", "-Xcompiler", "-fPIC,-w,-ffp-contract=off")
+SIZES = 'extern "C" int task_bytes() { return sizeof(Task); }\n'
 # of a GPU whose 132 multiprocessors take two blocks each
 PROCESSORS = 132
 
@@ -38,26 +37,16 @@ FITTING = [case for case in OP.cases if _takes(case)]
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+def library(
+    tmp_path_factory: pytest.TempPathFactory,
+    copy_sources: Callable[..., None],
+    build_emulated: Callable[..., ctypes.CDLL],
+) -> ctypes.CDLL:
     folder = tmp_path_factory.mktemp("attention")
-    for source in (*SOURCES.glob("*.cuh"), *SOURCES.glob("*.cu")):
-        text = source.read_text()
-        if source.name == "kernel.cuh":
-            assert SHARED in text
-            text = text.replace(SHARED, "unsigned char* const memory = emulated::memory();")
-        if source.name == "kernel.cu":
-            text += 'extern "C" int task_bytes() { return sizeof(Task); }\n'
-        (folder / source.name).write_text(text)
-    shared = folder / "packed_weight" / "hopper"
-    shared.mkdir(parents=True)
-    shutil.copy(EMULATED / "ptx.cuh", shared)
+    copy_sources(SOURCES, folder, SIZES)
     shutil.copy(EMULATED / "instructions.cuh", folder)
-    nvcc = find_nvcc()
-    assert nvcc is not None
-    built = folder / "attention.so"
-    command = [nvcc, *FLAGS, f"-I{folder}", str(folder / "kernel.cu"), "-o", str(built)]
-    subprocess.run(command, check=True, capture_output=True, timeout=600)
-    found = ctypes.CDLL(str(built))
+    (made,) = launch.BUILDS
+    found = build_emulated(folder, made, "attention", ("-O1",))
     found.tercet_paged_attention.argtypes = (ctypes.POINTER(launch.Task), ctypes.c_void_p)
     return found
 

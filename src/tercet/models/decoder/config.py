@@ -78,6 +78,10 @@ class DecoderConfig:
             self.logits_divisor,
         )
 
+    def logits(self, scores: Tensor) -> Tensor:
+        """What the head's scores stand for."""
+        return scores if self.logits_divisor == 1 else scores / self.logits_divisor
+
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
             raise UnsupportedError(unknown_name("activation", self.activation, ACTIVATIONS))

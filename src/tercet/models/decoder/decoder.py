@@ -208,8 +208,7 @@ class Decoder:
         if last_only:
             hidden = hidden.view(batch, count, -1)[:, -1]
         scores = self._head(self._norm(hidden)).view(batch, -1, self.config.vocabulary)
-        divisor = self.config.logits_divisor
-        return scores if divisor == 1 else scores / divisor
+        return self.config.logits(scores)
 
     def _native_applies(self, length: int) -> bool:
         config = self.config

@@ -58,9 +58,7 @@ class TokenStep:
         hidden = self.embed(ids)
         for layer, *cache in zip(self.layers, keys, values, strict=True):
             hidden = self._run_layer(layer, hidden, lengths, *cache)
-        scores = _multiply_norm(self.head, hidden, self.norm)
-        divisor = self.config.logits_divisor
-        return scores if divisor == 1 else scores / divisor
+        return self.config.logits(_multiply_norm(self.head, hidden, self.norm))
 
     def _run_layer(
         self, layer: Layer, hidden: Tensor, lengths: Tensor, keys: Tensor, values: Tensor

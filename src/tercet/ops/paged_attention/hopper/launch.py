@@ -64,12 +64,11 @@ def forward(
     scale: float, window: int, soft_cap: float,
 ) -> Tensor:  # fmt: skip
     """As op.paged_attention."""
-    y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     batch, fresh, heads, width = q.shape
     count, groups, block, _ = keys.shape
     table = blocks.shape[1]
     if not q.numel() or not table * block or not count:
-        return y.zero_()
+        return torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     rows = fresh * heads // groups
     tile_rows = _FEW_ROWS if rows <= _FEW_ROWS else _MANY_ROWS
     row_tiles = -(-rows // tile_rows)
@@ -81,6 +80,7 @@ def forward(
         q = q.contiguous()
     blocks = blocks if blocks.stride(1) == 1 else blocks.contiguous()
     lengths = lengths.contiguous()
+    y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     warps, size = division
     task = Task(
         q.data_ptr(), keys.data_ptr(), values.data_ptr(), blocks.data_ptr(), lengths.data_ptr(),
