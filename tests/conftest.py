@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import random
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,24 +16,37 @@ if not os.path.exists("/dev/nvidia0"):
 # `quick` and `planted`, which are packages
 sys.path.insert(0, str(Path(__file__).parent))
 
+import numpy as np
+import torch
 from hypothesis import settings
 from quick.order import Timed, shuffle, spread
 from quick.seconds import estimate, read
 
+import tercet.harness.seed
+from tercet.harness.seed import draw_seed
 from tercet.kernel.interpreter.corrections import correct, interpreting
 
 if interpreting():
     correct()
 
 # how long an example takes says how busy the machine is, not whether the code is right
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+settings.register_profile("same", deadline=None, derandomize=True)
+settings.register_profile("fresh", deadline=None)
 
 ROOT = Path(__file__).parents[1]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run in a drawn order")
+    parser.addoption(
+        "--fresh",
+        action="store_true",
+        help="draw inputs that no run had before, where others draw the same each time",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("fresh" if config.getoption("--fresh") else "same")
 
 
 def pytest_terminal_summary(
@@ -55,6 +69,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         tests = shuffle(tests, seed)
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     items[:] = spread(tests, workers, recorded=seed is None)
+
+
+@pytest.fixture(autouse=True)
+def drawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a test draws without a seed follows from its name: green once is green again."""
+    if not request.config.getoption("--fresh"):
+        own = random.Random(request.node.nodeid)
+        monkeypatch.setattr(tercet.harness.seed, "source", own)
+        random.seed(request.node.nodeid)
+        np.random.seed(own.getrandbits(32))
+        torch.manual_seed(own.getrandbits(63))
+
+
+@pytest.fixture
+def seed() -> int:
+    """Of what a test draws: the same in each run, but for --fresh."""
+    return draw_seed()
 
 
 @pytest.fixture

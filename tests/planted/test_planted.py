@@ -1,6 +1,5 @@
 """Nothing wrong passes, and nothing right is flagged."""
 
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from planted.catalog import FAULTS, RIGHT, Planted, find_op, op_names, planted
 from planted.judging import SHARES, TIMED, red_of_fault
 
 from tercet.harness.sandbox.isolate import Worker
+from tercet.harness.seed import draw_seed
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 WRONG = [fault for fault in planted(FAULTS) if fault.device == "any" or DEVICE == "cuda"]
@@ -54,8 +54,7 @@ def judge(workers: list[Worker]) -> Worker:
 
 
 @pytest.mark.parametrize("fault", WRONG, ids=[fault.name for fault in WRONG])
-def test_a_fault_is_caught_and_named(fault: Planted, judge: Worker) -> None:
-    seed = secrets.randbelow(2**31)
+def test_a_fault_is_caught_and_named(fault: Planted, judge: Worker, seed: int) -> None:
     if fault.hostile and fault.caught_by not in TIMED:
         # the check itself gives it a process of its own
         red = red_of_fault(str(fault.path), DEVICE, seed)
@@ -75,7 +74,7 @@ def found(worker: Worker, fault: Planted, seed: int) -> dict[str, str]:
 
 @pytest.mark.parametrize("right", planted(RIGHT), ids=[right.name for right in planted(RIGHT)])
 def test_a_right_kernel_is_not_flagged(right: Planted, judge: Worker) -> None:
-    for seed in (secrets.randbelow(2**31), secrets.randbelow(2**31)):
+    for seed in (draw_seed(), draw_seed()):
         red = judge.call(
             "planted.judging:red_of_right",
             path=str(right.path),
@@ -88,9 +87,8 @@ def test_a_right_kernel_is_not_flagged(right: Planted, judge: Worker) -> None:
 
 @pytest.mark.parametrize(("op", "implementation"), OWN)
 def test_an_ops_own_implementation_is_not_flagged(
-    op: str, implementation: str, judge: Worker
+    op: str, implementation: str, judge: Worker, seed: int
 ) -> None:
-    seed = secrets.randbelow(2**31)
     red = judge.call(
         "planted.judging:red_of_own",
         op=op,

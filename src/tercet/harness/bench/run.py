@@ -7,7 +7,6 @@ over inputs that exceed the last-level cache three times, "warm" repeats one cal
 CUDA graph, "eager" makes plain calls. On a CPU there are eager times only.
 """
 
-import secrets
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -32,6 +31,7 @@ from tercet.harness.sandbox.faults import fault_finding
 from tercet.harness.sandbox.session import Apart
 from tercet.harness.sandbox.session import Session as GuestSession
 from tercet.harness.sandbox.try_run import Failure, try_run
+from tercet.harness.seed import draw_seed
 from tercet.harness.timing.ceilings import Ceilings, ceilings, copy_bandwidth
 from tercet.harness.timing.clock import check_clock
 from tercet.harness.timing.memory import free_bytes, give_back
@@ -128,7 +128,7 @@ def bench(
     session = Session(
         op=op,
         device=where,
-        seed=secrets.randbelow(2**31) if seed is None else seed,
+        seed=draw_seed() if seed is None else seed,
         ceilings=known.model_copy(update={"copy_bytes_per_second": copy_bandwidth(where)}),
         caches=tuple(caches),
         launches=tuple(name for name in launches if where != "cpu" or name == "eager"),

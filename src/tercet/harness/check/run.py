@@ -4,7 +4,6 @@ The judge makes inputs and references in this process; the implementation runs i
 it is trusted. Every run draws fresh inputs from a seed, which the report names.
 """
 
-import os
 import random
 import shutil
 import time
@@ -27,6 +26,7 @@ from tercet.harness.finding import Finding
 from tercet.harness.sandbox.candidate import import_candidate
 from tercet.harness.sandbox.isolate import MEMORY_BYTES, SECONDS
 from tercet.harness.sandbox.session import Apart, Here, Outcome, Session
+from tercet.harness.seed import draw_seed
 from tercet.harness.workloads.arguments import device_or_best
 from tercet.harness.workloads.coverage import coverage
 from tercet.harness.workloads.draw import Drawn, allowed, draw, draw_kinds
@@ -122,7 +122,7 @@ def check(
         on_case: called with (implementation, case) before each.
     """
     device = device_or_best(device)
-    seed = int.from_bytes(os.urandom(4), "little") >> 1 if seed is None else seed
+    seed = draw_seed() if seed is None else seed
     prefix = _sanitizer(sanitizer, device, isolated)
     count = (DRAWN if cases is None else 0) if drawn is None else drawn
     chosen = (candidate,) if candidate is not None else _select(op, implementation)

@@ -12,6 +12,7 @@ from tercet.harness.finding import Finding
 from tercet.harness.sandbox.faults import fault_finding
 from tercet.harness.sandbox.isolate import SECONDS
 from tercet.harness.sandbox.session import Apart, Session
+from tercet.harness.seed import draw_seed
 from tercet.harness.workloads.shapes import beyond_int32, fit_memory, workloads_of
 from tercet.kernel.contract import Implementation, Op, Workload
 
@@ -48,7 +49,7 @@ def check_scale(
     Raises:
         UnsupportedError: where the op has no calls in the model.
     """
-    seed = int.from_bytes(os.urandom(4), "little") >> 1 if seed is None else seed
+    seed = draw_seed() if seed is None else seed
     wanted = workloads_of(op, model, tensor_parallel, tokens)
     if not wanted:
         raise UnsupportedError(

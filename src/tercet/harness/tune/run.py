@@ -7,7 +7,6 @@ rounds, interleaved, on cold inputs; the winner meets the kernel's default at le
 
 import json
 import random
-import secrets
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tercet.checkpoints.atomic import write_atomic
 from tercet.errors import UnsupportedError
+from tercet.harness.seed import draw_seed
 from tercet.harness.timing.clock import timing_on
 from tercet.harness.timing.statistics import Interval
 from tercet.harness.tune.configuration_outcome import ConfigurationOutcome
@@ -103,7 +103,7 @@ def tune(
     """
     where = device_or_best(device)
     found = op.implementation(implementation)
-    chosen = secrets.randbelow(2**31) if seed is None else seed
+    chosen = draw_seed() if seed is None else seed
     kernels = found.load()
     shapes = list[TunedShape]()
     for workload in workloads:
