@@ -6,7 +6,7 @@ from pathlib import Path
 
 import psutil
 
-from tercet.compress.calibrate import batch_size
+from tercet.compress.calibration.stream import batch_size
 from tercet.compress.skeleton import Skeleton
 
 _FLOAT_BYTES = 4

@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from tercet.checkpoints.atomic import disk_errors
@@ -27,7 +28,7 @@ from tercet.checkpoints.packed.write import (
 from tercet.checkpoints.sources.open import ModelSource, open_source
 from tercet.compress import memory, text
 from tercet.compress.algorithm import Quantized
-from tercet.compress.calibrate import Stream
+from tercet.compress.calibration.stream import Stream
 from tercet.compress.plan import Plan, Rule, load_plan
 from tercet.compress.ptq import algorithm
 from tercet.compress.skeleton import Skeleton
@@ -36,6 +37,7 @@ from tercet.compress.unit_file import read_back, stored_parts
 from tercet.compress.unit_quantizer import UnitQuantizer
 from tercet.errors import PlanError
 from tercet.formats import check_weight
+from tercet.models.device import resolve_device
 from tercet.models.input_transform import InputTransform
 from tercet.models.split_experts import SHARED_GATE
 from tercet.records import peak_resident_bytes
@@ -68,6 +70,7 @@ class Compressed:
         idle: the patterns of rules that match no module, or none before another rule does.
         estimate: the memory estimate made before the run.
         peak_bytes: the process's measured peak resident memory, in bytes.
+        device_peak_bytes: the peak of what tensors took on the GPU, in bytes; 0 without one.
     """
 
     directory: Path
@@ -76,6 +79,7 @@ class Compressed:
     idle: list[str]
     estimate: memory.Estimate
     peak_bytes: int
+    device_peak_bytes: int
 
 
 def compress(
@@ -84,6 +88,7 @@ def compress(
     out: str | Path,
     *,
     calibration: str | Path | Tensor | None = None,
+    device: torch.device | str | None = None,
     overwrite: bool = False,
     resume: bool = False,
     progress: Progress | None = None,
@@ -98,6 +103,8 @@ def compress(
         out: the directory to write.
         calibration: a text file, a safetensors file with input_ids, or token ids
             [sequences, length]; None for the text that ships with the package.
+        device: "cpu", "cuda" or "cuda:N", where the arithmetic is done, a layer at a time; None for
+            the GPU where there is one. What a GPU gives is as good but not the same to the bit.
         overwrite: replace a checkpoint or an unfinished run at `out`.
         resume: continue an unfinished run at `out`.
         progress: callbacks for progress messages.
@@ -105,22 +112,26 @@ def compress(
     Raises:
         CheckpointError, FormatError, PlanError: the input is not valid; most errors are found
             before any work begins.
+        UnsupportedError: there is no such device.
     """
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
     check_free(Path(out), overwrite=overwrite, resume=resume)
     check_writable(Path(out))
     if isinstance(calibration, (str, Path)):
         text.check_file(Path(calibration))
+    where = resolve_device(device)
     source = model if isinstance(model, ModelSource) else open_source(model)
-    run = _Run(source, plan, Path(out), progress or Progress())
+    run = _Run(source, plan, Path(out), progress or Progress(), where)
     run.open(calibration, overwrite=overwrite, resume=resume)
     return run.all_units()
 
 
 class _Run:
-    def __init__(self, source: ModelSource, plan: Plan, out: Path, progress: Progress) -> None:
+    def __init__(
+        self, source: ModelSource, plan: Plan, out: Path, progress: Progress, device: torch.device
+    ) -> None:
         self.source, self.plan, self.out, self.progress = source, plan, out, progress
-        self.skeleton = Skeleton(source)
+        self.skeleton = Skeleton(source, device)
         self.rules: dict[str, Rule] = {}
         self.unmatched: list[str] = []
         used: set[int] = set()
@@ -259,7 +270,12 @@ class _Run:
             idle=self.idle,
             estimate=self.estimate,
             peak_bytes=peak_resident_bytes(),
+            device_peak_bytes=self._device_peak_bytes(),
         )
+
+    def _device_peak_bytes(self) -> int:
+        device = self.skeleton.device
+        return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
 
     def _layer(self, index: int, name: str) -> None:
         layer = self.skeleton.layers[index]

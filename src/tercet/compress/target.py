@@ -15,7 +15,8 @@ from tercet.compress.algorithm import Statistics
 from tercet.formats.chunks import chunk_rows
 
 _DAMPING = 0.05
-_WEIGHTS_AT_ONCE = 1 << 23
+# a GPU is idle with few rows
+_WEIGHTS_AT_ONCE = {"cpu": 1 << 23, "cuda": 1 << 26}
 
 
 def target_weights(
@@ -36,7 +37,8 @@ def target_weights(
     for name, weight in weights.items():
         found[name] = torch.empty_like(weight)
         # a head takes eight bytes a weight, several times, if it is not cut
-        for rows in chunk_rows(len(weight), max(_WEIGHTS_AT_ONCE // max(weight.shape[1], 1), 1)):
+        most = _WEIGHTS_AT_ONCE[weight.device.type] // max(weight.shape[1], 1)
+        for rows in chunk_rows(len(weight), max(most, 1)):
             # W (C - H)
             if statistics.drift is not None:
                 apart = weight[rows] @ statistics.drift

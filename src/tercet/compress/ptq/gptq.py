@@ -27,6 +27,9 @@ from tercet.compress.ptq.row_blocks import quantize_by_rows
 from tercet.formats import PackedTensor, Scheme, check_weight
 from tercet.formats.fit import absmax
 
+# columns of the inverse: a GPU is idle with few
+_SOLVED_AT_ONCE = {"cpu": BLOCK, "cuda": 2048}
+
 
 class Options(BaseModel):
     """Options of GPTQ.
@@ -64,7 +67,7 @@ class Hessian:
     def of(cls, gram: Tensor, options: Options) -> "Hessian":
         """Of E[x x^T] [K, K]."""
         gram = quadratic.add_damping(gram, options.damping)
-        order = torch.arange(len(gram))
+        order = torch.arange(len(gram), device=gram.device)
         if options.activation_order:
             order = torch.argsort(gram.diagonal(), descending=True, stable=True)
         return cls(gram=gram, order=order, factor=inverse_factor(gram[order][:, order]))
@@ -125,9 +128,12 @@ def inverse_factor(gram: Tensor) -> Tensor:
     lower = cast(Tensor, torch.linalg.cholesky(gram.flip(0, 1).double()))
     inverse = torch.zeros_like(gram)
     # by columns: above the diagonal there is nothing to solve, and less to hold in float64
-    for first in range(0, len(gram), BLOCK):
-        last = min(first + BLOCK, len(gram))
-        identity = torch.eye(len(gram) - first, last - first, dtype=torch.float64)
+    block = _SOLVED_AT_ONCE[gram.device.type]
+    for first in range(0, len(gram), block):
+        last = min(first + block, len(gram))
+        identity = torch.eye(
+            len(gram) - first, last - first, dtype=torch.float64, device=gram.device
+        )
         inverse[first:, first:last] = torch.linalg.solve_triangular(
             lower[first:, first:], identity, upper=False
         )

@@ -72,7 +72,7 @@ def _sweep(
     """
     quantized = columns.values(levels)
     slope = torch.addmm(pulled, gram, quantized, alpha=-1)
-    after = float((slope * (weight - quantized)).sum(dtype=torch.float64))
+    after = (slope * (weight - quantized)).sum(dtype=torch.float64)
     pivot = gram.diagonal().reciprocal()
     swept = torch.empty_like(levels)
     for start in range(0, len(gram), BLOCK):
@@ -86,7 +86,7 @@ def _sweep(
         )
         slope[end:].addmm_(gram[end:, start:end], change, alpha=-1)
         after -= gain
-    return swept, after
+    return swept, float(after)
 
 
 def fit_scale(

@@ -8,7 +8,8 @@ from torch import Tensor
 from tercet.formats import PackedTensor, Scheme
 from tercet.formats.chunks import chunk_rows
 
-WEIGHTS_AT_ONCE = 1 << 23
+# where they go to a GPU's memory, its kernels are the longer
+WEIGHTS_AT_ONCE = {"cpu": 1 << 23, "cuda": 1 << 26}
 
 
 def quantize_by_rows(
@@ -22,7 +23,7 @@ def quantize_by_rows(
         quantize: of some rows, which knows nothing of the others.
     """
     shape = (weight.shape[0], weight.shape[1])
-    parts = chunk_rows(shape[0], max(WEIGHTS_AT_ONCE // max(shape[1], 1), 1))
+    parts = chunk_rows(shape[0], max(WEIGHTS_AT_ONCE[weight.device.type] // max(shape[1], 1), 1))
     if scheme.scaling.block(shape)[0] > 1 or scheme.scaling.second_level or len(parts) < 2:
         return quantize(weight)
     made = [quantize(weight[rows]) for rows in parts]
