@@ -30,7 +30,7 @@ COMMANDS = {
     ),
     "eval": (
         "tercet.cli.evaluate:evaluate_command",
-        "Measure compressed models: perplexity, divergence from the teacher, size.",
+        "Measure compressed models: perplexity, divergence from the teacher, size; or tasks.",
     ),
     "run": (
         "tercet.cli.run:run_command",
@@ -122,7 +122,7 @@ _ADVICE = {
     errno.ENOENT: "check the path",
     errno.ENAMETOOLONG: "choose a shorter name",
 }
-_RESUMABLE = ("compress", "distill", "train")
+_RESUMABLE = ("compress", "distill", "train", "eval", "gate")
 
 
 def _refuse(kind: str, text: str) -> NoReturn:
