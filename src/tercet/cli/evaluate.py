@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from tercet.cli.options.task_questions import (
+from tercet.cli.show import Json, bar, console, print_json, say
+from tercet.cli.tasks.questions import (
     Chat,
     Limit,
     Out,
@@ -16,7 +17,6 @@ from tercet.cli.options.task_questions import (
     TaskNames,
     split_names,
 )
-from tercet.cli.show import Json, bar, console, print_json, say
 from tercet.errors import PlanError
 from tercet.records import Record, append
 from tercet.workflows.evaluation import evaluate

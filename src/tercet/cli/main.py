@@ -32,6 +32,14 @@ COMMANDS = {
         "tercet.cli.evaluate:evaluate_command",
         "Measure compressed models: perplexity, divergence from the teacher, size; or tasks.",
     ),
+    "compare": (
+        "tercet.cli.tasks.compare:compare_command",
+        "Compare two runs of tasks question by question, with intervals.",
+    ),
+    "gate": (
+        "tercet.cli.tasks.gate:gate_command",
+        "Decide whether a compressed model lost more on tasks than is allowed.",
+    ),
     "run": (
         "tercet.cli.run:run_command",
         "Generate text with a packed checkpoint, printing tokens as they are generated.",
@@ -90,8 +98,8 @@ def root(
 def main() -> None:
     """Run the command line.
 
-    Exit codes: 0 success, 1 a check failed, 2 bad input (one line on standard error),
-    130 interrupted.
+    Exit codes: 0 success, 1 a check failed, 2 bad input (one line on standard error), 3 a gate was
+    not decided, 130 interrupted.
     """
     try:
         app()

@@ -9,23 +9,15 @@ from tercet.evaluate.tasks.loglikelihood import score
 from tercet.evaluate.tasks.token_model import DecoderModel, TokenModel, TransformersModel
 from tercet.runtime import load
 
-
-class Batched(DecoderModel):
-    """The decoder as on a GPU: whole rows in batches."""
-
-    def __init__(self, decoder: Any) -> None:
-        super().__init__(decoder)
-        self.shares_prefix = False
-
-
 KINDS = ("shared", "batched", "transformers")
 
 
 def model_of(kind: str, twins: Any) -> TokenModel:
     if kind == "transformers":
         return TransformersModel(twins.dequantized)
-    decoder = load(twins.packed, device="cpu").model
-    return DecoderModel(decoder) if kind == "shared" else Batched(decoder)
+    model = DecoderModel(load(twins.packed, device="cpu").model)
+    model.call_tokens = 0 if kind == "shared" else 10**6
+    return model
 
 
 def expected(model: Any, context: list[int], continuation: list[int]) -> tuple[float, bool]:
@@ -79,7 +71,7 @@ def test_what_is_too_long_loses_its_beginning(kind: str, twins: Any) -> None:
 
 
 def test_a_context_is_computed_once(twins: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = DecoderModel(load(twins.packed, device="cpu").model)
+    model: Any = model_of("shared", twins)
     filled: list[int] = []
     fill = model._decoder.fill
     monkeypatch.setattr(
@@ -107,3 +99,19 @@ def test_greedy_is_the_most_probable_token_each_time(kind: str, twins: Any) -> N
     assert list(model.greedy(prompt, 8)) == ids[30:]
     model.positions = 33
     assert len(list(model.greedy(prompt, 8))) == 3
+
+
+def test_long_examples_are_computed_once_and_short_questions_in_batches(
+    twins: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model: Any = DecoderModel(load(twins.packed, device="cpu").model)
+    filled: list[int] = []
+    fill = model._decoder.fill
+    monkeypatch.setattr(
+        model._decoder, "fill", lambda ids, cache: (filled.append(ids.shape[1]), fill(ids, cache))
+    )
+    examples = [token % 256 for token in range(500)]
+    score(model, [([question, *examples[:20]], [1, 2]) for question in range(4)])
+    assert filled == []
+    score(model, [([*examples, question, 9], [1]) for question in range(4)])
+    assert filled == [501, 1, 1, 1]

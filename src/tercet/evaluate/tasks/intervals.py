@@ -22,14 +22,23 @@ class Pairs:
         questions: n.
     """
 
-    first_only: int
-    second_only: int
+    first_only: float
+    second_only: float
     questions: int
 
     @property
     def drop(self) -> float:
         """Share of right answers of the first minus that of the second."""
         return (self.first_only - self.second_only) / self.questions
+
+    def grown(self, questions: int) -> "Pairs":
+        """The same shares of another number of questions."""
+        factor = questions / self.questions
+        return Pairs(
+            first_only=self.first_only * factor,
+            second_only=self.second_only * factor,
+            questions=questions,
+        )
 
 
 def wilson(right: int, count: int, confidence: float) -> tuple[float, float]:
@@ -46,8 +55,8 @@ def mcnemar(pairs: Pairs) -> float:
 
     Given b + c pairs that differ, b is binomial with 1/2 (Psychometrika 12, 1947).
     """
-    differing = pairs.first_only + pairs.second_only
-    fewer = min(pairs.first_only, pairs.second_only)
+    differing = round(pairs.first_only + pairs.second_only)
+    fewer = round(min(pairs.first_only, pairs.second_only))
     tail = sum(comb(differing, k) for k in range(fewer + 1))
     # whole numbers: 2 ** differing passes what a float holds
     return min(2 * tail / 2**differing, 1.0)

@@ -4,19 +4,21 @@
 
 A context and continuation longer than the model's positions + 1 lose tokens on the left. What is
 computed for one continuation serves every other that needs the same logits: single tokens after
-one context (the letters of MMLU) are one row.
+one context (the letters of MMLU) are one row. Rows of similar length make a batch; where that costs
+more tokens than it saves calls (long examples before each question), contexts follow one another
+instead, and each is computed from where it differs from the one before.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from tercet.evaluate.tasks.token_model import Progress, TokenModel
+from tercet.evaluate.tasks.token_model import Progress, TokenModel, shared_length
 
-BATCH_TOKENS = 8192
+BATCH_TOKENS = 4096
 """Tokens of a batch, padding included, where no prefix is shared."""
 
 Ids = tuple[int, ...]
@@ -80,20 +82,32 @@ def _score_tokens(logits: Tensor, tokens: Tensor) -> Scored:
 
 
 def _rows_with_logits(
-    model: TokenModel, rows: Iterable[tuple[Ids, Ids]], batch_tokens: int
+    model: TokenModel, rows: Collection[tuple[Ids, Ids]], batch_tokens: int
 ) -> Iterable[tuple[tuple[Ids, Ids], Tensor]]:
     """Each row (context, all but the last token of a continuation) with its logits [T, V]."""
-    if model.shares_prefix:
-        return _after_shared_contexts(model, rows)
-    return _in_batches(model, rows, batch_tokens)
-
-
-def _after_shared_contexts(
-    model: TokenModel, rows: Iterable[tuple[Ids, Ids]]
-) -> Iterable[tuple[tuple[Ids, Ids], Tensor]]:
     by_context: dict[Ids, list[Ids]] = defaultdict(list)
     for context, rest in rows:
         by_context[context].append(rest)
+    if model.call_tokens is not None:
+        batched = sum(len(context) + len(rest) for context, rest in rows)
+        if _tokens_of_contexts(by_context, model.call_tokens) <= batched:
+            return _after_shared_contexts(model, by_context)
+    return _in_batches(model, rows, batch_tokens)
+
+
+def _tokens_of_contexts(by_context: Mapping[Ids, Sequence[Ids]], call_tokens: int) -> int:
+    """Tokens that contexts one after the other cost, with two calls each."""
+    total, before = 0, Ids()
+    for context in sorted(by_context):
+        total += len(context) - shared_length(before, context) + 2 * call_tokens
+        total += sum(map(len, by_context[context]))
+        before = context
+    return total
+
+
+def _after_shared_contexts(
+    model: TokenModel, by_context: Mapping[Ids, Sequence[Ids]]
+) -> Iterable[tuple[tuple[Ids, Ids], Tensor]]:
     # nothing of an earlier call is used: a run that goes on gives the bits of one that was whole
     model.set_prefix(())
     # in lexical order, contexts that begin alike follow each other

@@ -13,6 +13,9 @@ from torch import Tensor
 from tercet.models import Decoder
 
 _PREFILL_CHUNK = 512
+# a call's own cost: on two busy cores 30 layers took as long for 20 tokens as for 150; a GPU is
+# idle below thousands
+_CALL_TOKENS = {"cpu": 128, "cuda": 2048}
 
 
 class TokenModel(Protocol):
@@ -20,12 +23,12 @@ class TokenModel(Protocol):
 
     Attributes:
         positions: the longest sequence that it takes.
-        shares_prefix: whether `logits_after_prefix` is there, and is the faster way to score
-            continuations of one context.
+        call_tokens: how many tokens more a batch may have before another call is the cheaper way;
+            None where `logits_after_prefix` is not there.
     """
 
     positions: int
-    shares_prefix: bool
+    call_tokens: int | None
 
     def set_prefix(self, ids: Sequence[int]) -> None:
         """What all rows of the next calls follow; what it shares with the one before is kept."""
@@ -47,9 +50,8 @@ class TokenModel(Protocol):
 class DecoderModel:
     """A decoder with packed weights.
 
-    On a CPU it keeps the keys and values of the last context: the choices of a question, and
-    questions behind the same examples, are scored after a context that is computed once. On a GPU
-    whole rows of many questions make a batch, since a row at a time would leave it idle.
+    It keeps the keys and values of the last context, so that questions behind the same examples
+    need no second pass over them.
     """
 
     def __init__(self, decoder: Decoder) -> None:
@@ -57,7 +59,7 @@ class DecoderModel:
         self._cache = decoder.cache()
         self._prefix: list[int] = []
         self.positions = decoder.config.positions
-        self.shares_prefix = decoder.device.type == "cpu"
+        self.call_tokens: int | None = _CALL_TOKENS[decoder.device.type]
 
     def set_prefix(self, ids: Sequence[int]) -> None:
         """As TokenModel's."""
@@ -92,7 +94,7 @@ class DecoderModel:
 class TransformersModel:
     """A causal model of transformers, in evaluation mode, on one device."""
 
-    shares_prefix = False
+    call_tokens: int | None = None
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -102,7 +104,7 @@ class TransformersModel:
         """Nothing is kept between calls."""
 
     def logits_after_prefix(self, ids: Tensor) -> Tensor:
-        """Not there: `shares_prefix` is False."""
+        """Not there: `call_tokens` is None."""
         raise NotImplementedError
 
     @torch.inference_mode()

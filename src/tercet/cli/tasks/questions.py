@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from tercet.errors import PlanError
+
 TaskNames = Annotated[
     str | None,
     typer.Option(
@@ -40,3 +42,12 @@ Resume = Annotated[
 def split_names(tasks: str) -> list[str]:
     """Names separated by commas."""
     return [name.strip() for name in tasks.split(",") if name.strip()]
+
+
+Confidence = Annotated[float, typer.Option(help="Of intervals and verdicts, such as 0.95.")]
+
+
+def check_confidence(confidence: float) -> None:
+    """PlanError unless it is at least one half and below 1."""
+    if not 0.5 <= confidence < 1:
+        raise PlanError(f"--confidence {confidence}: must be at least 0.5 and below 1")
