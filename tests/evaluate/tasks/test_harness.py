@@ -1,0 +1,68 @@
+"""lm-evaluation-harness on packed weights and its own `hf` model on the dequantized twin."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lm_eval.models.huggingface import HFLM
+
+from tercet.evaluate.tasks.catalog import find_tasks, tasks
+from tercet.evaluate.tasks.harness_task import build
+from tercet.evaluate.tasks.language_model import PackedLM
+from tercet.evaluate.tasks.run import evaluate_task
+from tercet.evaluate.tasks.stored_rows import read_rows
+from tercet.evaluate.tasks.token_model import DecoderModel
+from tercet.runtime import load
+
+CHOICES = ("arc_challenge", "arc_easy", "hellaswag", "lambada", "mmlu", "openbookqa", "piqa")
+
+
+@pytest.fixture(scope="module")
+def packed(twins: Any) -> PackedLM:
+    return PackedLM(DecoderModel(load(twins.packed, device="cpu").model), twins.tokenizer)
+
+
+@pytest.fixture(scope="module")
+def own(twins: Any) -> Any:
+    return HFLM(pretrained=twins.dequantized, tokenizer=twins.tokenizer, batch_size=4, device="cpu")
+
+
+@pytest.mark.parametrize(("name", "shots"), [(name, 0) for name in CHOICES] + [("arc_easy", 2)])
+def test_both_give_the_same_answers(
+    name: str, shots: int, packed: PackedLM, own: Any, data: Path
+) -> None:
+    (task,) = find_tasks([name])
+    rows = read_rows(task, data)
+    found, expected = (
+        evaluate_task(model, build(task, rows, shots), limit=4, chat=False)
+        for model in (packed, own)
+    )
+    assert len(found) == (57 if name == "mmlu" else 4)
+    for one, other in zip(found, expected, strict=True):
+        assert (one.key, one.target, one.prompts) == (other.key, other.target, other.prompts)
+        assert {**one.scores, "perplexity": 0} == {**other.scores, "perplexity": 0}
+        assert len(one.responses) == (1 if name == "lambada" else 2 if name == "piqa" else 4)
+        for (mine, greedy), (theirs, theirs_greedy) in zip(
+            one.responses, other.responses, strict=True
+        ):
+            assert mine == pytest.approx(theirs, abs=1e-3)
+            assert greedy == theirs_greedy
+    assert any(one.scores[task.metric] for one in found) or name in ("lambada", "piqa", "arc_easy")
+    assert all(prompt.count("Answer:") == 1 + shots for prompt in found[0].prompts) or shots == 0
+
+
+def test_an_empty_context_is_the_end_of_a_text(packed: PackedLM, own: Any) -> None:
+    class Request:
+        args = ("", "text")
+
+    (mine,), (theirs,) = packed.loglikelihood([Request()]), own.loglikelihood([Request()])
+    assert mine[0] == pytest.approx(theirs[0], abs=1e-3)
+
+
+def test_every_task_is_the_harness_s_own(data: Path) -> None:
+    for task in tasks().values():
+        rows = read_rows(task, data)
+        built = build(task, rows, None)
+        assert len(built) == max(len(task.subjects), 1)
+        for one in built.values():
+            assert task.metric.split(",")[0] in one._metric_fn_list
