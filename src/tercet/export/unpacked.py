@@ -33,13 +33,21 @@ def compare_tensors(
     checkpoint: PackedCheckpoint,
     names: Iterable[str],
     read: Mapping[str, Callable[[], Tensor]],
+    held: Callable[[str, Tensor], Tensor] = lambda _, values: values,
 ) -> Iterator[str]:
-    """A line for each of the checkpoint's unpacked tensors that `read` lacks or gives otherwise."""
+    """A line for each of the checkpoint's unpacked tensors that `read` lacks or gives otherwise.
+
+    Args:
+        checkpoint: with the tensors.
+        names: of those to compare.
+        read: gives what is found, by name.
+        held: (name, float32 values) -> what the target can hold of them, by its definition.
+    """
     for name in names:
         if name not in read:
             yield f"{name} is missing"
             continue
-        expected, found = checkpoint.tensor(name).float(), read[name]().float()
+        expected, found = held(name, checkpoint.tensor(name).float()), read[name]().float()
         if expected.shape != found.shape:
             yield f"{name} has shape {list(found.shape)}, not {list(expected.shape)}"
             continue

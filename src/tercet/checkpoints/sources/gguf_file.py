@@ -87,6 +87,8 @@ class GgufFile(ModelSource):
 
     def read_from(self, file: ReadableFile, name: str) -> Tensor:
         values = read_blocks_from(file, self.path, self.find_tensor(name))
+        if self._architecture.norm_offset and self._architecture.is_norm(name):
+            values = values - self._architecture.norm_offset
         heads = self.paired_heads(name)
         return values if heads is None else halves_from_pairs(values, heads)
 
