@@ -350,7 +350,8 @@ def test_other_scalings_of_rotary_positions(tmp_path: Path) -> None:
     assert rope == {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0}
 
 
-def test_tokenizer_goes_through_transformers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["llama", "gemma3", "olmo2"])
+def test_tokenizer_goes_through_transformers(kind: str, tmp_path: Path) -> None:
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     tokens = ["<|end|>", *letters, "ab", "abc"]
 
@@ -363,9 +364,9 @@ def test_tokenizer_goes_through_transformers(tmp_path: Path) -> None:
         writer.add_eos_token_id(0)
         writer.add_chat_template("{{ messages[0]['content'] }}!")
 
-    state = tiny_model("llama", False).state_dict()
-    tensors = gguf_tensors("llama", state)
-    path = write_gguf(tmp_path / "a.gguf", "llama", tensors, fields("llama"), prepare)
+    state = tiny_model(kind, False).state_dict()
+    tensors = gguf_tensors(kind, state)
+    path = write_gguf(tmp_path / "a.gguf", kind, tensors, fields(kind), prepare)
     source = open_source(path)
     assert (source.config["bos_token_id"], source.config["eos_token_id"]) == (0, 0)
     source.save_tokenizer(tmp_path / "out")

@@ -83,6 +83,8 @@ class GgufArchitecture:
             halves (i, i + d/2), as llama's converter does for its rotary embedding.
         norm_offset: what GGUF's weights of norms have more than Hugging Face's.
         activation: of the gate, in llama.cpp's code.
+        tokenizer_kind: the architecture in whose name transformers is given the tokenizer, where
+            it refuses this one's; which tokenizer it is, other fields say.
         biases: whether queries, keys and values have biases.
         head: whether llama.cpp takes an output projection with weights of its "own", one "tied" to
             the embedding, or "either".
@@ -100,6 +102,7 @@ class GgufArchitecture:
     rotated: bool = False
     norm_offset: float = 0.0
     activation: str = "silu"
+    tokenizer_kind: str | None = None
     biases: bool = False
     head: Literal["own", "tied", "either"] = "either"
     sliding: SlidingWindow | None = None
@@ -156,6 +159,7 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
         model_type="olmo2",
         class_name="Olmo2ForCausalLM",
         head="own",
+        tokenizer_kind="qwen2",
         layer={**_NO_NORMS_BEFORE, **_OUTPUT_NORMS, **_QK_NORMS},
     ),
     "qwen2": GgufArchitecture(
