@@ -25,15 +25,26 @@ from tercet.errors import CheckpointError
 HEADS, KEY_HEADS, LAYERS, WIDTH, VOCABULARY = 4, 2, 2, 64, 96
 
 # transformers takes qwen3's own size for granted, whatever the file says
-HEAD_SIZE = {"llama": WIDTH // HEADS, "qwen2": WIDTH // HEADS, "qwen3": 128}
+HEAD_SIZE = {"qwen3": 128, "gemma2": 32, "gemma3": 256}
+OWN_HEAD_SIZE = ("llama", *HEAD_SIZE)
+WINDOWED = {"attention.sliding_window": 8}
+# what config.json and the file have beside the sizes, by GGUF's name of the architecture
+OWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "gemma2": (
+        {"sliding_window": 8, "query_pre_attn_scalar": 32, "attn_logit_softcapping": 20.0},
+        {**WINDOWED, "attn_logit_softcapping": 20.0},
+    ),
+    "gemma3": ({"sliding_window": 8}, {**WINDOWED, "rope.freq_base_swa": 700.0}),
+}
 
 Fields = dict[str, Any]
 
 
 def tiny_model(kind: str, tied: bool) -> Any:
     torch.manual_seed(1)
+    own, _ = OWN.get(kind, ({}, {}))
     config = AutoConfig.for_model(
-        kind,
+        ARCHITECTURES[kind].model_type,
         hidden_size=WIDTH,
         intermediate_size=96,
         num_hidden_layers=LAYERS,
@@ -42,7 +53,8 @@ def tiny_model(kind: str, tied: bool) -> Any:
         vocab_size=VOCABULARY,
         max_position_embeddings=256,
         tie_word_embeddings=tied,
-        **({} if kind == "qwen2" else {"head_dim": HEAD_SIZE[kind]}),
+        **({"head_dim": HEAD_SIZE.get(kind, 16)} if kind in OWN_HEAD_SIZE else {}),
+        **own,
     )
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
@@ -77,6 +89,8 @@ def gguf_tensors(kind: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
         tensor = state[theirs]
         if kind == "llama" and name.endswith(("attn_q.weight", "attn_k.weight")):
             tensor = pairs_from_halves(tensor, HEADS if "attn_q" in name else KEY_HEADS)
+        if kind.startswith("gemma") and name.endswith("norm.weight"):
+            tensor = tensor + 1
         tensors[name] = tensor
     return tensors
 
@@ -94,6 +108,7 @@ def fields(kind: str, **more: Any) -> Fields:
         "attention.key_length": HEAD_SIZE.get(kind, 16),
         "rope.dimension_count": HEAD_SIZE.get(kind, 16),
         "vocab_size": VOCABULARY,
+        **OWN.get(kind, ({}, {}))[1],
         **more,
     }
 
@@ -132,7 +147,13 @@ def tiny_gguf(path: Path, kind: str = "llama", tied: bool = True, **more: Any) -
     return write_gguf(path, kind, gguf_tensors(kind, state), fields(kind, **more))
 
 
-@pytest.mark.parametrize(("kind", "tied"), [("llama", True), ("qwen2", False), ("qwen3", True)])
+@pytest.mark.parametrize(
+    ("kind", "tied"),
+    [
+        *(("llama", True), ("qwen2", False), ("qwen3", True)),
+        *(("gemma2", True), ("gemma3", False), ("olmo2", False)),
+    ],
+)
 def test_reads_what_was_converted(tmp_path: Path, kind: str, tied: bool) -> None:
     path = tiny_gguf(tmp_path / "a.gguf", kind, tied)
     state = tiny_model(kind, tied).state_dict()
@@ -140,15 +161,49 @@ def test_reads_what_was_converted(tmp_path: Path, kind: str, tied: bool) -> None
     assert set(source.names()) | set(source.aliases) == set(state)
     assert bool(source.aliases) is tied
     for name in source.names():
-        assert torch.equal(source.read(name), state[name]), name
+        stored = state[name]
+        if kind.startswith("gemma") and name.endswith("norm.weight"):
+            stored = (stored + 1) - 1  # the bits that 1 + w has of w
+        assert torch.equal(source.read(name), stored), name
         assert source.shape(name) == tuple(state[name].shape)
         assert source.dtype(name) == torch.float32
     read = dict(source.read_all(source.names()))
     assert set(read) == set(source.names())
-    assert all(torch.equal(read[name], state[name]) for name in read)
+    assert all(torch.equal(read[name], source.read(name)) for name in read)
     assert source.sha256() == hashlib.sha256(path.read_bytes()).hexdigest()
     assert source.sha256() == hashlib.sha256(path.read_bytes()).hexdigest()
     assert source.size_bytes == path.stat().st_size
+
+
+def test_settings_of_gemma_and_olmo(tmp_path: Path) -> None:
+    config = open_source(tiny_gguf(tmp_path / "a.gguf", "gemma2")).config
+    kinds = ["sliding_attention", "full_attention"]
+    assert (config["model_type"], config["architectures"]) == ("gemma2", ["Gemma2ForCausalLM"])
+    assert (config["sliding_window"], config["layer_types"]) == (8, kinds)
+    assert (config["attn_logit_softcapping"], config["final_logit_softcapping"]) == (20.0, 30.0)
+    assert (config["query_pre_attn_scalar"], config["head_dim"]) == (32, 32)
+    assert config["hidden_activation"] == "gelu_pytorch_tanh"
+    config = open_source(tiny_gguf(tmp_path / "b.gguf", "gemma3")).config
+    assert config["model_type"] == "gemma3_text"
+    assert config["layer_types"] == ["sliding_attention"] * LAYERS
+    assert config["rope_parameters"] == {
+        "sliding_attention": {"rope_type": "default", "rope_theta": 700.0},
+        "full_attention": {"rope_type": "default", "rope_theta": 5000.0},
+    }
+    config = open_source(tiny_gguf(tmp_path / "c.gguf", "olmo2")).config
+    assert (config["model_type"], config["rms_norm_eps"]) == ("olmo2", pytest.approx(1e-5))
+    scale = ARCHITECTURES["gemma2"].score_scale(layers=46, hidden=4608, heads=32, head_dim=128)
+    assert scale == 144**-0.5
+
+
+def test_windows_that_an_architecture_has_not(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="so it is an OLMo 3"):
+        _ = open_source(tiny_gguf(tmp_path / "a.gguf", "olmo2", **WINDOWED)).config
+    pattern = {"attention.sliding_window_pattern": 4}
+    with pytest.raises(
+        CheckpointError, match=r"sliding_window_pattern is 4; Tercet knows .* with 6"
+    ):
+        _ = open_source(tiny_gguf(tmp_path / "b.gguf", "gemma3", **pattern)).config
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
@@ -295,7 +350,8 @@ def test_other_scalings_of_rotary_positions(tmp_path: Path) -> None:
     assert rope == {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0}
 
 
-def test_tokenizer_goes_through_transformers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["llama", "gemma3", "olmo2"])
+def test_tokenizer_goes_through_transformers(kind: str, tmp_path: Path) -> None:
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     tokens = ["<|end|>", *letters, "ab", "abc"]
 
@@ -308,9 +364,9 @@ def test_tokenizer_goes_through_transformers(tmp_path: Path) -> None:
         writer.add_eos_token_id(0)
         writer.add_chat_template("{{ messages[0]['content'] }}!")
 
-    state = tiny_model("llama", False).state_dict()
-    tensors = gguf_tensors("llama", state)
-    path = write_gguf(tmp_path / "a.gguf", "llama", tensors, fields("llama"), prepare)
+    state = tiny_model(kind, False).state_dict()
+    tensors = gguf_tensors(kind, state)
+    path = write_gguf(tmp_path / "a.gguf", kind, tensors, fields(kind), prepare)
     source = open_source(path)
     assert (source.config["bos_token_id"], source.config["eos_token_id"]) == (0, 0)
     source.save_tokenizer(tmp_path / "out")

@@ -1,5 +1,6 @@
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.models.gemma2 import Gemma2Config
+from transformers.models.gemma3 import Gemma3TextConfig
 from transformers.models.llama import LlamaConfig
+from transformers.models.olmo2 import Olmo2Config
 from transformers.models.qwen2 import Qwen2Config
 
 import tercet
@@ -27,13 +31,23 @@ SMALL: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+GEMMA = {"head_dim": 16, "sliding_window": 5, "query_pre_attn_scalar": 24}
+KINDS: dict[str, Callable[..., Any]] = {
+    "gemma2": partial(Gemma2Config, **GEMMA, attn_logit_softcapping=1.5),
+    "gemma3_text": partial(
+        Gemma3TextConfig, **GEMMA, layer_types=["sliding_attention", "full_attention"]
+    ),
+    "llama": LlamaConfig,
+    "olmo2": Olmo2Config,
+    "qwen2": Qwen2Config,
+}
 EMBEDDING, HEAD = "model.embed_tokens", "lm_head"
 
 
 def build_model(kind: str, tied: bool) -> PreTrainedModel:
     """A tiny random model with random norms and biases, so that none can be left out unseen."""
     torch.manual_seed(7)
-    config = {"llama": LlamaConfig, "qwen2": Qwen2Config}[kind](**SMALL, tie_word_embeddings=tied)
+    config = KINDS[kind](**SMALL, tie_word_embeddings=tied)
     model = AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():

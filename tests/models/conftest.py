@@ -5,9 +5,12 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.models.gemma2 import Gemma2Config
+from transformers.models.gemma3 import Gemma3TextConfig
 from transformers.models.granite import GraniteConfig
 from transformers.models.llama import LlamaConfig
 from transformers.models.mistral import MistralConfig
+from transformers.models.olmo2 import Olmo2Config
 from transformers.models.phi3 import Phi3Config
 from transformers.models.qwen2 import Qwen2Config
 from transformers.models.qwen3 import Qwen3Config
@@ -16,9 +19,12 @@ from tercet.checkpoints.packed.layout import PackedModule
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
 
 CONFIGS = {
+    "gemma2": Gemma2Config,
+    "gemma3_text": Gemma3TextConfig,
     "granite": GraniteConfig,
     "llama": LlamaConfig,
     "mistral": MistralConfig,
+    "olmo2": Olmo2Config,
     "phi3": Phi3Config,
     "qwen2": Qwen2Config,
     "qwen3": Qwen3Config,

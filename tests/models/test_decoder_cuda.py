@@ -16,7 +16,22 @@ LINEARS = [f"self_attn.{name}_proj" for name in "qkvo"]
 LINEARS += [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
 
 
-@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
+KINDS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {"sliding_window": 7},
+    "qwen2": {},
+    "qwen3": {},
+    "gemma2": {"head_dim": 32, "sliding_window": 7, "attn_logit_softcapping": 1.5},
+    "gemma3_text": {
+        "head_dim": 32,
+        "sliding_window": 7,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "olmo2": {},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("scheme", "how"),
     [
@@ -36,8 +51,7 @@ def test_same_scores(
     scheme: str | None,
     how: dict[str, Any],
 ) -> None:
-    more = {"sliding_window": 7} if kind == "mistral" else {}
-    source = source_of(build(kind, **more))
+    source = source_of(build(kind, **KINDS[kind]))
     for layer in range(2 if scheme else 0):
         for name in LINEARS:
             source.pack(f"model.layers.{layer}.{name}", scheme, **how)

@@ -2,19 +2,20 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.functional import rms_norm, scaled_dot_product_attention, silu
+from torch.nn.functional import rms_norm
 
 from tercet.formats import encode, fit, parse_scheme
-from tercet.models.decoder.config import DecoderConfig
-from tercet.models.decoder.layer import Layer, Norm, Step
-from tercet.models.decoder.linear import SideBySide
-from tercet.models.decoder.native_layer import native_layer
-from tercet.models.decoder.one_token import Heads, Native, native
+from tercet.models.decoder.config import ACTIVATIONS, DecoderConfig
+from tercet.models.decoder.layer import Layer, Step
+from tercet.models.decoder.linear import Linear, SideBySide
+from tercet.models.decoder.native_layer import NativeLayer, native_layer
+from tercet.models.decoder.norm import Norm
+from tercet.models.decoder.one_token import GATES, Heads, Native, native
 from tercet.models.decoder.rope import angles, rotate_
 from tercet.models.input_transform import InputTransform
 from tercet.models.packed_modules import PackedLinear
@@ -29,6 +30,10 @@ class Sizes:
     key_value_heads: int = 2
     head_dim: int = 16
     norm_epsilon: float = 1e-5
+    attention_factor: float = 0.25
+    score_cap: float | None = None
+    residual_factor: float = 1.0
+    activation: str = "silu"
 
 
 @pytest.fixture
@@ -43,42 +48,59 @@ def close(found: Tensor, expected: Tensor) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 33, 576])
-def test_add_norm(functions: Native, count: int) -> None:
+@pytest.mark.parametrize("normed", [False, True])
+def test_add_and_normalize(functions: Native, count: int, normed: bool) -> None:
     hidden, update, weight = torch.randn(3, count), torch.randn(3, count), torch.rand(count)
-    total = hidden.double() + update.double()
-    found = functions.add_norm_(hidden, update, weight, 1e-5)
+    norm = Norm(weight=weight, epsilon=1e-5)
+    added = update.double()
+    if normed:
+        added = rms_norm(added, (count,), weight.double(), 1e-5)
+    total = hidden.double() + 0.3 * added
+    functions.add_(hidden, update, norm if normed else None, 0.3)
     close(hidden, total)
-    close(found, rms_norm(total, (count,), weight.double(), 1e-5))
     before = hidden.clone()
-    again = functions.add_norm_(hidden, None, weight, 1e-5)
+    found = functions.normalize(hidden, norm)
     assert torch.equal(hidden, before)
-    torch.testing.assert_close(again, found)
+    close(found, rms_norm(total, (count,), weight.double(), 1e-5))
+    assert functions.normalize(hidden, None) is hidden
 
 
-def test_silu_gate_over_the_whole_range(functions: Native) -> None:
+@pytest.mark.parametrize("activation", GATES)
+def test_gate_over_the_whole_range(functions: Native, activation: str) -> None:
     gate = torch.cat((torch.linspace(-120, 120, 9001), torch.tensor([0.0, 1e-30, -3e4, 3e4])))
     up = torch.rand_like(gate) + 0.5
-    found = functions.silu_gate(torch.cat((gate, up)).expand(2, -1).contiguous())
-    close(found, (silu(gate.double()) * up.double()).expand(2, -1))
+    found = functions.gate(torch.cat((gate, up)).expand(2, -1).contiguous(), activation)
+    close(found, (ACTIVATIONS[activation](gate.double()) * up.double()).expand(2, -1))
 
 
 @pytest.mark.parametrize("dim", [2, 6, 16, 64, 80])
 @pytest.mark.parametrize(("heads", "key_value"), [(1, 1), (6, 2)])
 @pytest.mark.parametrize(("length", "window"), [(1, None), (37, None), (37, 5), (4000, None)])
+@pytest.mark.parametrize(("whole", "limit"), [(False, None), (True, 1.5)])
 def test_attend(
-    functions: Native, dim: int, heads: int, key_value: int, length: int, window: int | None
+    functions: Native,
+    dim: int,
+    heads: int,
+    key_value: int,
+    length: int,
+    window: int | None,
+    whole: bool,
+    limit: float | None,
 ) -> None:
     torch.manual_seed(1)
     # room behind the last position, and other heads between: strides as in the cache
     cache = torch.randn(2, 2 * key_value, length + 3, dim)
     keys, values = cache[:, :key_value, :length], cache[:, key_value:, :length]
     qkv = torch.randn(2, heads + 2 * key_value, dim)
-    norms = torch.rand(2, dim) + 0.5
+    widths = (heads * dim, key_value * dim) if whole else (dim, dim)
+    norms = [torch.rand(width) + 0.5 for width in widths]
     by = angles(torch.rand(dim // 2), length - 1, 1, torch.float32)
 
     query, key, value = qkv.double().split([heads, key_value, key_value], 1)
     rotated = [
-        rms_norm(x, (dim,), norm.double(), 1e-5).contiguous()
+        rms_norm(x.flatten(1).unflatten(1, (-1, len(norm))), (len(norm),), norm.double(), 1e-5)
+        .reshape(x.shape)
+        .contiguous()
         for x, norm in zip((query, key), norms, strict=True)
     ]
     for x in rotated:
@@ -86,9 +108,11 @@ def test_attend(
     all_keys = torch.cat((keys[:, :, :-1].double(), rotated[1].unsqueeze(2)), 2)
     all_values = torch.cat((values[:, :, :-1].double(), value.unsqueeze(2)), 2)
     first = 0 if window is None else length - window
-    expected = scaled_dot_product_attention(
-        rotated[0].unsqueeze(2), all_keys[:, :, first:], all_values[:, :, first:], enable_gqa=True
-    )
+    grouped = rotated[0].unflatten(1, (key_value, -1))
+    scores = 0.3 * grouped @ all_keys[:, :, first:].transpose(-1, -2)
+    if limit is not None:
+        scores = limit * torch.tanh(scores / limit)
+    expected = scores.softmax(-1) @ all_values[:, :, first:]
     shape = Heads(
         count=heads,
         key_value=key_value,
@@ -97,6 +121,8 @@ def test_attend(
         query_norm=norms[0],
         key_norm=norms[1],
         epsilon=1e-5,
+        scale=0.3,
+        cap=limit,
     )
     rest = cache[:, :, length:].clone()
     found = functions.attend(qkv.flatten(1), shape, by, keys, values)
@@ -106,13 +132,32 @@ def test_attend(
     assert torch.equal(cache[:, :, length:], rest)
 
 
-@pytest.mark.parametrize(("window", "normed", "biased"), [(None, False, False), (5, True, True)])
+GEMMA = Sizes(
+    attention_factor=0.3, score_cap=1.5, residual_factor=0.7, activation="gelu_pytorch_tanh"
+)
+
+
+@pytest.mark.parametrize(
+    ("window", "heads_norm", "biased", "sizes", "norms"),
+    [
+        (None, None, False, Sizes(), "before"),
+        (5, "each", True, Sizes(), "before"),
+        (5, "each", True, GEMMA, "around"),
+        (None, "whole", False, Sizes(), "behind"),
+    ],
+)
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_whole_layer_has_the_bits_of_its_parts(
-    functions: Native, window: int | None, normed: bool, biased: bool, batch: int
+    functions: Native,
+    window: int | None,
+    heads_norm: str | None,
+    biased: bool,
+    sizes: Sizes,
+    norms: str,
+    batch: int,
 ) -> None:
     torch.manual_seed(2)
-    config = cast(DecoderConfig, Sizes())
+    config = cast(DecoderConfig, sizes)
 
     def linear(rows: int, columns: int, scheme: str) -> Callable[[Tensor], Tensor]:
         parsed, values = parse_scheme(scheme), torch.randn(rows, columns) * 0.2
@@ -124,15 +169,19 @@ def test_a_whole_layer_has_the_bits_of_its_parts(
 
     def layer() -> Layer:
         torch.manual_seed(3)
+        before, behind = norms != "behind", norms != "before"
+        widths = {"each": (16, 16), "whole": (64, 32)}.get(heads_norm or "")
         return Layer(
             config=config,
             window=window,
-            attention_norm=norm(64),
+            attention_norm=norm(64) if before else None,
+            attention_output_norm=norm(64) if behind else None,
+            mlp_output_norm=norm(64) if behind else None,
             qkv=linear((4 + 2 * 2) * 16, 64, "nonary-g32"),
-            query_norm=norm(16) if normed else None,
-            key_norm=norm(16) if normed else None,
+            query_norm=norm(widths[0]) if widths else None,
+            key_norm=norm(widths[1]) if widths else None,
             output=linear(64, 64, "ternary-g64"),
-            mlp_norm=norm(64),
+            mlp_norm=norm(64) if before else None,
             gate_up=linear(2 * 96, 64, "int4-g32"),
             down=linear(64, 96, "int8-channel"),
         )
@@ -143,7 +192,7 @@ def test_a_whole_layer_has_the_bits_of_its_parts(
     cache = torch.randn(2, batch, 2, 12, 16)
     hidden = torch.randn(batch, 64)
     by = angles(torch.rand(8), 8, 1, torch.float32)
-    step = Step(batch=batch, angles=by, masks={}, native=functions)
+    step = Step(batch=batch, angles=(by,), masks={}, native=functions)
     found = []
     for each in (whole, parts):
         state, (keys, values) = hidden.clone(), cache.clone()
@@ -160,11 +209,25 @@ def test_a_layer_that_is_more_than_packed_products_stays_in_parts(functions: Nat
     weight = prepare(encode(values, parsed, *fit(values, parsed, "absmax")))
     plain = PackedLinear(weight).forward
     heads = Heads(
-        count=2, key_value=1, dim=16, window=None, query_norm=None, key_norm=None, epsilon=1e-5
+        count=2,
+        key_value=1,
+        dim=16,
+        window=None,
+        query_norm=None,
+        key_norm=None,
+        epsilon=1e-5,
+        scale=0.25,
+        cap=None,
     )
-    norms = (torch.ones(64), torch.ones(64))
-    assert native_layer(functions, [plain] * 4, norms, 1e-5, heads) is not None
+    norm, other_norm = (Norm(weight=torch.ones(64), epsilon=value) for value in (1e-5, 1e-6))
+
+    def found(linears: list[Linear], **how: Any) -> NativeLayer | None:
+        usual = {"norms": (norm, None, norm, None), "activation": "silu", "factor": 1.0}
+        return native_layer(functions, linears=linears, heads=heads, **{**usual, **how})
+
+    assert found([plain] * 4) is not None
     turned = PackedLinear(weight, None, InputTransform(hadamard=32)).forward
     for other in (turned, SideBySide((plain,))):
-        linears = [plain, plain, other, plain]
-        assert native_layer(functions, linears, norms, 1e-5, heads) is None
+        assert found([plain, plain, other, plain]) is None
+    assert found([plain] * 4, activation="relu") is None
+    assert found([plain] * 4, norms=(norm, None, norm, other_norm)) is None

@@ -22,6 +22,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "residual_multiplier": 0.3,
         "logits_scaling": 5.0,
     },
+    "gemma2": {"head_dim": 32, "sliding_window": 7, "query_pre_attn_scalar": 24},
+    "gemma3_text": {
+        "head_dim": 32,
+        "sliding_window": 7,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "olmo2": {},
     "phi3": {
         "sliding_window": None,
         "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.75},

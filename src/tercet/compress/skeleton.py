@@ -154,9 +154,9 @@ def _empty_model(config: dict[str, Any]) -> nn.Module:
     )
     with init_empty_weights(include_buffers=False):
         maker = AutoModelForCausalLM if causal else AutoModel
-        model: Any = cast(Any, maker).from_config(
-            parsed, dtype=torch.float32, attn_implementation="sdpa"
-        )
+        # unasked, transformers takes torch's own attention, and for a model that caps its scores,
+        # which that cannot, another; asked for it, it raises
+        model: Any = cast(Any, maker).from_config(parsed, dtype=torch.float32)
     split(model, fused_experts(model))
     model.eval()
     model.tie_weights()

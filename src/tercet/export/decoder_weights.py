@@ -10,9 +10,9 @@ from tercet.checkpoints.packed.layout import PackedModule
 from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.formats import PackedTensor
-from tercet.models import WeightSource, find_architecture, read_config
+from tercet.models import DecoderConfig, WeightSource, find_architecture, read_config
 from tercet.models.architecture import Architecture
-from tercet.models.decoder.rope import frequencies
+from tercet.models.decoder.rope import read_rotations
 from tercet.models.decoder.weight_reader import WeightReader
 
 
@@ -37,7 +37,8 @@ class DecoderWeights:
             raise UnsupportedError(reason)
         self.architecture = find_architecture(source.config)
         self.config = read_config(self.architecture, source.config)
-        self.inverse = frequencies(source.config, self.config.head_dim)
+        # `architecture_reason` refused every model with more than one kind
+        (self.inverse,) = _rotations(self.architecture, self.config, source.config)
         self._source = source
         self._narrow = narrow
         self._reader = WeightReader(source, torch.float32)
@@ -111,12 +112,19 @@ def architecture_reason(config: Mapping[str, object]) -> str | None:
     try:
         architecture = find_architecture(config)
         sizes = read_config(architecture, config)
-        turned = 2 * len(frequencies(config, sizes.head_dim))
+        rotations = _rotations(architecture, sizes, config)
     except UnsupportedError as error:
         return str(error)
     found = {
         "factors on embedding, scores, residuals or logits": sizes.scaled,
-        "rotation of only a part of each head": turned != sizes.head_dim,
+        "rotation of only a part of each head": any(
+            2 * len(one) != sizes.head_dim for one in rotations
+        ),
+        "rotation by layers": len(rotations) > 1,
+        "caps on scores or logits": bool(sizes.score_cap or sizes.logits_cap),
+        "norms but those before attention and network, and of heads": not _usual_norms(
+            architecture
+        ),
         "queries, keys and values, or gate and up, in one matrix": not _separate(architecture),
     }
     wrong = [what for what, there in found.items() if there]
@@ -126,6 +134,20 @@ def architecture_reason(config: Mapping[str, object]) -> str | None:
             f"huggingface, which takes every architecture"
         )
     return None
+
+
+def _rotations(
+    architecture: Architecture, sizes: DecoderConfig, config: Mapping[str, object]
+) -> tuple[Tensor, ...]:
+    """The kinds of rotation, radians per position [D/2] of each."""
+    return read_rotations(architecture, config, sizes.layers, sizes.head_dim).kinds
+
+
+def _usual_norms(architecture: Architecture) -> bool:
+    before = (architecture.attention_norm, architecture.mlp_norm)
+    behind = (architecture.attention_output_norm, architecture.mlp_output_norm)
+    usual = before == ("input_layernorm", "post_attention_layernorm") and not any(behind)
+    return usual and not architecture.norm_offset and architecture.qk_norm != "projection"
 
 
 def _separate(architecture: Architecture) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.checkpoints.sources.safetensors_directory import open_weights, read_json
 from tercet.models import find_architecture, read_config
-from tercet.models.decoder.rope import frequencies
+from tercet.models.decoder.rope import read_rotations
 
 # how the weights are held over there, which is no setting of the model
 _ABOUT_WEIGHTS = ("dtype", "torch_dtype", "quantization_config")
@@ -33,13 +33,21 @@ def compare_tensors(
     checkpoint: PackedCheckpoint,
     names: Iterable[str],
     read: Mapping[str, Callable[[], Tensor]],
+    held: Callable[[str, Tensor], Tensor] = lambda _, values: values,
 ) -> Iterator[str]:
-    """A line for each of the checkpoint's unpacked tensors that `read` lacks or gives otherwise."""
+    """A line for each of the checkpoint's unpacked tensors that `read` lacks or gives otherwise.
+
+    Args:
+        checkpoint: with the tensors.
+        names: of those to compare.
+        read: gives what is found, by name.
+        held: (name, float32 values) -> what the target can hold of them, by its definition.
+    """
     for name in names:
         if name not in read:
             yield f"{name} is missing"
             continue
-        expected, found = checkpoint.tensor(name).float(), read[name]().float()
+        expected, found = held(name, checkpoint.tensor(name).float()), read[name]().float()
         if expected.shape != found.shape:
             yield f"{name} has shape {list(found.shape)}, not {list(expected.shape)}"
             continue
@@ -66,15 +74,22 @@ def compare_decoders(expected: dict[str, Any], found: dict[str, Any]) -> Iterato
     Args:
         expected, found: contents of config.json; a number may have passed through float32.
     """
-    ours, theirs = (read_config(find_architecture(one), one) for one in (expected, found))
+    kinds = [find_architecture(one) for one in (expected, found)]
+    ours, theirs = map(read_config, kinds, (expected, found))
     for key, value in asdict(ours).items():
         other = asdict(theirs)[key]
         same = _round(other) == _round(value) if isinstance(value, float) else other == value
         if not same:
             yield f"{key} is {other!r}, not {value!r}"
-    radians = [frequencies(one, ours.head_dim) for one in (expected, found)]
+    first, second = (
+        read_rotations(kind, one, ours.layers, ours.head_dim)
+        for kind, one in zip(kinds, (expected, found), strict=True)
+    )
     # each is computed anew, of a base or of divisors that passed through float32
-    if not torch.allclose(radians[1], radians[0], rtol=1e-6, atol=0.0):
+    if first.of_layer != second.of_layer or not all(
+        torch.allclose(other, one, rtol=1e-6, atol=0.0)
+        for one, other in zip(first.kinds, second.kinds, strict=True)
+    ):
         yield "rotary frequencies differ"
 
 

@@ -3,6 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import cast
 
+from tercet.errors import CheckpointError
+
+SLIDING, FULL = "sliding_attention", "full_attention"
+
 WindowRule = Callable[[Mapping[str, object], int], int | None]
 """(config.json, layer) -> positions that a query sees, its own included; None for all of them."""
 
@@ -29,3 +33,45 @@ def upper_layers(config: Mapping[str, object], layer: int) -> int | None:
         first = config.get("max_window_layers", 0)
         sliding = isinstance(first, int) and layer >= first
     return every_layer(config, layer) if sliding else None
+
+
+def by_layer_type(period: int) -> WindowRule:
+    """As `layer_types` says; without it, every layer but each `period`-th slides.
+
+    `sliding_window_pattern` of config.json, as older files have it, goes before `period`.
+    """
+
+    def rule(config: Mapping[str, object], layer: int) -> int | None:
+        sliding = layer_type(config, layer, period) == SLIDING
+        return every_layer(config, layer) if sliding else None
+
+    return rule
+
+
+def layer_type(config: Mapping[str, object], layer: int, period: int) -> str:
+    """What transformers calls the attention of a layer: SLIDING or FULL.
+
+    Raises:
+        CheckpointError: `layer_types` or `sliding_window_pattern` is none that a model can have.
+    """
+    types = config.get("layer_types")
+    if types is None:
+        period = _read_period(config, period)
+        return SLIDING if (layer + 1) % period else FULL
+    named = cast(list[object], types) if isinstance(types, list) else []
+    found = named[layer] if layer < len(named) else None
+    if found not in (SLIDING, FULL):
+        raise CheckpointError(
+            f"config.json: layer_types {types!r}: must say {SLIDING!r} or {FULL!r} of each layer, "
+            f"and says {found!r} of layer {layer}"
+        )
+    return str(found)
+
+
+def _read_period(config: Mapping[str, object], default: int) -> int:
+    period = config.get("sliding_window_pattern", default)
+    if not isinstance(period, int) or isinstance(period, bool) or period < 1:
+        raise CheckpointError(
+            f"config.json: sliding_window_pattern {period!r}: must be a whole number above 0"
+        )
+    return period

@@ -27,6 +27,10 @@ def test_known(kind: str) -> None:
             {"model_type": "llama", "partial_rotary_factor": 0.5},
             "no rotation of only a part of each head",
         ),
+        ({"model_type": "gemma2"}, "no caps on scores or logits"),
+        ({"model_type": "gemma3_text", "num_hidden_layers": 6}, "no rotation by layers"),
+        ({"model_type": "gemma3_text"}, "no norms but those before attention and network"),
+        ({"model_type": "olmo2"}, "no norms but those before attention and network"),
         ({"model_type": "gpt_neox"}, "unknown decoder architecture 'gpt_neox'"),
     ],
 )

@@ -26,6 +26,26 @@ SIZES: dict[str, Any] = {
 }
 
 
+# local layers and one that is not, prompts beyond the window, caps that bite
+OWN: dict[str, dict[str, Any]] = {
+    "gemma2": {
+        "query_pre_attn_scalar": 64,
+        "sliding_window": 8,
+        "attn_logit_softcapping": 2.0,
+        "final_logit_softcapping": 3.0,
+    },
+    "gemma3_text": {
+        "query_pre_attn_scalar": 64,
+        "sliding_window": 8,
+        "num_hidden_layers": 6,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            "full_attention": {"rope_type": "linear", "rope_theta": 1e5, "factor": 8.0},
+        },
+    },
+}
+
+
 @pytest.fixture(scope="session")
 def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., PackedCheckpoint]:
     """A packed checkpoint of a tiny random model: layers in `layers`, embedding in `embedding`."""
@@ -41,8 +61,8 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., PackedCheckp
         **more: Any,
     ) -> PackedCheckpoint:
         torch.manual_seed(7)
-        heads = {} if kind == "qwen2" else {"head_dim": 64}
-        options = {**SIZES, **heads, **more, "tie_word_embeddings": tied}
+        heads = {} if kind in ("qwen2", "olmo2") else {"head_dim": 64}
+        options = {**SIZES, **heads, **OWN.get(kind, {}), **more, "tie_word_embeddings": tied}
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **options)).eval()
         with torch.no_grad():
             for name, parameter in model.named_parameters():

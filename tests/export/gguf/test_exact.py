@@ -75,6 +75,8 @@ def test_a_word_that_no_codes_give_is_not_sound(name: str) -> None:
 # relative error of the scores by llama.cpp's int8 activations on these models: measured 0.009 to
 # 0.030; rows of queries and keys left in the model's order give 0.7
 INT8 = 0.05
+# of six layers, not two: measured 0.055
+INT8_OF = {"gemma3_text": 0.09}
 
 
 EXACT = [
@@ -93,6 +95,9 @@ EXACT = [
     ("llama", "int8-g128", "Q8_0"),
     ("qwen2", "int8-channel", "Q8_0"),
     ("llama", "int4-g64-asym", "Q8_0"),
+    ("gemma2", "ternary-g64", "Q2_0"),
+    ("gemma3_text", "int4-g32", "Q4_0"),
+    ("olmo2", "nonary-g64", "Q4_0"),
 ]
 
 
@@ -100,7 +105,7 @@ EXACT = [
 def test_exact_in_llama_cpp_and_back(
     kind: str, layers: str, held: str | None, make: Any, client: Any, tmp_path: Path
 ) -> None:
-    checkpoint = make(kind, layers, tied=kind != "qwen2")
+    checkpoint = make(kind, layers, tied=kind not in ("qwen2", "olmo2"))
     if held is None:
         with pytest.raises(UnsupportedError, match=r"fp16, and \d+ of \d+ scales \(float32\)"):
             TARGET.write(checkpoint, tmp_path / "a.gguf")
@@ -116,7 +121,7 @@ def test_exact_in_llama_cpp_and_back(
     for module, value in values.items():
         assert torch.equal(value, checkpoint.read_packed(module).dequantize()), module
     expected = scores(checkpoint)
-    assert error(TARGET.logits(tmp_path / "a.gguf", IDS), expected) < INT8
+    assert error(TARGET.logits(tmp_path / "a.gguf", IDS), expected) < INT8_OF.get(kind, INT8)
     imported = import_gguf(tmp_path / "a.gguf", tmp_path / "back")
     back = tercet.open_packed(imported)
     back.verify()
@@ -125,14 +130,21 @@ def test_exact_in_llama_cpp_and_back(
     assert torch.equal(scores(back), expected)
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+# llama.cpp holds keys and values in float16, and this model has six layers whose norms make them
+# large: measured 0.003. A window that is one position longer gives 0.7, half the factor of the
+# scaled rotation 0.1, scores scaled by 60 ** -0.5 in the place of 64 ** -0.5 0.04.
+TWIN = {"gemma3_text": 6e-3}
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2"])
 def test_the_twin_is_in_float32(kind: str, make: Any, client: Any, tmp_path: Path) -> None:
-    checkpoint = make(kind, "ternary-g64", tied=False)
+    checkpoint = make(kind, "ternary-g64", tied=kind == "gemma2")
     TARGET.write_twin(checkpoint, tmp_path / "twin.gguf")
     reader = GGUFReader(tmp_path / "twin.gguf")
     assert {tensor.tensor_type for tensor in reader.tensors} == {GGMLQuantizationType.F32}
-    # llama.cpp holds keys and values in float16
-    assert error(TARGET.logits(tmp_path / "twin.gguf", IDS), scores(checkpoint)) < 2e-3
+    limit = TWIN.get(kind, 2e-3)
+    assert error(TARGET.logits(tmp_path / "twin.gguf", IDS), scores(checkpoint)) < limit
+    assert list(TARGET.differences(checkpoint, tmp_path / "twin.gguf")) == []
     model, expected = tercet.load(checkpoint.directory).model, list(IDS)
     for _ in range(6):
         expected.append(int(model.logits(torch.tensor([expected]))[0, -1].argmax()))

@@ -81,6 +81,16 @@ def test_what_llama_cpp_lacks_is_refused(make: Any, tmp_path: Path) -> None:
     window = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}
     with pytest.raises(UnsupportedError, match="'qwen2' has no sliding window"):
         TARGET.write(make("qwen2", **window), tmp_path / "a.gguf")
+    for kind, options, message in (
+        ("gemma2", {"attn_logit_softcapping": None}, "no scores without caps"),
+        ("gemma2", {"query_pre_attn_scalar": 24}, "no scores scaled by 0.204124"),
+        ("gemma2", {"tied": False}, "no output projection of its own"),
+        ("olmo2", {"tied": True}, "no output projection tied to the embedding"),
+        ("gemma3_text", {"layer_types": ["full_attention"] * 6}, "other than each 6th"),
+        ("gemma3_text", {"hidden_activation": "silu"}, "no hidden_act 'silu' .gelu_pytorch_tanh"),
+    ):
+        with pytest.raises(UnsupportedError, match=message):
+            TARGET.write(make(kind, **options), tmp_path / "a.gguf")
     with pytest.raises(UnsupportedError, match="unknown GGUF type 'TQ3_0'"):
         GgufTarget().variant("TQ3_0")
 

@@ -37,13 +37,14 @@ SPLITTERS: dict[str, Callable[[], Any]] = {
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     ),
-    "llama-bpe": lambda: pre_tokenizers.Sequence(
+    "dbrx": lambda: pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(_LLAMA3), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     ),
 }
+SPLITTERS["llama-bpe"] = SPLITTERS["dbrx"]
 
 
 def tokenizer_of(splitter: Any, whole_words: bool) -> Tokenizer:

@@ -34,6 +34,12 @@ _TOKENS: dict[str, str] = {
 
 _NOT_CONFIG = ("_name_or_path", "transformers_version", "dtype")
 
+_WINDOW, _PERIOD = "attention.sliding_window", "attention.sliding_window_pattern"
+# of layers with a window, where the file does not say: the one that all of Gemma 3 have
+_LOCAL_BASE = 10000.0
+# transformers' names in layer_types
+SLIDING, FULL = "sliding_attention", "full_attention"
+
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _LLAMA3_CONTEXT = 8192
 
@@ -98,18 +104,63 @@ def gguf_config(
         values[name] = metadata.fields.get(key)
     if architecture.own_head_size:
         values["head_dim"] = _head_size(metadata)
+    values |= _attention(metadata, architecture)
+    rope = _rope(metadata, rope_divisors)
     raw: Any = AutoConfig.for_model(
-        metadata.kind,
+        architecture.model_type,
         architectures=[architecture.class_name],
         num_key_value_heads=metadata.key_heads,
         vocab_size=vocabulary,
         tie_word_embeddings=tied,
-        rope_parameters=_rope(metadata, rope_divisors),
+        rope_parameters=_rope_by_layer_type(metadata, architecture, rope),
         **values,
     )
     config: dict[str, Any] = json.loads(raw.to_json_string())
     kept = {key: value for key, value in config.items() if key not in _NOT_CONFIG}
     return {**kept, "tie_word_embeddings": tied}
+
+
+def _attention(metadata: GgufMetadata, architecture: GgufArchitecture) -> dict[str, Any]:
+    """Caps, windows and the scale of scores, where the architecture has its own."""
+    # where the file names none, llama.cpp and transformers take the same for granted
+    there = {key: name for key, name in architecture.caps.items() if metadata.get(key) is not None}
+    values: dict[str, Any] = {name: float(metadata.number(key)) for key, name in there.items()}
+    sliding = architecture.sliding
+    if sliding is None:
+        if architecture.model_type == "olmo2" and metadata.get(_WINDOW) is not None:
+            raise CheckpointError(
+                f"{metadata.path}: it has a sliding window, so it is an OLMo 3, which Tercet does "
+                "not read from GGUF: pass the model's Hugging Face directory instead"
+            )
+        return values
+    scale = architecture.score_scale(
+        layers=metadata.layers,
+        hidden=int(metadata.number("embedding_length")),
+        heads=metadata.heads,
+        head_dim=_head_size(metadata),
+    )
+    values["query_pre_attn_scalar"] = round(scale**-2)
+    values["sliding_window"] = int(metadata.number(_WINDOW))
+    period = metadata.get(_PERIOD)
+    if period not in (None, sliding.period):
+        raise CheckpointError(
+            f"{metadata.path}: {metadata.kind}.{_PERIOD} is {period!r}; Tercet knows this "
+            f"architecture with {sliding.period}: pass the model's Hugging Face directory instead"
+        )
+    values["layer_types"] = [
+        SLIDING if (layer + 1) % sliding.period else FULL for layer in range(metadata.layers)
+    ]
+    return values
+
+
+def _rope_by_layer_type(
+    metadata: GgufMetadata, architecture: GgufArchitecture, rope: dict[str, Any]
+) -> dict[str, Any]:
+    if architecture.sliding is None or not architecture.sliding.own_base:
+        return rope
+    key = "rope.freq_base_swa"
+    base = _LOCAL_BASE if metadata.get(key) is None else float(metadata.number(key))
+    return {SLIDING: {"rope_type": "default", "rope_theta": base}, FULL: rope}
 
 
 def _head_size(metadata: GgufMetadata) -> int:

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Literal
 
 from tercet.errors import CheckpointError, unknown_name
 
@@ -38,36 +39,148 @@ _QK_NORMS: dict[str, str] = {
 }
 
 
+_OUTPUT_NORMS: dict[str, str] = {
+    "post_attention_norm.weight": "post_attention_layernorm.weight",
+    "post_ffw_norm.weight": "post_feedforward_layernorm.weight",
+}
+
+_NORMS_AROUND: dict[str, str] = {
+    **_OUTPUT_NORMS,
+    "ffn_norm.weight": "pre_feedforward_layernorm.weight",
+}
+
+_NO_NORMS_BEFORE = {
+    ours: theirs
+    for ours, theirs in _LAYER.items()
+    if ours not in ("attn_norm.weight", "ffn_norm.weight")
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlidingWindow:
+    """How llama.cpp's own code has an architecture's local layers.
+
+    Attributes:
+        period: each such layer, counted from 1, sees all positions, the others
+            `attention.sliding_window`.
+        own_base: whether those others rotate by `rope.freq_base_swa`, unscaled.
+    """
+
+    period: int
+    own_base: bool = False
+
+
 @dataclass(frozen=True, kw_only=True)
 class GgufArchitecture:
     """How one `general.architecture` is laid out.
 
     Attributes:
-        class_name: Hugging Face's causal language model; its model_type is GGUF's name.
+        model_type: Hugging Face's name of the architecture.
+        class_name: its causal language model.
         layer: GGUF name after `blk.N.` to Hugging Face's after `model.layers.N.`; all present.
         own_head_size: whether config.json has `head_dim`.
         rotated: whether rows of attn_q and attn_k are stored in pairs (2i, 2i + 1) rather than in
             halves (i, i + d/2), as llama's converter does for its rotary embedding.
+        norm_offset: what GGUF's weights of norms have more than Hugging Face's.
+        activation: of the gate, in llama.cpp's code.
+        tokenizer_kind: the architecture in whose name transformers is given the tokenizer, where
+            it refuses this one's; which tokenizer it is, other fields say.
+        biases: whether queries, keys and values have biases.
+        head: whether llama.cpp takes an output projection with weights of its "own", one "tied" to
+            the embedding, or "either".
+        sliding: local layers, None without.
+        caps: GGUF's key of each cap on scores to config.json's.
+        always_capped: whether llama.cpp caps scores and logits where the file does not say how.
+        scaled_by_width: for so many layers llama.cpp scales scores by (hidden / heads) ** -0.5,
+            for all other models by head_dim ** -0.5; None for an architecture without such a model.
     """
 
+    model_type: str
     class_name: str
     layer: Mapping[str, str]
     own_head_size: bool = False
     rotated: bool = False
+    norm_offset: float = 0.0
+    activation: str = "silu"
+    tokenizer_kind: str | None = None
+    biases: bool = False
+    head: Literal["own", "tied", "either"] = "either"
+    sliding: SlidingWindow | None = None
+    caps: Mapping[str, str] = field(default_factory=dict[str, str])
+    always_capped: bool = False
+    scaled_by_width: int | None = None
+
+    def score_scale(self, *, layers: int, hidden: int, heads: int, head_dim: int) -> float:
+        """What llama.cpp multiplies attention's scores by."""
+        width = hidden / heads if layers == self.scaled_by_width else head_dim
+        return width**-0.5
+
+    def is_norm(self, name: str) -> bool:
+        """Whether a tensor is a norm's weight, by Hugging Face's name."""
+        return name.endswith("norm.weight")
 
 
 ARCHITECTURES: dict[str, GgufArchitecture] = {
+    "gemma2": GgufArchitecture(
+        model_type="gemma2",
+        class_name="Gemma2ForCausalLM",
+        layer={**_LAYER, **_NORMS_AROUND},
+        own_head_size=True,
+        norm_offset=1.0,
+        activation="gelu_pytorch_tanh",
+        head="tied",
+        sliding=SlidingWindow(period=2),
+        caps={
+            "attn_logit_softcapping": "attn_logit_softcapping",
+            "final_logit_softcapping": "final_logit_softcapping",
+        },
+        always_capped=True,
+        scaled_by_width=46,
+    ),
+    "gemma3": GgufArchitecture(
+        model_type="gemma3_text",
+        class_name="Gemma3ForCausalLM",
+        layer={**_LAYER, **_NORMS_AROUND, **_QK_NORMS},
+        own_head_size=True,
+        norm_offset=1.0,
+        activation="gelu_pytorch_tanh",
+        sliding=SlidingWindow(period=6, own_base=True),
+        caps={"final_logit_softcapping": "final_logit_softcapping"},
+        scaled_by_width=62,
+    ),
     "llama": GgufArchitecture(
+        model_type="llama",
         class_name="LlamaForCausalLM",
         layer=_LAYER,
         own_head_size=True,
         rotated=True,
     ),
-    "qwen2": GgufArchitecture(class_name="Qwen2ForCausalLM", layer={**_LAYER, **_QKV_BIASES}),
+    "olmo2": GgufArchitecture(
+        model_type="olmo2",
+        class_name="Olmo2ForCausalLM",
+        head="own",
+        tokenizer_kind="qwen2",
+        layer={**_NO_NORMS_BEFORE, **_OUTPUT_NORMS, **_QK_NORMS},
+    ),
+    "qwen2": GgufArchitecture(
+        model_type="qwen2",
+        class_name="Qwen2ForCausalLM",
+        layer={**_LAYER, **_QKV_BIASES},
+        biases=True,
+    ),
     "qwen3": GgufArchitecture(
-        class_name="Qwen3ForCausalLM", layer={**_LAYER, **_QK_NORMS}, own_head_size=True
+        model_type="qwen3",
+        class_name="Qwen3ForCausalLM",
+        layer={**_LAYER, **_QK_NORMS},
+        own_head_size=True,
     ),
 }
+
+
+def gguf_kind(model_type: str) -> str | None:
+    """GGUF's name of one of Hugging Face's architectures; None where Tercet does not know it."""
+    kinds = {architecture.model_type: kind for kind, architecture in ARCHITECTURES.items()}
+    return kinds.get(model_type)
 
 
 def gguf_architecture(name: str, reference: str) -> GgufArchitecture:

@@ -1,5 +1,6 @@
 """A GGUF file as a model source: Hugging Face's names, shapes and order of rows."""
 
+import struct
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,6 +28,9 @@ from tercet.checkpoints.gguf.names import (
 from tercet.checkpoints.hashed_file import ReadableFile
 from tercet.checkpoints.sources.model_source import ModelSource
 from tercet.errors import CheckpointError
+
+# the type of a field that is text
+_STRING = 8
 
 
 class GgufFile(ModelSource):
@@ -87,6 +91,8 @@ class GgufFile(ModelSource):
 
     def read_from(self, file: ReadableFile, name: str) -> Tensor:
         values = read_blocks_from(file, self.path, self.find_tensor(name))
+        if self._architecture.norm_offset and self._architecture.is_norm(name):
+            values = values - self._architecture.norm_offset
         heads = self.paired_heads(name)
         return values if heads is None else halves_from_pairs(values, heads)
 
@@ -123,7 +129,16 @@ class GgufFile(ModelSource):
     def _metadata_bytes(self) -> bytes:
         with self.path.open("rb") as file:
             raw = file.read(self._header.fields_end)
-        return raw[:8] + bytes(8) + raw[16:]
+        raw = raw[:8] + bytes(8) + raw[16:]
+        known = self._architecture.tokenizer_kind
+        if known is None:
+            return raw
+        key = b"general.architecture" + struct.pack("<I", _STRING)
+        own, other = (
+            key + struct.pack("<Q", len(kind)) + kind.encode()
+            for kind in (self._metadata.kind, known)
+        )
+        return raw.replace(own, other, 1)
 
     def find_tensor(self, name: str) -> GgufTensor:
         if name not in self._tensors:

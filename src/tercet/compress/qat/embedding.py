@@ -9,12 +9,13 @@ from torch.nn.functional import embedding, linear
 from tercet.compress.ptq.qat import Options
 from tercet.compress.qat.weight import QuantizedWeight
 from tercet.formats import Scheme
+from tercet.models.embedding_factor import embedding_factor
 from tercet.ops.embedding_packed import embedding_packed
 from tercet.ops.linear_packed import linear_packed
 
 
 class QatEmbedding(QuantizedWeight):
-    """Rows of the quantized W [V, K] by token id.
+    """Rows of the quantized W [V, K] by token id, scaled as the old embedding's.
 
     Args:
         name, scheme, options, dtype: as QuantizedWeight.
@@ -26,12 +27,15 @@ class QatEmbedding(QuantizedWeight):
     ) -> None:
         super().__init__(name, cast(nn.Parameter, old.weight), scheme, options, dtype)
         self.num_embeddings, self.embedding_dim = old.num_embeddings, old.embedding_dim
+        self.factor = embedding_factor(old, dtype)
 
     def forward(self, ids: Tensor) -> Tensor:
         """ids [..] to rows [.., K]."""
         if not self.training and self.whole:
-            return embedding_packed(ids, self.prepare_product(), self.dtype)
-        return embedding(ids, self.trainable_values())
+            rows = embedding_packed(ids, self.prepare_product(), self.dtype)
+        else:
+            rows = embedding(ids, self.trainable_values())
+        return rows if self.factor == 1 else rows * self.factor
 
 
 class TiedHead(nn.Module):

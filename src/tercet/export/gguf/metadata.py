@@ -1,18 +1,19 @@
 """config.json as GGUF metadata, for the architectures that Tercet writes."""
 
 from collections.abc import Mapping
+from math import isclose
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from tercet.checkpoints.gguf.names import ARCHITECTURES, GgufArchitecture
+from tercet.checkpoints.gguf.names import ARCHITECTURES, GgufArchitecture, gguf_kind
 from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.errors import UnsupportedError, unknown_name
 from tercet.export.gguf.container import Field
 from tercet.models.architectures import find_architecture
 from tercet.models.decoder.config import DecoderConfig, read_config
-from tercet.models.decoder.rope import frequencies
+from tercet.models.decoder.rope import read_rotations
 
 # llama.cpp's LLAMA_FTYPE_GUESSED: the types are those of the tensors
 _FTYPE_GUESSED = 1024
@@ -26,11 +27,13 @@ def architecture_of(checkpoint: PackedCheckpoint) -> tuple[str, GgufArchitecture
         UnsupportedError: Tercet does not write it as GGUF, or it does what llama.cpp's does not.
     """
     config = checkpoint.config
-    name = str(config.get("model_type"))
-    if name not in ARCHITECTURES:
+    model_type = str(config.get("model_type"))
+    name = gguf_kind(model_type)
+    if name is None:
+        known = [architecture.model_type for architecture in ARCHITECTURES.values()]
         raise UnsupportedError(
-            f"{unknown_name('GGUF architecture', name, ARCHITECTURES)}: export to huggingface, "
-            f"which takes every architecture"
+            f"{unknown_name('GGUF architecture', model_type, known)}: export to "
+            f"huggingface, which takes every architecture"
         )
     sizes = read_config(find_architecture(config), config)
     _refuse_variants(name, sizes, config)
@@ -38,16 +41,29 @@ def architecture_of(checkpoint: PackedCheckpoint) -> tuple[str, GgufArchitecture
 
 
 def _refuse_variants(name: str, sizes: DecoderConfig, config: Mapping[str, object]) -> None:
+    architecture = ARCHITECTURES[name]
+    rope = _rope(sizes, config)
+    turned = read_rotations(find_architecture(config), config, sizes.layers, sizes.head_dim).kinds
+    scale = architecture.score_scale(
+        layers=sizes.layers, hidden=sizes.hidden, heads=sizes.heads, head_dim=sizes.head_dim
+    )
     found = {
-        f"hidden_act {sizes.activation!r} (silu is known)": sizes.activation != "silu",
+        f"hidden_act {sizes.activation!r} ({architecture.activation} is known)": sizes.activation
+        != architecture.activation,
         "biases on the attention's output projection": sizes.output_bias,
         "biases in the feed-forward network": sizes.mlp_bias,
-        "biases on queries, keys and values": sizes.qkv_bias and name != "qwen2",
-        "rotation of only a part of each head": 2 * len(frequencies(config, sizes.head_dim))
-        != sizes.head_dim,
-        "sliding window": any(window is not None for window in sizes.windows),
-        f"rotary positions of type {_rope(config).get('rope_type')!r} "
-        f"({', '.join(_ROPES)} are known)": _rope(config).get("rope_type") not in _ROPES,
+        "biases on queries, keys and values": sizes.qkv_bias and not architecture.biases,
+        "output projection of its own": not sizes.tied and architecture.head == "tied",
+        "output projection tied to the embedding": sizes.tied and architecture.head == "own",
+        "rotation of only a part of each head": any(2 * len(k) != sizes.head_dim for k in turned),
+        _window_reason(architecture): sizes.windows != _expected_windows(architecture, sizes),
+        f"scores scaled by {sizes.attention_factor:.6g} ({scale:.6g} is known, of this size)": (
+            not isclose(sizes.attention_factor, scale, rel_tol=1e-6)
+        ),
+        "scores without caps": architecture.always_capped
+        and None in (sizes.score_cap, sizes.logits_cap),
+        f"rotary positions of type {rope.get('rope_type')!r} "
+        f"({', '.join(_ROPES)} are known)": rope.get("rope_type") not in _ROPES,
     }
     wrong = [what for what, there in found.items() if there]
     if wrong:
@@ -56,10 +72,34 @@ def _refuse_variants(name: str, sizes: DecoderConfig, config: Mapping[str, objec
         )
 
 
-def _rope(config: Mapping[str, object]) -> dict[str, object]:
-    found: dict[str, object] = {"rope_theta": config.get("rope_theta", 10000.0)}
+def _window_reason(architecture: GgufArchitecture) -> str:
+    if architecture.sliding is None:
+        return "sliding window"
+    return f"sliding window but one in all layers other than each {architecture.sliding.period}th"
+
+
+def _expected_windows(
+    architecture: GgufArchitecture, sizes: DecoderConfig
+) -> tuple[int | None, ...]:
+    """Those that llama.cpp takes for granted, of the size that the model has."""
+    if architecture.sliding is None:
+        return (None,) * sizes.layers
+    # of a model that has none where llama.cpp has one, 0 is the window of no layer
+    window, period = sizes.windows[0] or 0, architecture.sliding.period
+    return tuple(window if (index + 1) % period else None for index in range(sizes.layers))
+
+
+def _rope(sizes: DecoderConfig, config: Mapping[str, object]) -> dict[str, object]:
+    """How the layers rotate that see all positions, or all layers where none does."""
+    far = next((index for index, window in enumerate(sizes.windows) if window is None), 0)
+    return _read_rope(config, far)
+
+
+def _read_rope(config: Mapping[str, object], layer: int) -> dict[str, object]:
+    own = find_architecture(config).rope(config, layer)
+    found: dict[str, object] = {"rope_theta": own.get("rope_theta", 10000.0)}
     for key in ("rope_scaling", "rope_parameters"):
-        section = config.get(key)
+        section = own.get(key)
         if isinstance(section, Mapping):
             found.update(cast(Mapping[str, object], section))
     found.setdefault("rope_type", found.get("type", "default"))
@@ -69,8 +109,8 @@ def _rope(config: Mapping[str, object]) -> dict[str, object]:
 def model_fields(name: str, sizes: DecoderConfig, checkpoint: PackedCheckpoint) -> dict[str, Field]:
     """The fields that describe the model itself."""
     config = checkpoint.config
-    rope = _rope(config)
-    model = {
+    rope = _rope(sizes, config)
+    model: dict[str, Field] = {
         "context_length": sizes.positions,
         "embedding_length": sizes.hidden,
         "block_count": sizes.layers,
@@ -86,6 +126,7 @@ def model_fields(name: str, sizes: DecoderConfig, checkpoint: PackedCheckpoint) 
     }
     if rope["rope_type"] == "linear":
         model |= {"rope.scaling.type": "linear", "rope.scaling.factor": _float(rope["factor"])}
+    model |= _attention_fields(ARCHITECTURES[name], sizes, config)
     return {
         "general.architecture": name,
         "general.type": "model",
@@ -96,15 +137,31 @@ def model_fields(name: str, sizes: DecoderConfig, checkpoint: PackedCheckpoint) 
     }
 
 
+def _attention_fields(
+    architecture: GgufArchitecture, sizes: DecoderConfig, config: Mapping[str, object]
+) -> dict[str, Field]:
+    """Caps, windows and rotations that only some architectures have."""
+    given = {**find_architecture(config).defaults, **config}
+    caps = {key: given.get(name) for key, name in architecture.caps.items()}
+    fields: dict[str, Field] = {k: _float(cap) for k, cap in caps.items() if cap is not None}
+    if architecture.sliding is not None:
+        fields["attention.sliding_window"] = sizes.windows[0] or 0
+        if architecture.sliding.own_base:
+            fields["rope.freq_base_swa"] = _float(_read_rope(config, 0)["rope_theta"])
+    return fields
+
+
 def _float(value: object) -> float:
     return float(cast(float, value))
 
 
 def rope_divisors(sizes: DecoderConfig, config: Mapping[str, object]) -> Tensor | None:
     """[D/2] float32, what each rotary frequency is divided by (Llama 3.1); None without that."""
-    rope = _rope(config)
+    rope = _rope(sizes, config)
     if rope["rope_type"] != "llama3":
         return None
     pairs = torch.arange(0, sizes.head_dim, 2, dtype=torch.float64) / sizes.head_dim
     plain = 1.0 / _float(rope["rope_theta"]) ** pairs
-    return (plain / frequencies(config, sizes.head_dim).double()).float()
+    # only architectures whose layers all rotate alike have this kind
+    kinds = read_rotations(find_architecture(config), config, sizes.layers, sizes.head_dim).kinds
+    return (plain / kinds[0].double()).float()

@@ -72,13 +72,16 @@ class GgufTarget:
     def differences(self, checkpoint: PackedCheckpoint, out: Path) -> Iterator[str]:
         """Unpacked tensors and settings, as Tercet's own reader of GGUF finds them."""
         source = GgufFile(out)
-        _, _, sizes = architecture_of(checkpoint)
+        _, architecture, sizes = architecture_of(checkpoint)
+        offset = architecture.norm_offset
         tied = {"lm_head.weight"} if sizes.tied else set[str]()
         names = [name for name in checkpoint.names() if not name.endswith("inv_freq")]
         yield from compare_tensors(
             checkpoint,
             [name for name in names if name not in tied],
             {name: partial(source.read, name) for name in source.names()},
+            # 1 + w in float32 may have fewer bits of w than w has
+            lambda name, w: (w + offset) - offset if offset and architecture.is_norm(name) else w,
         )
         yield from compare_decoders(checkpoint.config, source.config)
 

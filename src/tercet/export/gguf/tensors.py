@@ -119,8 +119,12 @@ class Entries:
             shape=shape,
             number=_NUMBERS[stored],
             size_bytes=prod(shape) * stored.itemsize,
-            chunks=lambda: [_bytes(_reorder_rows(self.checkpoint.tensor(name), order).to(stored))],
+            chunks=lambda: [_bytes(_reorder_rows(self._values(name), order).to(stored))],
         )
+
+    def _values(self, name: str) -> Tensor:
+        values, offset = self.checkpoint.tensor(name), self.architecture.norm_offset
+        return values.float() + offset if offset and self.architecture.is_norm(name) else values
 
     def _divisors(self, divisors: Tensor) -> TensorEntry:
         return TensorEntry(

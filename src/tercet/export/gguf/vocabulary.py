@@ -23,16 +23,14 @@ _QWEN2 = (
 )
 _LLAMA3 = _QWEN2.replace(r"|\p{N}| ?", r"|\p{N}{1,3}| ?")
 
-# llama.cpp looks a whole word up before it merges in the splitters of this set, and only there
-_WHOLE_WORDS = {"llama-bpe"}
-
-_SPLITTERS: dict[tuple[str, ...], str] = {
-    ("ByteLevel regex",): "gpt-2",
-    ("Digits individual", "ByteLevel regex"): "smollm",
-    (f"Split {_QWEN2}", "ByteLevel"): "qwen2",
-    (f"Split {_LLAMA3}", "ByteLevel"): "llama-bpe",
+_SPLITTERS: dict[tuple[str, ...], tuple[str, str | None]] = {
+    ("ByteLevel regex",): ("gpt-2", None),
+    ("Digits individual", "ByteLevel regex"): ("smollm", None),
+    (f"Split {_QWEN2}", "ByteLevel"): ("qwen2", None),
+    (f"Split {_LLAMA3}", "ByteLevel"): ("dbrx", "llama-bpe"),
 }
-"""pre_tokenizer, step by step, to llama.cpp's name (its llama-vocab.cpp)."""
+"""pre_tokenizer, step by step, to llama.cpp's names (its llama-vocab.cpp): of the splitter, and of
+the one that looks a whole word up before it merges."""
 
 
 def vocabulary_fields(checkpoint: PackedCheckpoint, rows: int) -> dict[str, Field]:
@@ -102,16 +100,18 @@ def _splitter(path: Path, content: dict[str, Any]) -> str:
     if steps not in _SPLITTERS:
         raise UnsupportedError(
             f"{path}: its pre_tokenizer ({'; '.join(steps)}) is none of those of "
-            f"{', '.join(_SPLITTERS.values())}: llama.cpp would split text in another way; remove "
-            f"tokenizer.json to export a file that runs on token ids"
+            f"{', '.join(name for name, _ in _SPLITTERS.values())}: llama.cpp would split text in "
+            f"another way; remove tokenizer.json to export a file that runs on token ids"
         )
-    name, whole = _SPLITTERS[steps], bool(content["model"].get("ignore_merges"))
-    if whole != (name in _WHOLE_WORDS):
+    merging, looking_up = _SPLITTERS[steps]
+    if not content["model"].get("ignore_merges"):
+        return merging
+    if looking_up is None:
         raise UnsupportedError(
-            f"{path}: ignore_merges is {whole}, but llama.cpp's {name!r} works the other way: "
+            f"{path}: ignore_merges is True, but llama.cpp's {merging!r} works the other way: "
             f"remove tokenizer.json to export a file that runs on token ids"
         )
-    return name
+    return looking_up
 
 
 def _steps(described: Any) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
 from tercet.checkpoints.seal import verified
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.formats import PackedTensor
+from tercet.models.embedding_factor import embedding_factor
 from tercet.models.input_transform import InputTransform
 from tercet.models.split_experts import fused_experts, split
 from tercet.ops.embedding_packed import embedding_packed
@@ -128,16 +129,19 @@ class PackedLinearForTransformers(PackedBuffers):
 
 
 class PackedEmbeddingForTransformers(PackedBuffers):
-    """Rows of a packed W [V, K] by id, in the model's dtype."""
+    """Rows of a packed W [V, K] by id, in the model's dtype, and scaled as the old module's."""
 
-    def __init__(self, module: str, entry: PackedModule, dtype: torch.dtype) -> None:
+    def __init__(
+        self, module: str, entry: PackedModule, old: nn.Embedding, dtype: torch.dtype
+    ) -> None:
         super().__init__(module, entry)
         self.num_embeddings, self.embedding_dim = entry.shape
-        self.dtype = dtype
+        self.dtype, self.factor = dtype, embedding_factor(old, dtype)
 
     def forward(self, ids: Tensor) -> Tensor:
         """ids [..] to rows [.., K]."""
-        return embedding_packed(ids, self.weight_for(ids.device), self.dtype)
+        rows = embedding_packed(ids, self.weight_for(ids.device), self.dtype)
+        return rows if self.factor == 1 else rows * self.factor
 
 
 class TiedHeadForTransformers(nn.Module):
@@ -239,7 +243,7 @@ def _swap(model: "PreTrainedModel", name: str, entry: PackedModule) -> None:
     if isinstance(old, nn.Linear):
         model.set_submodule(name, PackedLinearForTransformers(name, entry, old))
     elif isinstance(old, nn.Embedding):
-        model.set_submodule(name, PackedEmbeddingForTransformers(name, entry, model.dtype))
+        model.set_submodule(name, PackedEmbeddingForTransformers(name, entry, old, model.dtype))
     else:
         raise UnsupportedError(f"{name} is a {type(old).__name__}, neither linear nor embedding")
 

@@ -7,7 +7,7 @@ ARCHITECTURE = Architecture(
     name="qwen3",
     qkv_bias="attention_bias",
     output_bias="attention_bias",
-    qk_norm=True,
+    qk_norm="head",
     window=upper_layers,
     defaults={"head_dim": 128, "sliding_window": 4096, "max_window_layers": 28},
 )

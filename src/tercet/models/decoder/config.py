@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
 from tercet.errors import CheckpointError, UnsupportedError, unknown_name
-from tercet.models.architecture import Architecture
+from tercet.models.architecture import Architecture, Power
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -45,6 +46,8 @@ class DecoderConfig:
         attention_factor: of scores.
         residual_factor: of what a layer adds.
         logits_divisor: of the head's scores.
+        score_cap: of attention's scores, None for none.
+        logits_cap: of the head's scores, likewise.
     """
 
     vocabulary: int
@@ -66,6 +69,8 @@ class DecoderConfig:
     attention_factor: float
     residual_factor: float
     logits_divisor: float
+    score_cap: float | None
+    logits_cap: float | None
 
     @property
     def scaled(self) -> bool:
@@ -80,7 +85,9 @@ class DecoderConfig:
 
     def logits(self, scores: Tensor) -> Tensor:
         """What the head's scores stand for."""
-        return scores if self.logits_divisor == 1 else scores / self.logits_divisor
+        if self.logits_divisor != 1:
+            scores = scores / self.logits_divisor
+        return scores if self.logits_cap is None else cap(scores, self.logits_cap)
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
@@ -92,9 +99,19 @@ class DecoderConfig:
             )
 
 
+def cap(scores: Tensor, limit: float) -> Tensor:
+    """limit tanh(scores / limit): little changed where small, never beyond the limit."""
+    return limit * torch.tanh(scores / limit)
+
+
 def read_config(architecture: Architecture, config: Mapping[str, object]) -> DecoderConfig:
     """config.json as a DecoderConfig; CheckpointError names the key that is missing or wrong."""
     given = {**architecture.defaults, **config}
+    if given.get("use_bidirectional_attention"):
+        raise UnsupportedError(
+            "config.json: use_bidirectional_attention: the decoder attends to earlier positions "
+            "only; load such a model with transformers"
+        )
     layers, heads = _size(given, "num_hidden_layers"), _size(given, "num_attention_heads")
     hidden = _size(given, "hidden_size")
     head_dim = _size(given, "head_dim", hidden // heads)
@@ -107,7 +124,7 @@ def read_config(architecture: Architecture, config: Mapping[str, object]) -> Dec
         head_dim=head_dim,
         intermediate=_size(given, "intermediate_size"),
         norm_epsilon=_epsilon(given),
-        activation=str(given.get("hidden_act", "silu")),
+        activation=str(given.get(architecture.activation, "silu")),
         tied=bool(given.get("tie_word_embeddings", False)),
         positions=_size(given, "max_position_embeddings", 2048),
         qkv_bias=_flag(given, architecture.qkv_bias),
@@ -118,6 +135,8 @@ def read_config(architecture: Architecture, config: Mapping[str, object]) -> Dec
         attention_factor=_factor(given, architecture.attention_factor, head_dim**-0.5),
         residual_factor=_factor(given, architecture.residual_factor, 1.0),
         logits_divisor=_factor(given, architecture.logits_divisor, 1.0),
+        score_cap=_cap(given, architecture.score_cap),
+        logits_cap=_cap(given, architecture.logits_cap),
     )
 
 
@@ -136,8 +155,20 @@ def _epsilon(config: Mapping[str, object]) -> float:
     return float(value)
 
 
-def _factor(config: Mapping[str, object], key: str | None, usual: float) -> float:
-    value = usual if key is None else config.get(key)
+def _factor(config: Mapping[str, object], source: str | Power | None, usual: float) -> float:
+    if source is None:
+        return usual
+    if isinstance(source, Power):
+        return _positive(config, source.key) ** source.exponent
+    return _positive(config, source)
+
+
+def _cap(config: Mapping[str, object], key: str | None) -> float | None:
+    return None if key is None or config.get(key) is None else _positive(config, key)
+
+
+def _positive(config: Mapping[str, object], key: str) -> float:
+    value = config.get(key)
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < inf:
         raise CheckpointError(f"config.json: {key} {value!r}: must be a number above 0")
     return float(value)

@@ -10,12 +10,14 @@ from torch.nn.functional import embedding
 from tercet.errors import UnsupportedError
 from tercet.models.architecture import Architecture
 from tercet.models.architectures import find_architecture
+from tercet.models.decoder.attention import masks
 from tercet.models.decoder.config import DecoderConfig, read_config
 from tercet.models.decoder.kv_cache import KeyValueCache
-from tercet.models.decoder.layer import Layer, Norm, Step, load_layer, masks
+from tercet.models.decoder.layer import Layer, Step, load_layer
 from tercet.models.decoder.linear import Linear, load_head, tied_head
-from tercet.models.decoder.one_token import native
-from tercet.models.decoder.rope import angles, frequencies
+from tercet.models.decoder.norm import Norm, load_norm
+from tercet.models.decoder.one_token import GATES, native
+from tercet.models.decoder.rope import angles, read_rotations
 from tercet.models.decoder.token_graph import TokenGraph
 from tercet.models.decoder.weight_reader import WeightReader
 from tercet.models.packed_modules import PackedEmbedding, load_packed_embedding
@@ -43,7 +45,7 @@ class Decoder:
         self,
         config: DecoderConfig,
         dtype: torch.dtype,
-        inverse: Tensor,
+        inverse: tuple[Tensor, ...],
         tokens: PackedEmbedding | Tensor,
         layers: list[Layer],
         norm: Norm,
@@ -61,7 +63,7 @@ class Decoder:
     @property
     def device(self) -> torch.device:
         """Of all weights."""
-        return self._inverse.device
+        return self._inverse[0].device
 
     @classmethod
     def from_checkpoint(
@@ -86,18 +88,28 @@ class Decoder:
         reader = WeightReader(checkpoint, dtype, device)
         tokens = _load_tokens(reader, architecture, config)
         shape = (config.vocabulary, config.hidden)
-        weight = reader.tensor(f"{architecture.norm}.weight", (config.hidden,))
-        layers = [load_layer(reader, architecture, config, i) for i in range(config.layers)]
+        norm = load_norm(
+            reader,
+            architecture.norm,
+            config.hidden,
+            epsilon=config.norm_epsilon,
+            offset=architecture.norm_offset,
+        )
+        ropes = read_rotations(architecture, checkpoint.config, config.layers, config.head_dim)
+        layers = [
+            load_layer(reader, architecture, config, index, rope)
+            for index, rope in enumerate(ropes.of_layer)
+        ]
         tied = tied_head(tokens) if config.tied else None
         head = load_head(reader, architecture.head, shape, tied)
         reader.finish()
         return cls(
             config,
             dtype,
-            frequencies(checkpoint.config, config.head_dim).to(device),
+            tuple(inverse.to(device) for inverse in ropes.kinds),
             tokens,
             layers,
-            Norm(weight=weight, epsilon=config.norm_epsilon),
+            norm,
             head,
         )
 
@@ -201,7 +213,8 @@ class Decoder:
         # a CPU runs none of its six ops: importing them takes 20 ms of each start
         from tercet.models.decoder.token_step import TokenStep
 
-        turned = torch.outer(torch.arange(positions, device=self.device).float(), self._inverse)
+        places = torch.arange(positions, device=self.device).float()
+        turned = [torch.outer(places, inverse) for inverse in self._inverse]
         blocks = torch.arange(batch, dtype=torch.int32, device=self.device).unsqueeze(1)
         return TokenStep(
             config=self.config,
@@ -209,8 +222,8 @@ class Decoder:
             layers=self._layers,
             norm=self._norm,
             head=self._head,
-            cos=turned.cos(),
-            sin=turned.sin(),
+            cos=tuple(one.cos() for one in turned),
+            sin=tuple(one.sin() for one in turned),
             blocks=blocks,
         )
 
@@ -232,7 +245,10 @@ class Decoder:
         new, keys, values = cache.extend(count)
         step = Step(
             batch=batch,
-            angles=angles(self._inverse, cache.length - count, count, self.dtype),
+            angles=tuple(
+                angles(inverse, cache.length - count, count, self.dtype)
+                for inverse in self._inverse
+            ),
             masks=masks(self.config.windows, count, cache.length, ids.device),
             native=native() if count == 1 and self._native_applies(cache.length) else None,
         )
@@ -244,9 +260,8 @@ class Decoder:
     def _native_applies(self, length: int) -> bool:
         config = self.config
         plain = self.device.type == "cpu" and self.dtype == torch.float32
-        usual = config.activation == "silu" and not config.scaled
-        whole = 2 * len(self._inverse) == config.head_dim
-        return plain and usual and whole and length <= _NATIVE_POSITIONS
+        whole = all(2 * len(inverse) == config.head_dim for inverse in self._inverse)
+        return plain and config.activation in GATES and whole and length <= _NATIVE_POSITIONS
 
     def _embed(self, ids: Tensor) -> Tensor:
         if isinstance(self._tokens, PackedEmbedding):

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from tercet.models.decoder.linear import packed_behind
-from tercet.models.decoder.one_token import Heads, Native
+from tercet.models.decoder.norm import Norm
+from tercet.models.decoder.one_token import GATES, Heads, Native
 from tercet.models.packed_modules import PackedLinear
 from tercet.packed_weight.cpu.bound_product import BoundProduct, bind
 
-_P, _I64, _F = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
+_P, _I32, _I64, _F = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
 
 
 class LayerWeights(ctypes.Structure):
@@ -27,7 +28,9 @@ class LayerWeights(ctypes.Structure):
         ("gate_up", BoundProduct),
         ("down", BoundProduct),
         ("attention_norm", _P),
+        ("attention_output_norm", _P),
         ("mlp_norm", _P),
+        ("mlp_output_norm", _P),
         ("query_norm", _P),
         ("key_norm", _P),
         ("hidden", _I64),
@@ -36,8 +39,12 @@ class LayerWeights(ctypes.Structure):
         ("key_value_heads", _I64),
         ("dim", _I64),
         ("window", _I64),
+        ("norm_across_heads", _I32),
+        ("gate", _I32),
         ("epsilon", _F),
-        ("head_epsilon", _F),
+        ("scale", _F),
+        ("cap", _F),
+        ("factor", _F),
     )
 
 
@@ -75,34 +82,44 @@ class NativeLayer:
 
 def native_layer(
     native: Native,
+    *,
     linears: Sequence[Callable[[Tensor], Tensor]],
-    norms: Sequence[Tensor],
-    epsilon: float,
+    norms: Sequence[Norm | None],
     heads: Heads,
+    activation: str,
+    factor: float,
 ) -> NativeLayer | None:
-    """The layer, or None where a linear is not one packed product of its plain input.
+    """The layer, or None where it does more than C++ does.
+
+    That is where a linear is not one packed product of its plain input, the gate is none of GATES,
+    or a norm has an epsilon of its own.
 
     Args:
         native: the functions.
         linears: qkv, output, gate_up and down.
-        norms: weights float32 [K] before attention and before the feed-forward network.
-        epsilon: of both norms.
-        heads: sizes and norms of the heads.
+        norms: float32 [K], before attention and of what it adds, and so of the network; or None.
+        heads: sizes and norms of the heads, whose epsilon is that of every norm.
+        activation: of the gate.
+        factor: that what is added is multiplied by.
     """
     packed = [owner for one in linears if (owner := _plain_packed_linear(one)) is not None]
     products = [bind(one.weight, one.bias) for one in packed]
-    if len(packed) < len(linears) or None in products:
+    if len(packed) < len(linears) or None in products or activation not in GATES:
         return None
-    held = [*norms, heads.query_norm, heads.key_norm]
+    if any(norm is not None and norm.epsilon != heads.epsilon for norm in norms):
+        return None
+    held = [None if norm is None else norm.weight for norm in norms]
+    held += [heads.query_norm, heads.key_norm]
     if any(one is not None and not one.is_contiguous() for one in held):
         return None
     weights = LayerWeights(
         *products,
         *(None if one is None else one.data_ptr() for one in held),
-        packed[0].weight.shape[1],
+        packed[1].weight.shape[0],
         packed[3].weight.shape[1],
         *(heads.count, heads.key_value, heads.dim, heads.window or 0),
-        *(epsilon, heads.epsilon),
+        *(heads.norm_across_heads, GATES[activation]),
+        *(heads.epsilon, heads.scale, heads.cap or 0.0, factor),
     )
     return NativeLayer(native, weights, [*packed, *held])
 

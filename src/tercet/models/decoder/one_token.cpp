@@ -69,11 +69,13 @@ struct Attention {
   int64_t heads, key_value_heads, dim;
   int64_t batch_stride, head_stride;  // of keys and values, in floats
   int64_t first, length;              // positions that are seen: [first, length)
-  float scale, epsilon;
+  float scale, cap, epsilon;          // cap 0 for none
   float *qkv, *keys, *values, *out;  // keys and values at position 0 of batch 0, head 0
   const float *cos, *sin;            // [dim], the first half of sin negated
   const float *query_norm, *key_norm;  // [dim], or null
 };
+
+enum Gate : int32_t { kSilu, kGeluTanh };
 
 TERCET_INLINE void norm_and_rotate(float* head, const float* norm, const Attention& a, float* spare) {
   if (norm) normalize(head, norm, a.epsilon, a.dim, head);
@@ -108,6 +110,7 @@ TERCET_CLONES void attend_head(const Attention& a, int64_t item) {
     float highest = -INFINITY;
     for (int64_t p = 0; p < seen; ++p) {
       weights[p] = dot(query, keys + (a.first + p) * a.dim, a.dim) * a.scale;
+      if (a.cap > 0) weights[p] = a.cap * std::tanh(weights[p] / a.cap);
       highest = weights[p] > highest ? weights[p] : highest;
     }
     float total = 0;
@@ -126,35 +129,64 @@ TERCET_CLONES void attend_head(const Attention& a, int64_t item) {
 
 extern "C" {
 
-// hidden += update (where there is one), y = RMSNorm(hidden); [rows, count].
-TERCET_CLONES void tercet_add_norm(float* hidden, const float* update, const float* weight,
-                                   float epsilon, int64_t rows, int64_t count, float* y) {
-  for (int64_t row = 0; row < rows; ++row, hidden += count, y += count) {
-    if (update) {
-      for (int64_t i = 0; i < count; ++i) hidden[i] += update[i];
-      update += count;
-    }
-    normalize(hidden, weight, epsilon, count, y);
+// hidden [rows, count] += factor * update, or factor * RMSNorm(update) where there is a norm.
+TERCET_CLONES void tercet_add(float* hidden, const float* update, const float* norm, float epsilon,
+                              float factor, int64_t rows, int64_t count) {
+  thread_local std::vector<float> held;
+  held.resize(count);
+  float* made = held.data();
+  for (int64_t row = 0; row < rows; ++row, hidden += count, update += count) {
+    if (norm) normalize(update, norm, epsilon, count, made);
+    const float* added = norm ? made : update;
+    for (int64_t i = 0; i < count; ++i) hidden[i] += factor * added[i];
   }
 }
 
-// y [rows, count] = silu(gate) * up, gate_up [rows, 2 count].
-TERCET_CLONES void tercet_silu_gate(const float* gate_up, int64_t rows, int64_t count, float* y) {
-  for (int64_t row = 0; row < rows; ++row, gate_up += 2 * count, y += count)
-    for (int64_t i = 0; i < count; ++i)
-      y[i] = gate_up[i] / (1.0f + exponential(-gate_up[i])) * gate_up[count + i];
+// y = RMSNorm(x); [rows, count].
+TERCET_CLONES void tercet_normalize(const float* x, const float* weight, float epsilon,
+                                    int64_t rows, int64_t count, float* y) {
+  for (int64_t row = 0; row < rows; ++row, x += count, y += count)
+    normalize(x, weight, epsilon, count, y);
+}
+
+// y [rows, count] = act(gate) * up, gate_up [rows, 2 count].
+TERCET_CLONES void tercet_gate(const float* gate_up, int32_t kind, int64_t rows, int64_t count,
+                               float* y) {
+  for (int64_t row = 0; row < rows; ++row, gate_up += 2 * count, y += count) {
+    const float* up = gate_up + count;
+    if (kind == kSilu) {
+      for (int64_t i = 0; i < count; ++i)
+        y[i] = gate_up[i] / (1.0f + exponential(-gate_up[i])) * up[i];
+      continue;
+    }
+    // (1 + tanh(u)) / 2 = 1 / (1 + e^-2u)
+    for (int64_t i = 0; i < count; ++i) {
+      const float g = gate_up[i];
+      const float twice = 1.5957691216057308f * (g + 0.044715f * g * g * g);
+      y[i] = g / (1.0f + exponential(-twice)) * up[i];
+    }
+  }
 }
 
 // Rotates queries and keys of qkv [batch, heads + 2 key_value_heads, dim] in place, stores keys and
 // values at position length - 1, and attends over [first, length): out [batch, heads * dim].
+// Norms are of each head [dim], or with norm_across_heads of all heads of a token together.
 void tercet_attend(float* qkv, int64_t batch, int64_t heads, int64_t key_value_heads, int64_t dim,
                    const float* cos, const float* sin, const float* query_norm,
-                   const float* key_norm, float epsilon, float* keys, float* values,
-                   int64_t batch_stride, int64_t head_stride, int64_t first, int64_t length,
-                   float* out, int32_t threads) {
-  Attention a{heads, key_value_heads, dim, batch_stride, head_stride, first, length,
-              1.0f / std::sqrt(static_cast<float>(dim)), epsilon, qkv, keys, values, out,
-              cos, sin, query_norm, key_norm};
+                   const float* key_norm, int32_t norm_across_heads, float epsilon, float scale, float cap,
+                   float* keys, float* values, int64_t batch_stride, int64_t head_stride,
+                   int64_t first, int64_t length, float* out, int32_t threads) {
+  if (norm_across_heads) {
+    const int64_t queries = heads * dim, pairs = key_value_heads * dim;
+    for (int64_t b = 0; b < batch; ++b) {
+      float* token = qkv + b * (queries + 2 * pairs);
+      tercet_normalize(token, query_norm, epsilon, 1, queries, token);
+      tercet_normalize(token + queries, key_norm, epsilon, 1, pairs, token + queries);
+    }
+    query_norm = key_norm = nullptr;
+  }
+  Attention a{heads, key_value_heads, dim, batch_stride, head_stride, first, length, scale, cap,
+              epsilon, qkv, keys, values, out, cos, sin, query_norm, key_norm};
   const bool worth = 2 * batch * heads * dim * (length - first) >= kWorthThreads;
   tercet::pool().run(
       batch * key_value_heads, worth ? threads : 1,
@@ -164,11 +196,13 @@ void tercet_attend(float* qkv, int64_t batch, int64_t heads, int64_t key_value_h
 // Mirrors tercet.models.decoder.native_layer.LayerWeights, field by field.
 struct LayerWeights {
   tercet::BoundProduct qkv, output, gate_up, down;
-  const float *attention_norm, *mlp_norm;  // [hidden]
-  const float *query_norm, *key_norm;      // [dim], or null
+  // [hidden], or null
+  const float *attention_norm, *attention_output_norm, *mlp_norm, *mlp_output_norm;
+  const float *query_norm, *key_norm;  // as tercet_attend takes them
   int64_t hidden, intermediate, heads, key_value_heads, dim;
   int64_t window;  // positions that a query sees; 0 for all
-  float epsilon, head_epsilon;
+  int32_t norm_across_heads, gate;
+  float epsilon, scale, cap, factor;
 };
 
 // A whole layer, added to hidden [batch, hidden] in place; the rest as tercet_attend takes it.
@@ -182,18 +216,22 @@ void tercet_layer(const LayerWeights* layer, float* hidden, int64_t batch, const
   float *x = held.data(), *update = x + batch * l.hidden, *qkv = update + batch * l.hidden;
   float *mixed = qkv + batch * wide, *gate_up = mixed + batch * inner;
   float* gated = gate_up + 2 * batch * l.intermediate;
-  tercet_add_norm(hidden, nullptr, l.attention_norm, l.epsilon, batch, l.hidden, x);
-  l.qkv(x, qkv, batch, threads);
+  const auto normed = [&](const float* norm) -> const float* {
+    if (!norm) return hidden;
+    tercet_normalize(hidden, norm, l.epsilon, batch, l.hidden, x);
+    return x;
+  };
+  l.qkv(normed(l.attention_norm), qkv, batch, threads);
   const int64_t first = l.window && length > l.window ? length - l.window : 0;
   tercet_attend(qkv, batch, l.heads, l.key_value_heads, l.dim, cos, sin, l.query_norm, l.key_norm,
-                l.head_epsilon, keys, values, batch_stride, head_stride, first, length, mixed,
-                threads);
+                l.norm_across_heads, l.epsilon, l.scale, l.cap, keys, values, batch_stride, head_stride,
+                first, length, mixed, threads);
   l.output(mixed, update, batch, threads);
-  tercet_add_norm(hidden, update, l.mlp_norm, l.epsilon, batch, l.hidden, x);
-  l.gate_up(x, gate_up, batch, threads);
-  tercet_silu_gate(gate_up, batch, l.intermediate, gated);
+  tercet_add(hidden, update, l.attention_output_norm, l.epsilon, l.factor, batch, l.hidden);
+  l.gate_up(normed(l.mlp_norm), gate_up, batch, threads);
+  tercet_gate(gate_up, l.gate, batch, l.intermediate, gated);
   l.down(gated, update, batch, threads);
-  for (int64_t i = 0; i < batch * l.hidden; ++i) hidden[i] += update[i];
+  tercet_add(hidden, update, l.mlp_output_norm, l.epsilon, l.factor, batch, l.hidden);
 }
 
 }  // extern "C"

@@ -1,4 +1,4 @@
-"""The step between linear layers for one new position, in C++: three calls a layer, or one in all.
+"""The step between linear layers for one new position, in C++: a few calls a layer, or one in all.
 
 Measured on SmolLM2-135M with ternary weights, one thread: 6.3 ms a token against 8.0 ms with torch
 operations, of which the linear layers are 5 ms.
@@ -14,9 +14,13 @@ from torch import Tensor
 
 from tercet.errors import BuildError
 from tercet.kernel.jit.cpp import build
+from tercet.models.decoder.norm import Norm
 
 _SOURCE = Path(__file__).with_name("one_token.cpp")
 _P, _I32, _I64, _F = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
+
+GATES = {"silu": 0, "gelu_pytorch_tanh": 1}
+"""Activations of gates that one_token.cpp has, with their numbers there."""
 
 
 @lru_cache(maxsize=1)
@@ -26,15 +30,16 @@ def native() -> "Native | None":
         library = build(_SOURCE)
     except BuildError:
         return None
-    library.tercet_add_norm.argtypes = (_P, _P, _P, _F, _I64, _I64, _P)
-    library.tercet_silu_gate.argtypes = (_P, _I64, _I64, _P)
+    library.tercet_add.argtypes = (_P, _P, _P, _F, _F, _I64, _I64)
+    library.tercet_normalize.argtypes = (_P, _P, _F, _I64, _I64, _P)
+    library.tercet_gate.argtypes = (_P, _I32, _I64, _I64, _P)
     library.tercet_attend.argtypes = (
-        *(_P, _I64, _I64, _I64, _I64, _P, _P, _P, _P, _F),
+        *(_P, _I64, _I64, _I64, _I64, _P, _P, _P, _P, _I32, _F, _F, _F),
         *(_P, _P, _I64, _I64, _I64, _I64, _P, _I32),
     )
     library.tercet_layer.argtypes = (_P, _P, _I64, _P, _P, _P, _P, _I64, _I64, _I64, _I32)
     for function in (
-        *(library.tercet_add_norm, library.tercet_silu_gate),
+        *(library.tercet_add, library.tercet_normalize, library.tercet_gate),
         *(library.tercet_attend, library.tercet_layer),
     ):
         function.restype = None
@@ -43,16 +48,18 @@ def native() -> "Native | None":
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Heads:
-    """Sizes and norms of the heads of one layer.
+    """Sizes and norms of the heads of one layer, and what happens to their scores.
 
     Attributes:
         count: query heads H.
         key_value: key and value heads.
         dim: D.
         window: positions that a query sees, None for all.
-        query_norm: RMSNorm weight [D], or None.
-        key_norm: like query_norm.
+        query_norm: RMSNorm weight float32 [D] of each head, or [H D] of all together; or None.
+        key_norm: like query_norm, of the key heads.
         epsilon: of both norms.
+        scale: of the scores.
+        cap: of the scores, None for none.
     """
 
     count: int
@@ -62,6 +69,13 @@ class Heads:
     query_norm: Tensor | None
     key_norm: Tensor | None
     epsilon: float
+    scale: float
+    cap: float | None
+
+    @property
+    def norm_across_heads(self) -> bool:
+        """Whether the norms are of all heads of a token together."""
+        return self.query_norm is not None and self.query_norm.shape[0] != self.dim
 
 
 class Native:
@@ -72,27 +86,29 @@ class Native:
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
-        self._add_norm = library.tercet_add_norm
-        self._silu_gate = library.tercet_silu_gate
+        self._add, self._normalize = library.tercet_add, library.tercet_normalize
+        self._gate = library.tercet_gate
         self._attend = library.tercet_attend
         self.layer = library.tercet_layer
 
-    def add_norm_(
-        self, hidden: Tensor, update: Tensor | None, weight: Tensor, epsilon: float
-    ) -> Tensor:
-        """Adds update to hidden [B, K] in place; RMSNorm of the sum."""
-        y = torch.empty_like(hidden)
-        added = None if update is None else update.data_ptr()
-        self._add_norm(
-            hidden.data_ptr(), added, weight.data_ptr(), epsilon, *hidden.shape, y.data_ptr()
-        )
+    def add_(self, hidden: Tensor, update: Tensor, norm: Norm | None, factor: float) -> None:
+        """Adds update, normalized where there is a norm, times factor to hidden [B, K] in place."""
+        weight, epsilon = (None, 0.0) if norm is None else (norm.weight.data_ptr(), norm.epsilon)
+        self._add(hidden.data_ptr(), update.data_ptr(), weight, epsilon, factor, *hidden.shape)
+
+    def normalize(self, x: Tensor, norm: Norm | None) -> Tensor:
+        """RMSNorm of x [B, K]; x itself without a norm."""
+        if norm is None:
+            return x
+        y = torch.empty_like(x)
+        self._normalize(x.data_ptr(), norm.weight.data_ptr(), norm.epsilon, *x.shape, y.data_ptr())
         return y
 
-    def silu_gate(self, gate_up: Tensor) -> Tensor:
-        """silu(gate) * up [B, I] of gate_up [B, 2 I]."""
+    def gate(self, gate_up: Tensor, activation: str) -> Tensor:
+        """act(gate) * up [B, I] of gate_up [B, 2 I]; activation is one of GATES."""
         rows, count = gate_up.shape[0], gate_up.shape[1] // 2
         y = gate_up.new_empty(rows, count)
-        self._silu_gate(gate_up.data_ptr(), rows, count, y.data_ptr())
+        self._gate(gate_up.data_ptr(), GATES[activation], rows, count, y.data_ptr())
         return y
 
     def attend(
@@ -102,7 +118,7 @@ class Native:
 
         Args:
             qkv: queries, keys and values [B, (H + 2 H_kv) D]; overwritten.
-            heads: sizes and norms.
+            heads: sizes, norms and what happens to scores.
             angles: cos and sin [1, 1, D] of the new position.
             keys: [B, H_kv, length, D], the last position still to be written.
             values: like keys.
@@ -121,7 +137,10 @@ class Native:
             angles[1].data_ptr(),
             None if query_norm is None else query_norm.data_ptr(),
             None if key_norm is None else key_norm.data_ptr(),
+            heads.norm_across_heads,
             heads.epsilon,
+            heads.scale,
+            heads.cap or 0.0,
             keys.data_ptr(),
             values.data_ptr(),
             keys.stride(0),

@@ -6,14 +6,44 @@ checkpoints of the Hugging Face hub.
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tercet.errors import CheckpointError, UnsupportedError, unknown_name
+from tercet.models.architecture import Architecture
 
 Angles = tuple[Tensor, Tensor]
 """cos [T, 1, 2 R] and sin [T, 1, 2 R], the first half of sin negated."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Rotations:
+    """The kinds of rotation that the layers of a decoder have.
+
+    Attributes:
+        kinds: of each kind what `frequencies` gives.
+        of_layer: the kind of each layer.
+    """
+
+    kinds: tuple[Tensor, ...]
+    of_layer: tuple[int, ...]
+
+
+def read_rotations(
+    architecture: Architecture, config: Mapping[str, object], layers: int, head_dim: int
+) -> Rotations:
+    """How each of so many layers rotates; raises as `frequencies`."""
+    found: list[Mapping[str, object]] = []
+    of_layer: list[int] = []
+    for layer in range(layers):
+        one = architecture.rope(config, layer)
+        if one not in found:
+            found.append(one)
+        of_layer.append(found.index(one))
+    kinds = tuple(frequencies(one, head_dim) for one in found)
+    return Rotations(kinds=kinds, of_layer=tuple(of_layer))
 
 
 def frequencies(config: Mapping[str, object], head_dim: int) -> Tensor:

@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from tercet.models.decoder.config import ACTIVATIONS, DecoderConfig
-from tercet.models.decoder.layer import Layer, Norm
+from tercet.models.decoder.layer import Layer
 from tercet.models.decoder.linear import Linear, packed_behind
+from tercet.models.decoder.norm import Norm
 from tercet.models.packed_modules import PackedLinear
 from tercet.ops.append_kv import append_kv_
 from tercet.ops.linear_packed import linear_packed
@@ -32,7 +33,7 @@ class TokenStep:
         config: its sizes.
         embed: ids [B] to rows [B, hidden].
         layers, norm, head: as the decoder has them.
-        cos, sin: float32 [L, D/2] of each position.
+        cos, sin: float32 [L, D/2] of each position, for each kind of rotation.
         blocks: int32 [B, T], as `paged_attention` takes it.
     """
 
@@ -41,8 +42,8 @@ class TokenStep:
     layers: Sequence[Layer]
     norm: Norm
     head: Linear
-    cos: Tensor
-    sin: Tensor
+    cos: Sequence[Tensor]
+    sin: Sequence[Tensor]
     blocks: Tensor
 
     def __call__(
@@ -64,16 +65,17 @@ class TokenStep:
         self, layer: Layer, hidden: Tensor, lengths: Tensor, keys: Tensor, values: Tensor
     ) -> Tensor:
         qkv = _multiply_norm(layer.qkv, hidden, layer.attention_norm)
+        query_norm, key_norm = self._norms_of_heads(layer, qkv)
         q = append_kv_(
             qkv.unsqueeze(1),
-            self.cos,
-            self.sin,
+            self.cos[layer.rope],
+            self.sin[layer.rope],
             keys,
             values,
             self.blocks,
             lengths,
-            query_norm=None if layer.query_norm is None else layer.query_norm.weight,
-            key_norm=None if layer.key_norm is None else layer.key_norm.weight,
+            query_norm=query_norm,
+            key_norm=key_norm,
             eps=self.config.norm_epsilon,
         )
         mixed = paged_attention(
@@ -84,48 +86,78 @@ class TokenStep:
             lengths,
             scale=self.config.attention_factor,
             window=layer.window or 0,
+            soft_cap=self.config.score_cap or 0.0,
         )
-        hidden = self._multiply_add(layer.output, mixed.flatten(1), hidden)
+        norm = layer.attention_output_norm
+        hidden = self._multiply_add(layer.output, mixed.flatten(1), hidden, norm)
         gate_up = _multiply_norm(layer.gate_up, hidden, layer.mlp_norm)
-        return self._multiply_gated(layer.down, gate_up, hidden)
+        return self._multiply_gated(layer.down, gate_up, hidden, layer.mlp_output_norm)
 
-    def _multiply_gated(self, linear: Linear, gate_up: Tensor, hidden: Tensor) -> Tensor:
-        """The product of the gated activation, and hidden."""
+    def _norms_of_heads(self, layer: Layer, qkv: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """The weights of norms of each head; norms over all heads are done here, in place."""
+        queries, keys = layer.query_norm, layer.key_norm
+        if queries is None or keys is None:
+            return None, None
+        width = self.config.head_dim
+        if queries.weight.shape[0] == keys.weight.shape[0] == width:
+            return queries.weight, keys.weight
+        middle = self.config.heads * width
+        end = middle + self.config.key_value_heads * width
+        for norm, part in ((queries, qkv[:, :middle]), (keys, qkv[:, middle:end])):
+            part.copy_(_normalize(part, norm))
+        return None, None
+
+    def _multiply_gated(
+        self, linear: Linear, gate_up: Tensor, hidden: Tensor, norm: Norm | None
+    ) -> Tensor:
+        """The product of the gated activation, normalized where there is a norm, and hidden."""
         if self.config.activation != "silu":
             gate, up = gate_up.chunk(2, -1)
             gated = ACTIVATIONS[self.config.activation](gate) * up
-            return self._multiply_add(linear, gated, hidden)
+            return self._multiply_add(linear, gated, hidden, norm)
         packed = packed_behind(linear)
         element = _codes_of(packed)
         if packed is None or element is None:
-            return self._multiply_add(linear, swiglu(gate_up), hidden)
+            return self._multiply_add(linear, swiglu(gate_up), hidden, norm)
         codes, scale, row_sum = swiglu_quantized(gate_up, element=element)
-        if self.config.residual_factor == 1:
+        if self._is_plain_sum(norm):
             return _multiply_codes(packed, codes, scale, row_sum, hidden.dtype, hidden)
-        return self._add(hidden, _multiply_codes(packed, codes, scale, row_sum, hidden.dtype, None))
+        product = _multiply_codes(packed, codes, scale, row_sum, hidden.dtype, None)
+        return self._add(hidden, product, norm)
 
-    def _multiply_add(self, linear: Linear, x: Tensor, hidden: Tensor) -> Tensor:
-        """The product of x, and hidden."""
+    def _multiply_add(self, linear: Linear, x: Tensor, hidden: Tensor, norm: Norm | None) -> Tensor:
+        """The product of x, normalized where there is a norm, and hidden."""
         packed = packed_behind(linear)
-        if packed is None or self.config.residual_factor != 1:
-            return self._add(hidden, linear(x))
+        if packed is None or not self._is_plain_sum(norm):
+            return self._add(hidden, linear(x), norm)
         transform, activation = packed.transform, "none"
         if transform is not None:
             x, activation = transform.scale_and_rotate(x), transform.product
         return linear_packed(x, packed.weight, packed.bias, residual=hidden, activation=activation)
 
-    def _add(self, hidden: Tensor, product: Tensor) -> Tensor:
-        return torch.add(hidden, product, alpha=self.config.residual_factor)
+    def _is_plain_sum(self, norm: Norm | None) -> bool:
+        """Whether a product is added as it is, so that its epilogue can."""
+        return norm is None and self.config.residual_factor == 1
+
+    def _add(self, hidden: Tensor, product: Tensor, norm: Norm | None) -> Tensor:
+        made = _normalize(product, norm)
+        return torch.add(hidden, made, alpha=self.config.residual_factor)
 
 
-def _multiply_norm(linear: Linear, hidden: Tensor, norm: Norm) -> Tensor:
-    """The product of the normalized hidden state."""
+def _normalize(x: Tensor, norm: Norm | None) -> Tensor:
+    if norm is None:
+        return x
+    normed = rms_norm(x, norm.weight, eps=norm.epsilon)
+    assert isinstance(normed, Tensor)
+    return normed
+
+
+def _multiply_norm(linear: Linear, hidden: Tensor, norm: Norm | None) -> Tensor:
+    """The product of the hidden state, normalized where there is a norm."""
     packed = packed_behind(linear)
     element = _codes_of(packed)
-    if packed is None or element is None:
-        normed = rms_norm(hidden, norm.weight, eps=norm.epsilon)
-        assert isinstance(normed, Tensor)
-        return linear(normed)
+    if packed is None or element is None or norm is None:
+        return linear(_normalize(hidden, norm))
     codes, scale, row_sum, *_ = rms_norm_quantized(
         hidden, norm.weight, eps=norm.epsilon, element=element
     )

@@ -25,8 +25,14 @@ class WeightReader:
         self._known = set(source.names())
         self._unread = self._known | set(source.modules)
 
-    def tensor(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """A plain tensor of that shape; CheckpointError where it is not there."""
+    def tensor(self, name: str, shape: tuple[int, ...], dtype: torch.dtype | None = None) -> Tensor:
+        """A plain tensor of that shape; CheckpointError where it is not there.
+
+        Args:
+            name: of the tensor.
+            shape: that it must have.
+            dtype: to read it in; None for the reader's.
+        """
         if name not in self._known:
             raise CheckpointError(
                 f"the checkpoint has no tensor {name!r}, which its config calls for"
@@ -34,7 +40,7 @@ class WeightReader:
         found = self.source.tensor(name)
         self._check(name, tuple(found.shape), shape)
         self._unread.discard(name)
-        return found.to(self.device, self.dtype)
+        return found.to(self.device, self.dtype if dtype is None else dtype)
 
     def is_packed(self, module: str, shape: tuple[int, int]) -> bool:
         """Whether the module is packed; if so, its shape is checked and it counts as read."""

@@ -1,0 +1,42 @@
+"""Rotary positions by layer: which part of config.json says how a layer rotates."""
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from tercet.models.sliding_window import FULL, SLIDING, layer_type
+
+RopeRule = Callable[[Mapping[str, object], int], Mapping[str, object]]
+"""(config.json, layer) -> what `decoder.rope.frequencies` reads: like a config.json with one kind
+of rotation. Layers that rotate alike get equal ones."""
+
+
+def one_rope(config: Mapping[str, object], layer: int) -> Mapping[str, object]:
+    """Every layer rotates as config.json says."""
+    return config
+
+
+def by_layer_type(period: int, local: float, far: float) -> RopeRule:
+    """Sliding layers rotate by a base of their own, never scaled; the others by the model's.
+
+    `rope_parameters` has a section for each kind of layer; older files have `rope_local_base_freq`
+    for the sliding ones, `rope_theta` and `rope_scaling` for the others.
+
+    Args:
+        period: see `sliding_window.layer_type`.
+        local: the base of sliding layers where config.json has none.
+        far: the base of the other layers, likewise.
+    """
+
+    def rule(config: Mapping[str, object], layer: int) -> Mapping[str, object]:
+        kind = layer_type(config, layer, period)
+        theta = ("rope_local_base_freq", local) if kind == SLIDING else ("rope_theta", far)
+        found: dict[str, object] = {"rope_theta": config.get(*theta)}
+        if kind == FULL and isinstance(config.get("rope_scaling"), Mapping):
+            found["rope_scaling"] = config["rope_scaling"]
+        sections = config.get("rope_parameters")
+        section = cast(Mapping[str, object], sections).get(kind) if sections else None
+        if isinstance(section, Mapping):
+            found["rope_parameters"] = cast(Mapping[str, object], section)
+        return found
+
+    return rule
