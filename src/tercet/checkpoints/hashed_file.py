@@ -35,7 +35,7 @@ class _Beside:
 
 @contextmanager
 def digest_beside(digest: Digest) -> Generator[Digest]:
-    """A digest whose work is done beside the reader's; the given one is complete after the block."""
+    """A digest whose work is done beside the reader's; complete after the block."""
     with ThreadPoolExecutor(1) as thread:
         beside = _Beside(digest, thread)
         yield beside

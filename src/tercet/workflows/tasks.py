@@ -24,9 +24,9 @@ from tercet.evaluate.tasks.stored_rows import read_rows
 from tercet.evaluate.tasks.task import Task
 from tercet.evaluate.tasks.token_model import DecoderModel, TokenModel, TransformersModel
 from tercet.models import supported_architecture
+from tercet.models.device import resolve_device
 from tercet.records import Environment, Record
 from tercet.runtime import load
-from tercet.runtime.device import resolve_device
 
 Progress = Callable[[str, int, int], None]
 """A function called with (task, requests done, requests in all)."""
