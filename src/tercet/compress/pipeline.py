@@ -8,6 +8,7 @@ from disk, so it writes the same bytes as an uninterrupted run.
 
 import shutil
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -151,6 +152,7 @@ class _Run:
                 if self.unmatched
                 else f"plan {plan.name!r} keeps every module of {source.reference}"
             )
+        self.written: Future[None] | None = None
         self.quantizer = UnitQuantizer(self.skeleton, plan, self.rules)
         outside = self.skeleton.outside()
         own = {name.rpartition(".")[0] for name in outside}
@@ -221,6 +223,7 @@ class _Run:
             plan=self.plan.model_dump(mode="json"),
             versions=library_versions(),
             units=self.units,
+            device=self.skeleton.device.type,
         )
         self.writer = PackedWriter(self.out, identity, overwrite=overwrite, resume=resume)
         with disk_errors(self.writer.partial, None):
@@ -236,6 +239,22 @@ class _Run:
         )
 
     def all_units(self) -> Compressed:
+        with ThreadPoolExecutor(1) as self.thread:
+            self._quantize_all()
+            self._wait_for_writing()
+        config = {**self.source.config, "architectures": [type(self.skeleton.model).__name__]}
+        manifest = self.writer.finish(config)
+        return Compressed(
+            directory=self.out,
+            modules=manifest.modules,
+            unmatched=self.unmatched,
+            idle=self.idle,
+            estimate=self.estimate,
+            peak_bytes=peak_resident_bytes(),
+            device_peak_bytes=self._device_peak_bytes(),
+        )
+
+    def _quantize_all(self) -> None:
         names = ["embeddings", *self.skeleton.layer_names(), "head"][: self.units]
         self.stream: Stream | None = None
         with self.skeleton.materialize(self.before):
@@ -261,17 +280,6 @@ class _Run:
                     lambda names: self.quantizer.behind(self.stream, self.tokens, names),
                 )
         self.progress.unit(self.units, self.units, "")
-        config = {**self.source.config, "architectures": [type(self.skeleton.model).__name__]}
-        manifest = self.writer.finish(config)
-        return Compressed(
-            directory=self.out,
-            modules=manifest.modules,
-            unmatched=self.unmatched,
-            idle=self.idle,
-            estimate=self.estimate,
-            peak_bytes=peak_resident_bytes(),
-            device_peak_bytes=self._device_peak_bytes(),
-        )
 
     def _device_peak_bytes(self) -> int:
         device = self.skeleton.device
@@ -328,7 +336,13 @@ class _Run:
             module, _, part = parameter.rpartition(".")
             if part != "weight" or module not in quantized:
                 tensors[parameter] = self.skeleton.read_stored(parameter)
-        self.writer.write(unit, tensors, entries, modules)
+        # beside the work on the next unit; one unit at most waits for the disk
+        self._wait_for_writing()
+        self.written = self.thread.submit(self.writer.write, unit, tensors, entries, modules)
+
+    def _wait_for_writing(self) -> None:
+        if self.written is not None:
+            self.written.result()
 
 
 def packable(model: nn.Module) -> list[str]:

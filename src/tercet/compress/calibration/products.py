@@ -23,10 +23,20 @@ def fast_products() -> Generator[None, None, None]:
     rounds inputs to it (sums are float32), which moves the output of a layer of SmolLM2's shape by
     6e-4: good for statistics, not for weights.
 
-    On a GPU linears and attention multiply in float16 and add up in float32 (see `narrow`); what
-    else there is, in TF32, which keeps as many bits.
+    On a GPU they are tensor cores', in TF32.
     """
-    with _precision("bf16", "tf32"), _HalfProducts():
+    with _precision("bf16", "tf32"):
+        yield
+
+
+@contextmanager
+def half_products() -> Generator[None, None, None]:
+    """Within the block linears and attention of float32 tensors on a GPU multiply in float16.
+
+    They keep as many bits as in TF32, at twice the speed (see `narrow`); sums are float32. All
+    calls of torch take longer to begin, so it is for what is inside a layer.
+    """
+    with _HalfProducts():
         yield
 
 

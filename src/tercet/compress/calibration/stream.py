@@ -6,7 +6,7 @@ share one set of statistics.
 """
 
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -19,7 +19,7 @@ from tercet.compress.calibration.accumulator import Accumulator, Collector
 from tercet.compress.calibration.followed import Followed
 from tercet.compress.calibration.lockstep import pass_through
 from tercet.compress.calibration.module_hooks import Stop, inputs_of, outputs_of
-from tercet.compress.calibration.products import exact_products, fast_products
+from tercet.compress.calibration.products import exact_products, fast_products, half_products
 from tercet.compress.calibration.recompute import Inputs, pass_in_turns
 from tercet.compress.skeleton import Skeleton
 from tercet.models.input_transform import InputTransform
@@ -52,7 +52,8 @@ class _Call:
         """The layer's output [batch, length, width] for a batch of at most the recorded size."""
         size = hidden.shape[0]
         named = {name: _truncate_batch(value, size) for name, value in self.named.items()}
-        out: Any = layer(hidden, *_truncate_batch(self.positional, size), **named)
+        with half_products() if hidden.device.type == "cuda" else nullcontext():
+            out: Any = layer(hidden, *_truncate_batch(self.positional, size), **named)
         return cast(Tensor, out[0] if isinstance(out, tuple) else out)
 
 
