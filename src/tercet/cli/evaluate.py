@@ -10,6 +10,7 @@ from tercet.cli.show import Json, bar, console, print_json, say
 from tercet.cli.tasks.questions import (
     Chat,
     Limit,
+    MaxTokens,
     Out,
     Resume,
     Shots,
@@ -49,6 +50,7 @@ def evaluate_command(
     task_data: TaskData = None,
     limit: Limit = None,
     shots: Shots = None,
+    max_tokens: MaxTokens = None,
     chat: Chat = False,
     out: Out = None,
     resume: Resume = False,
@@ -63,10 +65,10 @@ def evaluate_command(
 ) -> None:
     """Measure compressed models: perplexity, divergence from the teacher, size; or tasks."""
     if tasks is None:
-        if any((task_data, limit, shots is not None, chat, out, resume)):
+        if any((task_data, limit, shots is not None, max_tokens, chat, out, resume)):
             raise PlanError(
-                "--task-data, --limit, --shots, --chat, --out and --resume are about tasks: name "
-                "some with --tasks"
+                "--task-data, --limit, --shots, --max-tokens, --chat, --out and --resume are about "
+                "tasks: name some with --tasks"
             )
         with bar(as_json) as progress:
             task = progress.add_task("evaluating", total=None)
@@ -88,7 +90,12 @@ def evaluate_command(
         if out is not None and len(directories) > 1:
             raise PlanError("--out keeps the answers of one model: give one, or leave --out out")
         questions = read_questions(
-            split_names(tasks), data=task_data, limit=limit, shots=shots, chat=chat
+            split_names(tasks),
+            data=task_data,
+            limit=limit,
+            shots=shots,
+            max_tokens=max_tokens,
+            chat=chat,
         )
         with bar(as_json) as progress:
             shown = progress.add_task("opening the model", total=None)
@@ -145,6 +152,8 @@ def _warn(records: list[Record]) -> None:
                 f"{one.settings['task']}: {cut} prompts of {one.subject} were longer than the "
                 f"model takes and lost their beginning"
             )
+        if lacks := one.settings["sandbox_lacks"]:
+            say(f"{one.settings['task']}: answers were run, and here: {lacks}")
 
 
 def _table(records: list[Record]) -> Table:

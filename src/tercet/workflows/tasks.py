@@ -15,6 +15,7 @@ import torch
 from tercet.checkpoints.packed.read import is_packed, open_packed
 from tercet.checkpoints.seal import SEAL_NAME
 from tercet.checkpoints.sources.open import ModelSource, open_source
+from tercet.child_process.untrusted import run_untrusted
 from tercet.compress.skeleton import Skeleton
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.evaluate.tasks.catalog import find_tasks
@@ -55,6 +56,7 @@ def read_questions(
     data: str | Path | None = None,
     limit: int | None = None,
     shots: int | None = None,
+    max_tokens: int | None = None,
     chat: bool = False,
 ) -> Questions:
     """The questions of these tasks.
@@ -64,6 +66,7 @@ def read_questions(
         data: a folder with their files; None for the hub.
         limit: questions of each task (MMLU: of each subject), from the first; None for all.
         shots: examples before each question; None for the task's own number.
+        max_tokens: the longest answer that is generated; None for the task's own number.
         chat: write prompts by the model's chat template.
 
     Raises:
@@ -82,11 +85,12 @@ def read_questions(
     rows = {task.name: read_rows(task, folder) for task in tasks} if folder is not None else {}
     return Questions(
         tasks=tuple(tasks),
-        built={task.name: build(task, rows.get(task.name), shots) for task in tasks},
+        built={task.name: build(task, rows.get(task.name), shots, max_tokens) for task in tasks},
         sha256={name: found.sha256 for name, found in rows.items()},
         settings={
             "limit": limit,
             "shots": shots,
+            "max_tokens": max_tokens,
             "chat": chat,
             "stored": folder is not None,
             "harness": version("lm-eval"),
@@ -170,6 +174,7 @@ def _ask(
             "shots": shots,
             "data_sha256": questions.sha256.get(task.name),
             "truncated_prompts": model.truncated,
+            "sandbox_lacks": "; ".join(run_untrusted("").missing) if task.runs_answers else None,
             "device": device.type,
         },
         environment=Environment.here(torch.cuda.get_device_name(device) if on_gpu else None),

@@ -9,9 +9,10 @@ from lm_eval.models.huggingface import HFLM
 from tercet.evaluate.tasks.catalog import find_tasks, tasks
 from tercet.evaluate.tasks.harness_task import build
 from tercet.evaluate.tasks.language_model import PackedLM
-from tercet.evaluate.tasks.run import evaluate_task
+from tercet.evaluate.tasks.requirements import check_requirements
+from tercet.evaluate.tasks.run import evaluate_task, mean_scores
 from tercet.evaluate.tasks.stored_rows import read_rows
-from tercet.evaluate.tasks.token_model import DecoderModel
+from tercet.evaluate.tasks.token_model import DecoderModel, TransformersModel
 from tercet.runtime import load
 
 CHOICES = ("arc_challenge", "arc_easy", "hellaswag", "lambada", "mmlu", "openbookqa", "piqa")
@@ -61,8 +62,77 @@ def test_an_empty_context_is_the_end_of_a_text(packed: PackedLM, own: Any) -> No
 
 def test_every_task_is_the_harness_s_own(data: Path) -> None:
     for task in tasks().values():
+        check_requirements([task], data)
         rows = read_rows(task, data)
         built = build(task, rows, None)
         assert len(built) == max(len(task.subjects), 1)
         for one in built.values():
             assert task.metric.split(",")[0] in one._metric_fn_list
+
+
+# examples of MATH-500 are the harness's own, longer than this model takes
+WRITTEN = (("gsm8k", None), ("gsm8k", 0), ("ifeval", None), ("math500", 0), ("humaneval", None))
+
+
+@pytest.mark.parametrize(("name", "shots"), WRITTEN)
+def test_both_write_the_same_answers(
+    name: str, shots: int | None, packed: PackedLM, own: Any, data: Path
+) -> None:
+    (task,) = find_tasks([name])
+    check_requirements([task], data)
+    rows = read_rows(task, data)
+    found, expected = (
+        evaluate_task(model, build(task, rows, shots, max_tokens=12), limit=4, chat=False)
+        for model in (packed, own)
+    )
+    assert len(found) == 4
+    for one, other in zip(found, expected, strict=True):
+        assert one == other
+        assert task.metric in one.scores
+    assert len({one.responses[0] for one in found}) > 1 or name in ("ifeval", "humaneval")
+    if name == "gsm8k":
+        assert found[0].prompts[0].count("Question:") == (6 if shots is None else 1)
+
+
+class Says(PackedLM):
+    """A model that answers what it is told to."""
+
+    def __init__(self, twins: Any, answers: list[str]) -> None:
+        super().__init__(TransformersModel(twins.dequantized), twins.tokenizer)
+        self._answers = answers
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        return self._answers[: len(requests)]
+
+
+@pytest.mark.parametrize(
+    ("name", "answers", "scores"),
+    [
+        ("gsm8k", ["So #### 1", "#### 7", "It is 3", "#### 4\nQuestion"], [1, 0, 0, 1]),
+        (
+            "math500",
+            ["Thus $\\boxed{1}$", "The final answer is $2$.", "$\\boxed{4}$", ""],
+            [1, 1, 0, 0],
+        ),
+        ("ifeval", ["one", "one, two", "one two three", "one two three"], [1, 0, 1, 0]),
+        (
+            "humaneval",
+            ["    return x", "    return x + 1", "    return x - 2", "    while True: x +"],
+            [1, 1, 0, 0],
+        ),
+    ],
+)
+def test_right_and_wrong_answers_score_so(
+    name: str, answers: list[str], scores: list[float], twins: Any, data: Path
+) -> None:
+    (task,) = find_tasks([name])
+    check_requirements([task], data)
+    built = build(task, read_rows(task, data), 0)
+    found = evaluate_task(Says(twins, answers), built, limit=4, chat=False)
+    assert [one.scores[task.metric] for one in found] == scores
+    assert [one.responses[0] for one in found] == answers
+    if name == "gsm8k":
+        assert [one.scores["exact_match,flexible-extract"] for one in found] == [1, 0, 1, 1]
+    if name == "ifeval":
+        assert found[1].scores["inst_level_strict_acc"] == [0.0, 1.0]
+        assert mean_scores(found)["inst_level_strict_acc"] == 6 / 8
