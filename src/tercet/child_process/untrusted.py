@@ -75,7 +75,7 @@ def run_untrusted(
             process.wait()
         with os.fdopen(receiver, "rb") as stream:
             said = stream.read()
-    return _read(said, word, "took too long" if timed_out else _status(process.returncode))
+    return _read(said, word, "waited too long" if timed_out else _status(process.returncode))
 
 
 def _read(said: bytes, word: str, otherwise: str) -> Ending:
@@ -92,5 +92,5 @@ def _read(said: bytes, word: str, otherwise: str) -> Ending:
 
 def _status(code: int) -> str:
     if code == -signal.SIGXCPU or code == -signal.SIGKILL:
-        return "took too long"
+        return "took too much processor time"
     return f"ended the process itself (exit status {code})"

@@ -94,6 +94,25 @@ def test_both_write_the_same_answers(
         assert found[0].prompts[0].count("Question:") == (6 if shots is None else 1)
 
 
+def test_an_answer_ends_at_its_stop_sequence(packed: PackedLM, twins: Any) -> None:
+    drawn: list[int] = []
+
+    class Counts(TransformersModel):
+        def greedy(self, prompt: Any, count: int) -> Any:
+            for token in super().greedy(prompt, count):
+                drawn.append(token)
+                yield token
+
+    class Request:
+        args = ("Question: 3 and 1?", {"until": [], "max_gen_toks": 20, "do_sample": False})
+
+    (whole,) = packed.generate_until([Request()])
+    Request.args = (Request.args[0], {**Request.args[1], "until": [whole[5:7]]})
+    counting = PackedLM(Counts(twins.dequantized), twins.tokenizer)
+    assert counting.generate_until([Request()]) == [whole[: whole.index(whole[5:7])]]
+    assert len(drawn) < 20
+
+
 class Says(PackedLM):
     """A model that answers what it is told to."""
 
