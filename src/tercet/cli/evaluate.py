@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from tercet.cli.pace import say_pace
 from tercet.cli.show import Json, bar, console, print_json, say
 from tercet.cli.tasks.questions import (
     Chat,
@@ -97,8 +98,13 @@ def evaluate_command(
             max_tokens=max_tokens,
             chat=chat,
         )
-        with bar(as_json) as progress:
+        with bar(as_json) as progress, say_pace(as_json) as pace:
             shown = progress.add_task("opening the model", total=None)
+
+            def tell(name: str, done: int, total: int) -> None:
+                progress.update(shown, total=total, completed=done, description=name)
+                pace.begin(done, total, name)
+
             records = [
                 one
                 for directory in directories
@@ -108,9 +114,7 @@ def evaluate_command(
                     out=out,
                     resume=resume,
                     device=device,
-                    progress=lambda name, done, total: progress.update(
-                        shown, total=total, completed=done, description=name
-                    ),
+                    progress=tell,
                 )
             ]
     if record is not None:
@@ -128,7 +132,7 @@ def _task_table(records: list[Record]) -> Table:
     table = Table(title=f"tasks, lm-evaluation-harness {records[0].settings['harness']}")
     for name in ("model", "task", "metric"):
         table.add_column(name)
-    for name in ("questions", "shots", "score", "95 % interval", "minutes"):
+    for name in ("questions", "shots", "score", "95 % interval", "chance", "minutes"):
         table.add_column(name, justify="right")
     for one in records:
         low, high = one.metrics["score_low"], one.metrics["score_high"]
@@ -140,6 +144,7 @@ def _task_table(records: list[Record]) -> Table:
             str(one.settings["shots"]),
             f"{one.metrics['score']:.1%}",
             f"{low:.1%} to {high:.1%}",
+            f"{one.metrics['score_chance']:.1%}" if "score_chance" in one.metrics else "-",
             f"{one.metrics['seconds'] / 60:.1f}",
         )
     return table

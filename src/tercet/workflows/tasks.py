@@ -30,7 +30,7 @@ from tercet.runtime import load
 from tercet.runtime.device import resolve_device
 
 Progress = Callable[[str, int, int], None]
-"""A function called with (task, requests done, requests in all)."""
+"""A function called with (task, requests done, requests in all); (task, 0, 0) when one begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,12 +152,13 @@ def _ask(
     progress: Progress | None,
 ) -> tuple[list[Sample], Record]:
     from tercet.evaluate.tasks.language_model import PackedLM
-    from tercet.evaluate.tasks.run import evaluate_task, record
+    from tercet.evaluate.tasks.run import chance, evaluate_task, record
 
     model = PackedLM(tokens, tokenizer)
     if settings.chat and not tokenizer.chat_template:
         raise CheckpointError(f"{settings.model}: has no chat template: leave --chat out")
     if progress is not None:
+        progress(task.name, 0, 0)
         model.progress = lambda done, total: progress(task.name, done, total)
     start = perf_counter()
     samples = evaluate_task(
@@ -177,6 +178,7 @@ def _ask(
             "sandbox_lacks": "; ".join(run_untrusted("").missing) if task.runs_answers else None,
             "device": device.type,
         },
+        score_chance=chance(task, questions.built[task.name], samples),
         environment=Environment.here(torch.cuda.get_device_name(device) if on_gpu else None),
         seconds=perf_counter() - start,
     )

@@ -48,6 +48,7 @@ def write_run(folder: Path, right: dict[str, list[bool]], *, limit: int | None =
             samples,
             subject=folder.name,
             settings={},
+            score_chance=None,
             environment=Environment.here(),
             seconds=1.0,
         )

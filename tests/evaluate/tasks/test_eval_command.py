@@ -43,6 +43,7 @@ def test_a_run_keeps_every_answer(run: Run, twins: Any, data: Path, tmp_path: Pa
         assert (metrics["questions"], metrics["score"]) == (4, right / 4)
         assert metrics["score_low"] <= metrics["score"] <= metrics["score_high"]
         assert one["settings"]["shots"] == 0
+        assert metrics.get("score_chance") == (0.25 if len(samples[0].responses) == 4 else None)
         assert one["settings"]["truncated_prompts"] == 0
     first = read_samples(out, "arc_easy")[1]
     assert first.prompts == ["Question: What lies on table 1?\nAnswer:"]
@@ -192,6 +193,9 @@ def test_answers_are_written_and_run(run: Run, twins: Any, data: Path, tmp_path:
     assert {one["settings"]["max_tokens"] for one in records.values()} == {4}
     assert isinstance(records["humaneval"]["settings"]["sandbox_lacks"], str)
     assert records["gsm8k"]["settings"]["sandbox_lacks"] is None
+    assert "score_chance" not in records["gsm8k"]["metrics"]
+    # a sentence of eight words without a comma follows all of these instructions
+    assert records["ifeval"]["metrics"]["score_chance"] == 1
     for name in records:
         for sample in read_samples(tmp_path / "run", name):
             assert len(sample.responses) == 1

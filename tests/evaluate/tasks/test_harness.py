@@ -4,8 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from datasets import Dataset
 from lm_eval.models.huggingface import HFLM
 
+from tercet.errors import CheckpointError
 from tercet.evaluate.tasks.catalog import find_tasks, tasks
 from tercet.evaluate.tasks.harness_task import build
 from tercet.evaluate.tasks.language_model import PackedLM
@@ -155,3 +157,27 @@ def test_right_and_wrong_answers_score_so(
     if name == "ifeval":
         assert found[1].scores["inst_level_strict_acc"] == [0.0, 1.0]
         assert mean_scores(found)["inst_level_strict_acc"] == 6 / 8
+
+
+def test_a_hub_out_of_reach_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(**_: Any) -> None:
+        raise ConnectionError("Couldn't reach the Hub\nand more")
+
+    monkeypatch.setattr("datasets.load_dataset", unreachable)
+    (task,) = find_tasks(["piqa"])
+    with pytest.raises(CheckpointError, match="did not give baber/piqa .Couldn't reach the Hub.:"):
+        build(task, None, None)
+
+
+def test_rows_of_the_hub_are_asked_as_they_are(
+    packed: PackedLM, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the harness loads itself gives the samples that the same rows on disk give."""
+    (task,) = find_tasks(["piqa"])
+    rows = read_rows(task, data)
+    splits = {name: Dataset.from_list(found) for name, found in rows.splits.items()}
+    monkeypatch.setattr(
+        "datasets.load_dataset", lambda **_: {**splits, "train": splits["validation"]}
+    )
+    found = evaluate_task(packed, build(task, None, None), limit=3, chat=False)
+    assert found == evaluate_task(packed, build(task, rows, None), limit=3, chat=False)

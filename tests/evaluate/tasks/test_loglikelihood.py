@@ -129,3 +129,17 @@ def test_long_examples_are_computed_once_and_short_questions_in_batches(
     assert filled == []
     score(model, [([*examples, question, 9], [1]) for question in range(4)])
     assert filled == [501, 1, 1, 1]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("call_tokens", [0, 10**6])
+def test_a_gpu_gives_the_numbers_of_transformers(call_tokens: int, twins: Any) -> None:
+    model = DecoderModel(load(twins.packed, torch.float32, "cuda").model)
+    model.call_tokens = call_tokens
+    wanted = requests(twins)[:7]
+    for (context, continuation), one in zip(wanted, score(model, wanted), strict=True):
+        loglikelihood, _ = expected(twins.dequantized, context, continuation)
+        assert one.loglikelihood == pytest.approx(loglikelihood, abs=2e-3)
+    prompt = list(range(60, 90))
+    on_cpu = model_of("shared", twins)
+    assert list(model.greedy(prompt, 6)) == list(on_cpu.greedy(prompt, 6))

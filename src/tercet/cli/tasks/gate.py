@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from tercet.cli.pace import say_pace
 from tercet.cli.show import Json, bar, console, print_json
 from tercet.cli.tasks.questions import (
     Chat,
@@ -71,8 +72,13 @@ def gate_command(
     """
     check_confidence(confidence)
     limits = _limits([*(max_drop or []), *(more or [])])
-    with bar(as_json) as progress:
+    with bar(as_json) as progress, say_pace(as_json) as pace:
         shown = progress.add_task("opening the model", total=None)
+
+        def tell(name: str, done: int, total: int) -> None:
+            progress.update(shown, total=total, completed=done, description=name)
+            pace.begin(done, total, name)
+
         decisions = gate(
             model,
             limits,
@@ -86,9 +92,7 @@ def gate_command(
             out=out,
             resume=resume,
             device=device,
-            progress=lambda name, done, total: progress.update(
-                shown, total=total, completed=done, description=name
-            ),
+            progress=tell,
         )
     verdict = overall(decisions)
     if as_json:

@@ -11,6 +11,7 @@ TASKS = (
         files={"train": "ifeval/input_data.jsonl"},
         needed=("train",),
         metric="prompt_level_strict_acc",
+        thoughtless="I would rather not say anything about that.",
         packages=("langdetect", "immutabledict", "nltk"),
         nltk_data="tokenizers/punkt_tab",
     ),
