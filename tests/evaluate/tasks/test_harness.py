@@ -1,11 +1,14 @@
 """lm-evaluation-harness on packed weights and its own `hf` model on the dequantized twin."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from datasets import Dataset
 from lm_eval.models.huggingface import HFLM
+from tokenizers.processors import TemplateProcessing
+from transformers import AutoTokenizer
 
 from tercet.errors import CheckpointError
 from tercet.evaluate.tasks.catalog import find_tasks, tasks
@@ -52,6 +55,24 @@ def test_both_give_the_same_answers(
             assert greedy == theirs_greedy
     assert any(one.scores[task.metric] for one in found) or name in ("lambada", "piqa", "arc_easy")
     assert all(prompt.count("Answer:") == 1 + shots for prompt in found[0].prompts) or shots == 0
+
+
+def test_a_first_token_of_the_tokenizer_s_own_is_not_doubled(
+    packed: PackedLM, twins: Any, data: Path
+) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(twins.packed)
+    begins = TemplateProcessing(single="<|end|> $A", special_tokens=[("<|end|>", 0)])
+    tokenizer.backend_tokenizer.post_processor = begins
+    assert tokenizer.encode("a")[0] == 0
+    mine = PackedLM(packed._model, tokenizer)
+    theirs = HFLM(pretrained=twins.dequantized, tokenizer=tokenizer, batch_size=1, device="cpu")
+    contexts = ["Question: who?\nAnswer:", "<|end|>Question: who?", ""]
+    requests = [SimpleNamespace(args=(context, " she did")) for context in contexts]
+    found, expected = mine.loglikelihood(requests), theirs.loglikelihood(requests)
+    for (one, _), (other, _) in zip(found, expected, strict=True):
+        assert one == pytest.approx(other, abs=1e-3)
+    without = packed.loglikelihood(requests[:1])[0][0]
+    assert abs(found[0][0] - without) > 1e-2
 
 
 def test_an_empty_context_is_the_end_of_a_text(packed: PackedLM, own: Any) -> None:
@@ -165,7 +186,7 @@ def test_a_hub_out_of_reach_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("datasets.load_dataset", unreachable)
     (task,) = find_tasks(["piqa"])
-    with pytest.raises(CheckpointError, match="did not give baber/piqa .Couldn't reach the Hub.:"):
+    with pytest.raises(CheckpointError, match=r"give baber/piqa \(Couldn't reach the Hub\):"):
         build(task, None, None)
 
 
