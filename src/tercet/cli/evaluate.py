@@ -6,10 +6,12 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from tercet.cli.pace import say_pace
 from tercet.cli.show import Json, bar, console, print_json, say
 from tercet.cli.tasks.questions import (
     Chat,
     Limit,
+    MaxTokens,
     Out,
     Resume,
     Shots,
@@ -49,6 +51,7 @@ def evaluate_command(
     task_data: TaskData = None,
     limit: Limit = None,
     shots: Shots = None,
+    max_tokens: MaxTokens = None,
     chat: Chat = False,
     out: Out = None,
     resume: Resume = False,
@@ -63,10 +66,10 @@ def evaluate_command(
 ) -> None:
     """Measure compressed models: perplexity, divergence from the teacher, size; or tasks."""
     if tasks is None:
-        if any((task_data, limit, shots is not None, chat, out, resume)):
+        if any((task_data, limit, shots is not None, max_tokens, chat, out, resume)):
             raise PlanError(
-                "--task-data, --limit, --shots, --chat, --out and --resume are about tasks: name "
-                "some with --tasks"
+                "--task-data, --limit, --shots, --max-tokens, --chat, --out and --resume are about "
+                "tasks: name some with --tasks"
             )
         with bar(as_json) as progress:
             task = progress.add_task("evaluating", total=None)
@@ -88,10 +91,20 @@ def evaluate_command(
         if out is not None and len(directories) > 1:
             raise PlanError("--out keeps the answers of one model: give one, or leave --out out")
         questions = read_questions(
-            split_names(tasks), data=task_data, limit=limit, shots=shots, chat=chat
+            split_names(tasks),
+            data=task_data,
+            limit=limit,
+            shots=shots,
+            max_tokens=max_tokens,
+            chat=chat,
         )
-        with bar(as_json) as progress:
+        with bar(as_json) as progress, say_pace(as_json) as pace:
             shown = progress.add_task("opening the model", total=None)
+
+            def tell(name: str, done: int, total: int) -> None:
+                progress.update(shown, total=total, completed=done, description=name)
+                pace.begin(done, total, name)
+
             records = [
                 one
                 for directory in directories
@@ -101,9 +114,7 @@ def evaluate_command(
                     out=out,
                     resume=resume,
                     device=device,
-                    progress=lambda name, done, total: progress.update(
-                        shown, total=total, completed=done, description=name
-                    ),
+                    progress=tell,
                 )
             ]
     if record is not None:
@@ -121,7 +132,7 @@ def _task_table(records: list[Record]) -> Table:
     table = Table(title=f"tasks, lm-evaluation-harness {records[0].settings['harness']}")
     for name in ("model", "task", "metric"):
         table.add_column(name)
-    for name in ("questions", "shots", "score", "95 % interval", "minutes"):
+    for name in ("questions", "shots", "score", "95 % interval", "chance", "minutes"):
         table.add_column(name, justify="right")
     for one in records:
         low, high = one.metrics["score_low"], one.metrics["score_high"]
@@ -133,6 +144,7 @@ def _task_table(records: list[Record]) -> Table:
             str(one.settings["shots"]),
             f"{one.metrics['score']:.1%}",
             f"{low:.1%} to {high:.1%}",
+            f"{one.metrics['score_chance']:.1%}" if "score_chance" in one.metrics else "-",
             f"{one.metrics['seconds'] / 60:.1f}",
         )
     return table
@@ -145,6 +157,8 @@ def _warn(records: list[Record]) -> None:
                 f"{one.settings['task']}: {cut} prompts of {one.subject} were longer than the "
                 f"model takes and lost their beginning"
             )
+        if lacks := one.settings["sandbox_lacks"]:
+            say(f"{one.settings['task']}: answers were run, and here: {lacks}")
 
 
 def _table(records: list[Record]) -> Table:

@@ -25,6 +25,7 @@ def gate(
     data: str | Path | None = None,
     limit: int | None = None,
     shots: int | None = None,
+    max_tokens: int | None = None,
     chat: bool = False,
     out: str | Path | None = None,
     resume: bool = False,
@@ -42,6 +43,7 @@ def gate(
         data: as `read_questions` takes it, as all that follow; not needed where both are runs.
         limit: questions of each task.
         shots: examples before each question.
+        max_tokens: the longest answer that is generated.
         chat: write prompts by the model's chat template.
         out: folder that gets both runs, as `model` and `teacher`; None to keep none.
         resume: go on with the runs in `out`.
@@ -59,7 +61,9 @@ def gate(
     pair = {"teacher": _teacher_of(model) if teacher is None else str(teacher), "model": str(model)}
     questions = None
     if not all(map(_is_run, pair.values())):
-        questions = read_questions(list(limits), data=data, limit=limit, shots=shots, chat=chat)
+        questions = read_questions(
+            list(limits), data=data, limit=limit, shots=shots, max_tokens=max_tokens, chat=chat
+        )
     for name in pair.values():
         if _is_run(name):
             _check_run(Path(name), list(limits), questions)

@@ -15,6 +15,7 @@ import torch
 from tercet.checkpoints.packed.read import is_packed, open_packed
 from tercet.checkpoints.seal import SEAL_NAME
 from tercet.checkpoints.sources.open import ModelSource, open_source
+from tercet.child_process.untrusted import run_untrusted
 from tercet.compress.skeleton import Skeleton
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.evaluate.tasks.catalog import find_tasks
@@ -29,7 +30,7 @@ from tercet.records import Environment, Record
 from tercet.runtime import load
 
 Progress = Callable[[str, int, int], None]
-"""A function called with (task, requests done, requests in all)."""
+"""A function called with (task, requests done, requests in all); (task, 0, 0) when one begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +56,7 @@ def read_questions(
     data: str | Path | None = None,
     limit: int | None = None,
     shots: int | None = None,
+    max_tokens: int | None = None,
     chat: bool = False,
 ) -> Questions:
     """The questions of these tasks.
@@ -64,6 +66,7 @@ def read_questions(
         data: a folder with their files; None for the hub.
         limit: questions of each task (MMLU: of each subject), from the first; None for all.
         shots: examples before each question; None for the task's own number.
+        max_tokens: the longest answer that is generated; None for the task's own number.
         chat: write prompts by the model's chat template.
 
     Raises:
@@ -82,11 +85,12 @@ def read_questions(
     rows = {task.name: read_rows(task, folder) for task in tasks} if folder is not None else {}
     return Questions(
         tasks=tuple(tasks),
-        built={task.name: build(task, rows.get(task.name), shots) for task in tasks},
+        built={task.name: build(task, rows.get(task.name), shots, max_tokens) for task in tasks},
         sha256={name: found.sha256 for name, found in rows.items()},
         settings={
             "limit": limit,
             "shots": shots,
+            "max_tokens": max_tokens,
             "chat": chat,
             "stored": folder is not None,
             "harness": version("lm-eval"),
@@ -148,12 +152,13 @@ def _ask(
     progress: Progress | None,
 ) -> tuple[list[Sample], Record]:
     from tercet.evaluate.tasks.language_model import PackedLM
-    from tercet.evaluate.tasks.run import evaluate_task, record
+    from tercet.evaluate.tasks.run import chance, evaluate_task, record
 
     model = PackedLM(tokens, tokenizer)
     if settings.chat and not tokenizer.chat_template:
         raise CheckpointError(f"{settings.model}: has no chat template: leave --chat out")
     if progress is not None:
+        progress(task.name, 0, 0)
         model.progress = lambda done, total: progress(task.name, done, total)
     start = perf_counter()
     samples = evaluate_task(
@@ -170,8 +175,10 @@ def _ask(
             "shots": shots,
             "data_sha256": questions.sha256.get(task.name),
             "truncated_prompts": model.truncated,
+            "sandbox_lacks": "; ".join(run_untrusted("").missing) if task.runs_answers else None,
             "device": device.type,
         },
+        score_chance=chance(task, questions.built[task.name], samples),
         environment=Environment.here(torch.cuda.get_device_name(device) if on_gpu else None),
         seconds=perf_counter() - start,
     )

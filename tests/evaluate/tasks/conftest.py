@@ -114,6 +114,17 @@ def _subject_rows(question: str) -> list[dict[str, Any]]:
     ]
 
 
+def _function(at: int) -> dict[str, Any]:
+    name = f"plus_{at}"
+    return {
+        "task_id": f"Test/{at}",
+        "prompt": f'def {name}(x):\n    """Adds {at}."""\n',
+        "entry_point": name,
+        "canonical_solution": f"    return x + {at}\n",
+        "test": f"def check(candidate):\n    assert candidate(1) == {1 + at}\n",
+    }
+
+
 def rows_of(questions: int) -> dict[str, list[dict[str, Any]]]:
     """Invented rows of each file, in the layouts that the catalog reads."""
     many = range(questions)
@@ -137,6 +148,27 @@ def rows_of(questions: int) -> dict[str, list[dict[str, Any]]]:
         "lambada/test.jsonl": [_passage(at) for at in many],
         "mmlu/dev.jsonl": _subject_rows("Was it"),
         "mmlu/test.jsonl": _subject_rows("Is it"),
+        **{
+            f"gsm8k/{split}.jsonl": [
+                {"question": f"{at} and 1?", "answer": f"{at}+1=<<{at}+1={at + 1}>>\n#### {at + 1}"}
+                for at in many
+            ]
+            for split in ("train", "test")
+        },
+        "math500/math500.jsonl": [
+            {"problem": f"What is ${at}+1$?", "solution": f"It is $\\boxed{{{at + 1}}}$."}
+            for at in many
+        ],
+        "ifeval/input_data.jsonl": [
+            {
+                "key": at,
+                "prompt": "Write without commas.",
+                "instruction_id_list": ["punctuation:no_comma", "length_constraints:number_words"],
+                "kwargs": [{}, {"relation": "at least", "num_words": at + 1}],
+            }
+            for at in many
+        ],
+        "humaneval/HumanEval.jsonl": [_function(at) for at in many],
     }
 
 
@@ -152,6 +184,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
             path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(lines))
         else:
             path.write_bytes(lines)
+    # that it is there is looked for; these questions need nothing of it
+    (folder / "nltk_data" / "tokenizers" / "punkt_tab").mkdir(parents=True)
     return folder
 
 
@@ -168,6 +202,7 @@ def copy_data(data: Path, tmp_path: Path) -> Copy:
             own = target / path.relative_to(data)
             own.parent.mkdir(parents=True, exist_ok=True)
             own.write_bytes(path.read_bytes())
+        (target / "nltk_data" / "tokenizers" / "punkt_tab").mkdir(parents=True)
         return target
 
     return copy

@@ -20,7 +20,14 @@ Run = Callable[..., Any]
 def write_run(folder: Path, right: dict[str, list[bool]], *, limit: int | None = None) -> Path:
     """A run whose answers to each task are as they are given."""
     settings = RunSettings(
-        model=folder.name, weights="", limit=limit, shots=None, chat=False, stored=True, harness="0"
+        model=folder.name,
+        weights="",
+        limit=limit,
+        shots=None,
+        max_tokens=None,
+        chat=False,
+        stored=True,
+        harness="0",
     )
     for task in find_tasks(right):
         samples = [
@@ -41,6 +48,7 @@ def write_run(folder: Path, right: dict[str, list[bool]], *, limit: int | None =
             samples,
             subject=folder.name,
             settings={},
+            score_chance=None,
             environment=Environment.here(),
             seconds=1.0,
         )

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tercet.child_process.untrusted import Ending
 from tercet.evaluate.tasks import requirements
 from tercet.evaluate.tasks.samples import read_samples, read_settings
 from tercet.workflows import tasks as workflow
@@ -42,6 +43,7 @@ def test_a_run_keeps_every_answer(run: Run, twins: Any, data: Path, tmp_path: Pa
         assert (metrics["questions"], metrics["score"]) == (4, right / 4)
         assert metrics["score_low"] <= metrics["score"] <= metrics["score_high"]
         assert one["settings"]["shots"] == 0
+        assert metrics.get("score_chance") == (0.25 if len(samples[0].responses) == 4 else None)
         assert one["settings"]["truncated_prompts"] == 0
     first = read_samples(out, "arc_easy")[1]
     assert first.prompts == ["Question: What lies on table 1?\nAnswer:"]
@@ -159,6 +161,48 @@ def test_refused_without_the_extra(
     )
     error = run("eval", twins.packed, "--tasks", "piqa", "--task-data", data).error
     assert "lm_eval is not installed: pip install 'tercet[tasks]'" in error
+
+
+def test_refused_without_nltk_s_data(
+    run: Run, twins: Any, copy_data: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copy_data()
+    monkeypatch.setattr("nltk.data.path", [])
+    (folder / "nltk_data" / "tokenizers" / "punkt_tab").rmdir()
+    error = run("eval", twins.packed, "--tasks", "ifeval", "--task-data", folder).error
+    assert "ifeval: its answers are scored with NLTK's tokenizers/punkt_tab, which is in" in error
+    assert "run `python -m nltk.downloader punkt_tab`" in error
+
+
+def test_refused_where_no_program_can_be_run_apart(
+    run: Run, twins: Any, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ending = Ending(error="ended the process itself (exit status 1)", missing=())
+    monkeypatch.setattr(requirements, "run_untrusted", lambda _: ending)
+    error = run("eval", twins.packed, "--tasks", "humaneval", "--task-data", data).error
+    assert "even an empty program ended the process itself (exit status 1) there" in error
+
+
+def test_answers_are_written_and_run(run: Run, twins: Any, data: Path, tmp_path: Path) -> None:
+    names = "gsm8k,math500,ifeval,humaneval"
+    asked = ("--tasks", names, "--task-data", data, "--limit", 2, "--max-tokens", 4, "--shots", 0)
+    done = run("eval", twins.packed, *asked, "--out", tmp_path / "run", "--json")
+    assert done.code == 0, done.err
+    records = {one["settings"]["task"]: one for one in json.loads(done.out)}
+    assert list(records) == names.split(",")
+    assert {one["settings"]["max_tokens"] for one in records.values()} == {4}
+    assert isinstance(records["humaneval"]["settings"]["sandbox_lacks"], str)
+    assert records["gsm8k"]["settings"]["sandbox_lacks"] is None
+    assert "score_chance" not in records["gsm8k"]["metrics"]
+    # a sentence of eight words without a comma follows all of these instructions
+    assert records["ifeval"]["metrics"]["score_chance"] == 1
+    for name in records:
+        for sample in read_samples(tmp_path / "run", name):
+            assert len(sample.responses) == 1
+            # a token a byte
+            assert len(sample.responses[0]) <= 4
+    wanted = run("eval", twins.packed, *asked[:2], *asked[2:6], "--max-tokens", 3000)
+    assert "an answer may have 3000 tokens, and the model has 2048 positions in all" in wanted.error
 
 
 def test_damaged_folders_are_named(run: Run, twins: Any, data: Path, tmp_path: Path) -> None:

@@ -101,6 +101,20 @@ def test_greedy_is_the_most_probable_token_each_time(kind: str, twins: Any) -> N
     assert len(list(model.greedy(prompt, 8))) == 3
 
 
+def test_what_was_asked_before_changes_nothing(twins: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that goes on after a kill asks fewer tasks than one that was whole: the bits of an
+    answer depend on how its context was cut, so a call uses nothing of the one before."""
+    model: Any = model_of("shared", twins)
+    filled: list[int] = []
+    fill = model._decoder.fill
+    monkeypatch.setattr(
+        model._decoder, "fill", lambda ids, cache: (filled.append(ids.shape[1]), fill(ids, cache))
+    )
+    asked = [(list(range(50)), [1, 2])]
+    assert score(model, asked) == score(model, asked)
+    assert filled == [49, 49]
+
+
 def test_long_examples_are_computed_once_and_short_questions_in_batches(
     twins: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,3 +129,17 @@ def test_long_examples_are_computed_once_and_short_questions_in_batches(
     assert filled == []
     score(model, [([*examples, question, 9], [1]) for question in range(4)])
     assert filled == [501, 1, 1, 1]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("call_tokens", [0, 10**6])
+def test_a_gpu_gives_the_numbers_of_transformers(call_tokens: int, twins: Any) -> None:
+    model = DecoderModel(load(twins.packed, torch.float32, "cuda").model)
+    model.call_tokens = call_tokens
+    wanted = requests(twins)[:7]
+    for (context, continuation), one in zip(wanted, score(model, wanted), strict=True):
+        loglikelihood, _ = expected(twins.dequantized, context, continuation)
+        assert one.loglikelihood == pytest.approx(loglikelihood, abs=2e-3)
+    prompt = list(range(60, 90))
+    on_cpu = model_of("shared", twins)
+    assert list(model.greedy(prompt, 6)) == list(on_cpu.greedy(prompt, 6))

@@ -6,11 +6,13 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from tercet.cli.pace import say_pace
 from tercet.cli.show import Json, bar, console, print_json
 from tercet.cli.tasks.questions import (
     Chat,
     Confidence,
     Limit,
+    MaxTokens,
     Out,
     Resume,
     Shots,
@@ -53,6 +55,7 @@ def gate_command(
     task_data: TaskData = None,
     limit: Limit = None,
     shots: Shots = None,
+    max_tokens: MaxTokens = None,
     chat: Chat = False,
     out: Out = None,
     resume: Resume = False,
@@ -69,8 +72,13 @@ def gate_command(
     """
     check_confidence(confidence)
     limits = _limits([*(max_drop or []), *(more or [])])
-    with bar(as_json) as progress:
+    with bar(as_json) as progress, say_pace(as_json) as pace:
         shown = progress.add_task("opening the model", total=None)
+
+        def tell(name: str, done: int, total: int) -> None:
+            progress.update(shown, total=total, completed=done, description=name)
+            pace.begin(done, total, name)
+
         decisions = gate(
             model,
             limits,
@@ -79,13 +87,12 @@ def gate_command(
             data=task_data,
             limit=limit,
             shots=shots,
+            max_tokens=max_tokens,
             chat=chat,
             out=out,
             resume=resume,
             device=device,
-            progress=lambda name, done, total: progress.update(
-                shown, total=total, completed=done, description=name
-            ),
+            progress=tell,
         )
     verdict = overall(decisions)
     if as_json:

@@ -27,6 +27,10 @@ Shots = Annotated[
     int | None,
     typer.Option(help="Examples before each question. Default: the task's own number.", min=0),
 ]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option(help="Longest answer in tokens. Default: the task's own number.", min=1),
+]
 Chat = Annotated[bool, typer.Option("--chat", help="Write prompts by the model's chat template.")]
 Out = Annotated[
     Path | None, typer.Option("--out", help="Folder to keep every answer in. Default: none.")

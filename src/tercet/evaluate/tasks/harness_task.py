@@ -22,7 +22,9 @@ _DEFINITIONS = Path(lm_eval.tasks.__file__).parent
 EXAMPLES_SEED = 1234
 
 
-def build(task: Task, rows: StoredRows | None, shots: int | None) -> dict[str, Any]:
+def build(
+    task: Task, rows: StoredRows | None, shots: int | None, max_tokens: int | None = None
+) -> dict[str, Any]:
     """The harness's tasks by name: one, or one a subject.
 
     Args:
@@ -30,6 +32,7 @@ def build(task: Task, rows: StoredRows | None, shots: int | None) -> dict[str, A
         rows: its rows; None to load them from the hub.
         shots: examples before each question; None for the definition's number. A definition that
             fixes none (0) keeps none, as in the harness's own command.
+        max_tokens: the longest answer that is generated; None for the definition's number.
 
     Raises:
         PlanError: too few rows to draw so many examples from.
@@ -37,11 +40,12 @@ def build(task: Task, rows: StoredRows | None, shots: int | None) -> dict[str, A
     """
     with quiet():
         if not task.subjects:
-            return {task.name: _build_one(task, task.definition, task.name, rows, shots)}
+            definition = _read_definition(task, task.definition, max_tokens)
+            return {task.name: _build_one(task, definition, task.name, rows, shots)}
         return {
             f"{task.name}_{subject}": _build_one(
                 task,
-                task.definition.format(subject=subject),
+                _read_definition(task, task.definition.format(subject=subject), max_tokens),
                 f"{task.name}_{subject}",
                 None if rows is None else _of_subject(rows, subject),
                 shots,
@@ -78,11 +82,18 @@ def _of_subject(rows: StoredRows, subject: str) -> StoredRows:
     )
 
 
+def _read_definition(task: Task, path: str, max_tokens: int | None) -> dict[str, Any]:
+    config: dict[str, Any] = load_yaml(_DEFINITIONS / path, resolve_func=task.resolve)
+    config |= task.overrides
+    if max_tokens is not None and config["output_type"] == "generate_until":
+        config["generation_kwargs"] = {**config["generation_kwargs"], "max_gen_toks": max_tokens}
+    return config
+
+
 def _build_one(
-    task: Task, definition: str, name: str, rows: StoredRows | None, shots: int | None
+    task: Task, config: dict[str, Any], name: str, rows: StoredRows | None, shots: int | None
 ) -> Any:
-    config: dict[str, Any] = load_yaml(_DEFINITIONS / definition)
-    config |= {"task": name, **task.overrides}
+    config["task"] = name
     fixed = config.get("num_fewshot")
     count = (fixed or 0) if fixed == 0 or shots is None else shots
     config["num_fewshot"] = count

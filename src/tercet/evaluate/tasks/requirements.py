@@ -1,4 +1,4 @@
-"""What a task needs beside its data: packages of the extra `tasks`, and NLTK's data."""
+"""What a task needs beside its data: packages of the extra, NLTK's data, a process for programs."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from tercet.child_process.untrusted import run_untrusted
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.evaluate.tasks.task import Task
 
@@ -20,7 +21,7 @@ def check_requirements(tasks: Sequence[Task], data: Path | None) -> None:
         data: the folder of --task-data, whose `nltk_data` is looked into first.
 
     Raises:
-        UnsupportedError: a package is not installed.
+        UnsupportedError: a package is not installed, or no program can be run apart.
         CheckpointError: NLTK's data are not found.
     """
     wanted = [_HARNESS, *(package for task in tasks for package in task.packages)]
@@ -33,6 +34,11 @@ def check_requirements(tasks: Sequence[Task], data: Path | None) -> None:
     for task in tasks:
         if task.nltk_data is not None:
             _find_nltk_data(task.name, task.nltk_data, data)
+        if task.runs_answers and (error := run_untrusted("").error) is not None:
+            raise UnsupportedError(
+                f"{task.name}: its answers are run in a process of their own, and even an empty "
+                f"program {error} there: evaluate it on another machine"
+            )
 
 
 def _find_nltk_data(task: str, resource: str, data: Path | None) -> None:

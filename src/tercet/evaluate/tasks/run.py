@@ -91,12 +91,28 @@ def mean_scores(samples: Iterable[Sample]) -> dict[str, float]:
     return means
 
 
+def chance(task: Task, built: dict[str, Any], samples: Sequence[Sample]) -> float | None:
+    """The share that is right without reading the question; None where nothing says it.
+
+    With choices it is the mean of 1 / choices; else what the task's thoughtless answer scores.
+    """
+    if task.thoughtless is not None:
+        results = [
+            built[sample.task].process_results(sample.row, [task.thoughtless]) for sample in samples
+        ]
+        return sum(float(one[task.metric]) for one in results) / len(samples)
+    if len(samples[0].responses) > 1:
+        return sum(1 / len(sample.responses) for sample in samples) / len(samples)
+    return None
+
+
 def record(
     task: Task,
     samples: Sequence[Sample],
     *,
     subject: str,
     settings: dict[str, Any],
+    score_chance: float | None,
     environment: Environment,
     seconds: float,
 ) -> Record:
@@ -112,6 +128,7 @@ def record(
             "score": right / len(samples),
             "score_low": low,
             "score_high": high,
+            **({} if score_chance is None else {"score_chance": score_chance}),
             "questions": len(samples),
             "seconds": seconds,
         },

@@ -29,6 +29,7 @@ class RunSettings(BaseModel):
             source's size in bytes.
         limit: questions of each task (and of each subject); None for all.
         shots: examples before each question; None for the task's own number.
+        max_tokens: the longest answer that is generated; None for the task's own number.
         chat: whether prompts are written by the model's chat template.
         stored: whether rows come from a folder; they come from the hub otherwise.
         harness: version of lm-evaluation-harness.
@@ -40,6 +41,7 @@ class RunSettings(BaseModel):
     weights: str
     limit: int | None
     shots: int | None
+    max_tokens: int | None
     chat: bool
     stored: bool
     harness: str

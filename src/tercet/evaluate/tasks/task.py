@@ -30,6 +30,11 @@ class Task:
         overrides: entries of the definition that are replaced.
         packages: modules that it needs beside the harness.
         nltk_data: the resource of NLTK that scoring reads.
+        thoughtless: an answer that ignores the question; the share that it gets right is shown
+            beside the score. None where choices say what chance is.
+        runs_answers: whether answers are programs that scoring runs.
+        resolve: whether functions that the definition names are loaded; False where `overrides`
+            replaces them all, since loading them reaches for the hub.
     """
 
     name: str
@@ -43,3 +48,6 @@ class Task:
     overrides: Mapping[str, Any] = field(default_factory=dict[str, Any])
     packages: tuple[str, ...] = ()
     nltk_data: str | None = None
+    thoughtless: str | None = None
+    runs_answers: bool = False
+    resolve: bool = True

@@ -64,6 +64,7 @@ class DecoderModel:
     def set_prefix(self, ids: Sequence[int]) -> None:
         """As TokenModel's."""
         shared = shared_length(self._prefix, ids)
+        # an answer may stand behind the prefix
         self._cache.truncate(shared)
         for start in range(shared, len(ids), _PREFILL_CHUNK):
             self._decoder.fill(torch.tensor([ids[start : start + _PREFILL_CHUNK]]), self._cache)
@@ -83,12 +84,9 @@ class DecoderModel:
         """As TokenModel's."""
         self.set_prefix(prompt[:-1])
         token = prompt[-1]
-        try:
-            for _ in range(min(count, self.positions - len(prompt))):
-                token = int(self._decoder.extend(torch.tensor([[token]]), self._cache)[0].argmax())
-                yield token
-        finally:
-            self._cache.truncate(len(self._prefix))
+        for _ in range(min(count, self.positions - len(prompt))):
+            token = int(self._decoder.extend(torch.tensor([[token]]), self._cache)[0].argmax())
+            yield token
 
 
 class TransformersModel:
