@@ -111,7 +111,7 @@ def compress_command(
 def _announce(estimate: Estimate, unmatched: list[str]) -> None:
     say(
         f"memory estimate {mebibytes(estimate.total_bytes)}: process "
-        f"{mebibytes(estimate.process_bytes)}, largest layer {mebibytes(estimate.unit_bytes)}, "
+        f"{mebibytes(estimate.process_bytes)}, weights in work {mebibytes(estimate.unit_bytes)}, "
         f"activations {mebibytes(estimate.activation_bytes)}, "
         f"statistics {mebibytes(estimate.statistics_bytes)}, "
         f"source weights {mebibytes(estimate.source_bytes)}"

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from tercet.compress.algorithm import Statistics
+from tercet.compress.allocator import return_freed_memory
 from tercet.compress.lockstep import pass_through
 from tercet.compress.products import exact_products, fast_products
 from tercet.compress.skeleton import Skeleton
@@ -146,14 +147,19 @@ class Accumulator:
         self.tokens += flat.shape[0]
 
     def statistics(self) -> Statistics:
-        """Means over all tokens so far."""
-        upper = self.gram.triu() / self.tokens
+        """Means over all tokens, in the memory of the sums, which are lost."""
+        gram = self.gram.div_(self.tokens)
+        for first in range(0, len(gram), _GRAM_BLOCK):
+            end = first + _GRAM_BLOCK
+            block = gram[first:end, first:end]
+            block.copy_(block.triu() + block.triu(1).T)
+            gram[end:, first:end] = gram[first:end, end:].T
         return Statistics(
-            gram=upper + upper.triu(1).T,
+            gram=gram,
             absmax=self.absmax,
             absmean=self.abssum / self.tokens,
-            drift=None if self.drift is None else self.drift / self.tokens,
-            outputs={name: total / self.tokens for name, total in (self.outputs or {}).items()},
+            drift=None if self.drift is None else self.drift.div_(self.tokens),
+            outputs={name: made.div_(self.tokens) for name, made in (self.outputs or {}).items()},
         )
 
 
@@ -333,6 +339,7 @@ class Stream:
             members: tuple[str, ...], inputs: dict[int, Tensor]
         ) -> Mapping[str, InputTransform]:
             statistics = followed.statistics(members, inputs)
+            return_freed_memory()
             with exact_products():
                 return quantize(members, statistics)
 

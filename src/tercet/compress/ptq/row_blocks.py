@@ -7,12 +7,16 @@ from torch import Tensor
 
 from tercet.formats import PackedTensor, Scheme
 from tercet.formats.chunks import chunk_rows
+from tercet.formats.packed import expected_parts
 
 WEIGHTS_AT_ONCE = 1 << 23
 
 
 def quantize_by_rows(
-    weight: Tensor, scheme: Scheme, quantize: Callable[[Tensor], PackedTensor]
+    weight: Tensor,
+    scheme: Scheme,
+    quantize: Callable[[Tensor], PackedTensor],
+    at_once: int = WEIGHTS_AT_ONCE,
 ) -> PackedTensor:
     """The weight [N, K] quantized, block of rows by block of rows where it is large.
 
@@ -20,17 +24,24 @@ def quantize_by_rows(
         weight: W [N, K].
         scheme: where rows share a scale, the weight is quantized whole.
         quantize: of some rows, which knows nothing of the others.
+        at_once: weights of a block.
     """
     shape = (weight.shape[0], weight.shape[1])
-    parts = chunk_rows(shape[0], max(WEIGHTS_AT_ONCE // max(shape[1], 1), 1))
+    parts = chunk_rows(shape[0], max(at_once // max(shape[1], 1), 1))
     if scheme.scaling.block(shape)[0] > 1 or scheme.scaling.second_level or len(parts) < 2:
         return quantize(weight)
-    made = [quantize(weight[rows]) for rows in parts]
-    zeros = [part.zero for part in made if part.zero is not None]
+    whole = {
+        part: torch.empty(shape, dtype=dtype)
+        for part, (dtype, shape) in expected_parts(scheme, shape).items()
+    }
+    for rows in parts:
+        made = quantize(weight[rows]).parts()
+        for part, values in whole.items():
+            values[rows] = made[part]
     return PackedTensor(
-        codes=torch.cat([part.codes for part in made]),
-        scale=torch.cat([part.scale for part in made]),
-        zero=torch.cat(zeros) if zeros else None,
+        codes=whole["packed"],
+        scale=whole["scale"],
+        zero=whole.get("zero"),
         scheme=scheme,
         shape=shape,
     )
