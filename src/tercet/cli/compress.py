@@ -118,12 +118,17 @@ def compress_command(
 
 
 def _announce(estimate: Estimate, unmatched: list[str]) -> None:
+    work = (
+        "the work is done in the GPU's"
+        if estimate.on_gpu
+        else f"weights in work {mebibytes(estimate.unit_bytes)}, "
+        f"activations {mebibytes(estimate.activation_bytes)}, "
+        f"statistics {mebibytes(estimate.statistics_bytes)}"
+    )
     say(
         f"memory estimate {mebibytes(estimate.total_bytes)}: process "
-        f"{mebibytes(estimate.process_bytes)}, largest layer {mebibytes(estimate.unit_bytes)}, "
-        f"activations {mebibytes(estimate.activation_bytes)}, "
-        f"statistics {mebibytes(estimate.statistics_bytes)}, "
-        f"source weights {mebibytes(estimate.source_bytes)}"
+        f"{mebibytes(estimate.process_bytes)}, source weights "
+        f"{mebibytes(estimate.source_bytes)}, {work}"
     )
     if unmatched:
         say(f"no rule matches, kept as they are: {', '.join(unmatched)}")

@@ -70,9 +70,14 @@ class Algorithm:
         needs_inputs: whether it needs Statistics; if not, it also takes embeddings.
         quantize: (weights by name, all [N_i, K] with the same input; Statistics or None; scheme;
             options) to the quantized weights by name.
+        gram_copies: how many float32 matrices [K, K] it holds at most beside the Gram matrix.
+        weight_copies: how many float32 matrices as large as a weight, or as a block of its rows, it
+            holds at most beside the weight.
     """
 
     name: str
     options: type[BaseModel]
     needs_inputs: bool
     quantize: Callable[[dict[str, Tensor], Any, Scheme, Any], dict[str, Quantized]]
+    gram_copies: int = 6
+    weight_copies: int = 20

@@ -29,6 +29,7 @@ from tercet.checkpoints.packed.write import (
 from tercet.checkpoints.sources.open import ModelSource, open_source
 from tercet.compress import memory, text
 from tercet.compress.algorithm import Quantized
+from tercet.compress.allocator import return_freed_memory
 from tercet.compress.calibration.stream import Stream
 from tercet.compress.plan import Plan, Rule, load_plan
 from tercet.compress.ptq import algorithm
@@ -205,13 +206,19 @@ class _Run:
             )
         self.estimate = memory.estimate(
             self.skeleton,
-            (self.tokens.shape[0], self.tokens.shape[1]) if self.tokens is not None else None,
+            self.rules,
+            before=self.before,
+            behind=self.behind_parameters,
+            calibration=(self.tokens.shape[0], self.tokens.shape[1])
+            if self.tokens is not None
+            else None,
             streams=2 if self.plan.calibration.match_teacher else 1,
         )
         self.progress.planned(self.estimate, self.unmatched)
         if self.idle:
             self.progress.idle(self.idle)
-        check_source(self.skeleton, self.estimate.source_bytes)
+        check_source(self.skeleton, self.estimate.kept_bytes)
+        return_freed_memory()
         identity = RunIdentity(
             source=SourceInfo(
                 reference=self.source.reference,
@@ -322,7 +329,9 @@ class _Run:
         if note is None:
             self._check_weights(names)
             quantized = quantize(names)
+            return_freed_memory()
             self._write(unit, parameters, quantized)
+            return_freed_memory()
             return quantized
         return read_back(self.writer.partial / self.writer.file_name(unit), note.entries)
 

@@ -6,8 +6,6 @@ arXiv:2504.02692), up to a constant the same objective as for W with W* in its p
 text is finite, so only a share of the way is gone and H is damped.
 """
 
-from typing import cast
-
 import torch
 from torch import Tensor
 
@@ -28,11 +26,11 @@ def target_weights(
     """
     if not share or (statistics.drift is None and not statistics.outputs):
         return weights
-    damped = statistics.gram.to(torch.float64, copy=True)
-    mean = damped.diagonal().mean()
-    damped.diagonal().add_(_DAMPING * mean if mean > 0 else 1.0)
-    lower = cast(Tensor, torch.linalg.cholesky(damped))
-    del damped
+    # column by column, as LAPACK has it, so that the factor takes the place of the matrix
+    lower = torch.empty(statistics.gram.shape, dtype=torch.float64).mT.copy_(statistics.gram)
+    mean = lower.diagonal().mean()
+    lower.diagonal().add_(_DAMPING * mean if mean > 0 else 1.0)
+    torch.linalg.cholesky(lower, out=lower)
     found: dict[str, Tensor] = {}
     for name, weight in weights.items():
         found[name] = torch.empty_like(weight)

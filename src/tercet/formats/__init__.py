@@ -1,7 +1,7 @@
 """Number formats as frozen data, exact encode and decode on a CPU, no kernels."""
 
 from tercet.formats.element import ELEMENTS, Element, element
-from tercet.formats.encode import check_weight, encode, from_codes
+from tercet.formats.encode import check_weight, encode, first_broken, from_codes
 from tercet.formats.fit import FITS, fit
 from tercet.formats.packed import PackedTensor, expected_parts
 from tercet.formats.scaling import Granularity, Scaling
@@ -22,6 +22,7 @@ __all__ = [
     "element",
     "encode",
     "expected_parts",
+    "first_broken",
     "fit",
     "from_codes",
     "parse_scheme",

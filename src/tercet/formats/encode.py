@@ -7,8 +7,11 @@ import torch
 from torch import Tensor
 
 from tercet.errors import FormatError
+from tercet.formats.chunks import chunk_rows
 from tercet.formats.packed import PackedTensor, expand_blocks
 from tercet.formats.scheme import Scheme
+
+_VALUES_AT_ONCE = 1 << 22
 
 
 def check_weight(weight: Tensor, name: str) -> None:
@@ -17,13 +20,35 @@ def check_weight(weight: Tensor, name: str) -> None:
         raise FormatError(f"{name}: a weight is a matrix [N, K], got shape {list(weight.shape)}")
     if not weight.is_floating_point():
         raise FormatError(f"{name}: a weight is floating point, got {weight.dtype}")
-    broken = ~weight.isfinite()
-    if bool(broken.any()):
-        row, column = (int(i) for i in broken.nonzero()[0])
+    found = first_broken(weight)
+    if found is not None:
+        count, place = found
         raise FormatError(
-            f"{name}: {int(broken.sum())} of {weight.numel()} values are NaN or inf, the first at "
-            f"[{row}, {column}]: repair the source weights before compressing"
+            f"{name}: {count} of {weight.numel()} values are NaN or inf, the first at "
+            f"{list(place)}: repair the source weights before compressing"
         )
+
+
+def first_broken(values: Tensor) -> tuple[int, tuple[int, ...]] | None:
+    """How many values are NaN or inf, and the place of the first; None where all are numbers.
+
+    Some values at a time: to ask a whole embedding takes more memory than the embedding.
+    """
+    flat = values.flatten()
+    broken, first = 0, -1
+    for part in chunk_rows(len(flat), _VALUES_AT_ONCE):
+        wrong = flat[part].isfinite().logical_not_()
+        count = int(wrong.count_nonzero())
+        if count and first < 0:
+            first = part.start + int(wrong.nonzero()[0])
+        broken += count
+    if not broken:
+        return None
+    place: list[int] = []
+    for size in reversed(values.shape):
+        first, index = divmod(first, size)
+        place.insert(0, index)
+    return broken, tuple(place)
 
 
 def second_level(scale: Tensor, scheme: Scheme) -> Tensor | None:

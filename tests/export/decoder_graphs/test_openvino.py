@@ -182,7 +182,9 @@ def test_an_unknown_architecture_is_refused(cases, tmp_path):
     with pytest.raises(UnsupportedError, match="unknown decoder architecture 'starcoder2'"):
         TARGET.write(other, tmp_path / "out")
     capped = replace(checkpoint, config={**checkpoint.config, "model_type": "gemma2"})
-    with pytest.raises(UnsupportedError, match=r"no caps on scores .*\(gemma2\): export to hugging"):
+    with pytest.raises(
+        UnsupportedError, match=r"no caps on scores .*\(gemma2\): export to hugging"
+    ):
         TARGET.write(capped, tmp_path / "out")
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
-from safetensors.torch import save
+from safetensors import torch as safetensors_torch
 from torch import Tensor
 
 from tercet.checkpoints.atomic import disk_errors, write_atomic
@@ -128,15 +128,11 @@ class PackedWriter:
         modules: dict[str, ModuleInfo],
     ) -> None:
         """Writes a unit: its tensors, then the note that makes it count."""
-        data = save({name: tensor.contiguous() for name, tensor in sorted(tensors.items())})
-        length = int.from_bytes(data[:8], "little")
-        info = FileInfo(
-            size_bytes=len(data),
-            header_sha256=hashlib.sha256(data[8 : 8 + length]).hexdigest(),
-            sha256=hashlib.sha256(data).hexdigest(),
-        )
-        write_atomic(self.partial / self.file_name(unit), data)
-        note = UnitNote(entries=entries, modules=modules, file=info)
+        held = {name: tensor.contiguous() for name, tensor in sorted(tensors.items())}
+        path = self.partial / self.file_name(unit)
+        # from the tensors' own memory: as one string the unit would be held three times
+        write_atomic(path, lambda temporary: safetensors_torch.save_file(held, temporary))
+        note = UnitNote(entries=entries, modules=modules, file=_describe_file(path))
         write_atomic(self.state / f"unit-{unit:05d}.json", note.model_dump_json(indent=1).encode())
 
     def finish(self, config: dict[str, Any]) -> Manifest:
@@ -175,6 +171,17 @@ class PackedWriter:
 
     def _write_json(self, name: str, content: dict[str, Any]) -> None:
         write_atomic(self.partial / name, json.dumps(content, indent=1, sort_keys=True).encode())
+
+
+def _describe_file(path: Path) -> FileInfo:
+    """Size and digests of a safetensors file, read in pieces."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header_sha256 = hashlib.sha256(file.read(length)).hexdigest()
+        file.seek(0)
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    size = path.stat().st_size
+    return FileInfo(size_bytes=size, header_sha256=header_sha256, sha256=sha256)
 
 
 def partial_directory(out: Path) -> Path:

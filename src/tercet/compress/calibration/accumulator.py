@@ -75,14 +75,20 @@ class Accumulator:
         self.tokens += flat.shape[0]
 
     def statistics(self) -> Statistics:
-        """Means over all tokens so far."""
-        upper = self.gram.triu() / self.tokens
+        """Means over all tokens, in the memory of the sums, which are lost."""
+        gram = self.gram.div_(self.tokens)
+        size = _GRAM_BLOCK[gram.device.type]
+        for first in range(0, len(gram), size):
+            end = first + size
+            block = gram[first:end, first:end]
+            block.copy_(block.triu() + block.triu(1).T)
+            gram[end:, first:end] = gram[first:end, end:].T
         return Statistics(
-            gram=upper + upper.triu(1).T,
+            gram=gram,
             absmax=self.absmax,
             absmean=self.abssum / self.tokens,
-            drift=None if self.drift is None else self.drift / self.tokens,
-            outputs={name: total / self.tokens for name, total in (self.outputs or {}).items()},
+            drift=None if self.drift is None else self.drift.div_(self.tokens),
+            outputs={name: made.div_(self.tokens) for name, made in (self.outputs or {}).items()},
         )
 
 

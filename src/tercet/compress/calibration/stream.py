@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from tercet.compress.algorithm import Statistics
+from tercet.compress.allocator import return_freed_memory
 from tercet.compress.calibration.accumulator import Accumulator, Collector
 from tercet.compress.calibration.followed import Followed
 from tercet.compress.calibration.lockstep import pass_through
@@ -147,6 +148,7 @@ class Stream:
             members: tuple[str, ...], inputs: dict[int, Tensor]
         ) -> Mapping[str, InputTransform]:
             statistics = followed.statistics(members, inputs)
+            return_freed_memory()
             with exact_products():
                 return quantize(members, statistics)
 

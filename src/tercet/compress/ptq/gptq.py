@@ -70,7 +70,7 @@ class Hessian:
         order = torch.arange(len(gram), device=gram.device)
         if options.activation_order:
             order = torch.argsort(gram.diagonal(), descending=True, stable=True)
-        return cls(gram=gram, order=order, factor=inverse_factor(gram[order][:, order]))
+        return cls(gram=gram, order=order, factor=inverse_factor(gram, order))
 
 
 def quantize(
@@ -118,26 +118,38 @@ def _quantize(
     return grid.pack(levels)
 
 
-def inverse_factor(gram: Tensor) -> Tensor:
+def inverse_factor(gram: Tensor, order: Tensor | None = None) -> Tensor:
     """U, upper triangular, with U^T U = H^-1, for a positive definite H [K, K]; float64 inside.
 
     Read backwards, H = R R^T with R upper triangular, and U is the inverse of R.
+
+    Args:
+        gram: H.
+        order: of its rows and columns [K]; None as they are.
     """
     if not gram.numel():
         return gram
-    lower = cast(Tensor, torch.linalg.cholesky(gram.flip(0, 1).double()))
+    order = torch.arange(len(gram), device=gram.device) if order is None else order
+    backwards = order.flip(0)
+    # column by column, as LAPACK has it, so that the factor takes the place of the matrix
+    lower = torch.empty(gram.shape, dtype=torch.float64, device=gram.device).mT
+    block = _SOLVED_AT_ONCE[gram.device.type]
+    for first in range(0, len(gram), block):
+        rows = slice(first, first + block)
+        lower[rows] = gram[backwards[rows]][:, backwards].double()
+    torch.linalg.cholesky(lower, out=lower)
     inverse = torch.zeros_like(gram)
     # by columns: above the diagonal there is nothing to solve, and less to hold in float64
-    block = _SOLVED_AT_ONCE[gram.device.type]
     for first in range(0, len(gram), block):
         last = min(first + block, len(gram))
         identity = torch.eye(
             len(gram) - first, last - first, dtype=torch.float64, device=gram.device
         )
-        inverse[first:, first:last] = torch.linalg.solve_triangular(
-            lower[first:, first:], identity, upper=False
+        solved = cast(
+            Tensor, torch.linalg.solve_triangular(lower[first:, first:], identity, upper=False)
         )
-    return inverse.flip(0, 1)
+        inverse[: len(gram) - first, len(gram) - last : len(gram) - first] = solved.flip(0, 1)
+    return inverse
 
 
 def spread(weight: Tensor, grid: Grid, factor: Tensor, order: Tensor) -> Tensor:

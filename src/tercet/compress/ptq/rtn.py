@@ -18,6 +18,9 @@ from tercet.errors import FormatError
 from tercet.formats import PackedTensor, Scheme, check_weight, encode
 from tercet.formats import fit as fit_scale
 
+# an embedding is quantized by this: packing takes 16 bytes a weight
+_WEIGHTS_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 26}
+
 
 def quantize(
     weight: Tensor,
@@ -49,7 +52,10 @@ def quantize(
             )
         check_per_column("importance", importance, weight, name)
     return quantize_by_rows(
-        weight, scheme, lambda rows: _quantize_rows(rows, scheme, fit, importance, name)
+        weight,
+        scheme,
+        lambda rows: _quantize_rows(rows, scheme, fit, importance, name),
+        at_once=_WEIGHTS_AT_ONCE,
     )
 
 
