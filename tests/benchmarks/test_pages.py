@@ -9,6 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SCRIPTS = (
     "benchmarks/tables.py",
+    "benchmarks/compress/tables.py",
     "benchmarks/decoder/tables.py",
     "benchmarks/exports/tables.py",
     "benchmarks/kernels/goals.py",
