@@ -14,7 +14,9 @@ from transformers.models.qwen2 import Qwen2Config
 
 from tercet.checkpoints.sources.open import open_source
 from tercet.compress.algorithm import Statistics
-from tercet.compress.calibrate import Accumulator, Stream, batch_size, inputs_of
+from tercet.compress.calibration.accumulator import Accumulator
+from tercet.compress.calibration.module_hooks import inputs_of
+from tercet.compress.calibration.stream import Stream, batch_size
 from tercet.compress.skeleton import Skeleton
 from tercet.models.input_transform import InputTransform
 
@@ -83,11 +85,15 @@ def look_on(
     return found
 
 
+@pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_statistics_are_those_of_the_whole_model(kind: str, tmp_path: Path, tokens: Tensor) -> None:
+def test_statistics_are_those_of_the_whole_model(
+    kind: str, recompute: bool, tmp_path: Path, tokens: Tensor
+) -> None:
     model, skeleton = build(kind, tmp_path)
     with skeleton.materialize(skeleton.outside()):
         stream = Stream.start(skeleton, tokens)
+    stream.recompute = recompute
     assert stream.hidden.shape == (SEQUENCES, 11, 32)
     for index, prefix in enumerate(skeleton.layer_names()):
         layer = skeleton.layers[index]
@@ -157,8 +163,11 @@ def test_linears_behind_the_layers(kind: str, name: str, tmp_path: Path, tokens:
     torch.testing.assert_close(group.statistics().gram, x.T @ x / len(x), atol=1e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_the_uncompressed_model_is_followed(kind: str, tmp_path: Path, tokens: Tensor) -> None:
+def test_the_uncompressed_model_is_followed(
+    kind: str, recompute: bool, tmp_path: Path, tokens: Tensor
+) -> None:
     model, skeleton = build(kind, tmp_path)
     with skeleton.materialize(skeleton.outside()):
         stream = Stream.start(skeleton, tokens)
@@ -178,6 +187,7 @@ def test_the_uncompressed_model_is_followed(kind: str, tmp_path: Path, tokens: T
             short = Stream(
                 stream.hidden[:BATCH].clone(), stream.calls, stream.teacher[:BATCH].clone()
             )
+            short.recompute = recompute
             for members, found in look_on(short, layer, index, targets).items():
                 x = first[members[0]]
                 t = expected[members[0]][: len(x)]
@@ -201,13 +211,15 @@ def test_the_uncompressed_model_is_followed(kind: str, tmp_path: Path, tokens: T
             assert torch.equal(short.hidden, stream.hidden[:BATCH])
 
 
+@pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_each_group_sees_what_the_quantized_ones_before_it_give(
-    kind: str, tmp_path: Path, tokens: Tensor
+    kind: str, recompute: bool, tmp_path: Path, tokens: Tensor
 ) -> None:
     model, skeleton = build(kind, tmp_path)
     with skeleton.materialize(skeleton.outside()):
         stream = Stream.start(skeleton, tokens)
+    stream.recompute = recompute
     layer, prefix = skeleton.layers[0], skeleton.layer_names()[0]
     names = linears(layer, prefix)
     scale = torch.rand(32, generator=torch.Generator().manual_seed(2)) + 0.5

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import tercet
 from tercet.checkpoints.sources.open import open_source
 from tercet.compress.algorithm import Statistics
-from tercet.compress.calibrate import Stream
+from tercet.compress.calibration.stream import Stream
 from tercet.compress.skeleton import Skeleton
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export import transformers_client

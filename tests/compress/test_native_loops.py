@@ -1,4 +1,4 @@
-"""The loops in C++ against the same in torch, by every instruction set of this machine."""
+"""The loops in C++, by every instruction set of this machine, and in Triton, against torch."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from torch import Tensor
 from tercet import environment
 from tercet.compress.ptq import quadratic
 from tercet.compress.ptq.grid import Grid
-from tercet.compress.ptq.native import columns, scale_search
+from tercet.compress.ptq.native import columns, columns_triton, scale_search
 from tercet.compress.ptq.native.columns import BLOCK, Columns, spread_block, sweep_block
 from tercet.formats import encode, fit, parse_scheme
 from tercet.formats.fit import mse as search_in_torch
@@ -64,11 +64,34 @@ def test_sweep_is_torchs_and_knows_its_gain(
         for values in (quantized, grid.values(levels))
     ]
     torch.testing.assert_close(quantized + change, grid.values(levels))
-    assert gain == pytest.approx(losses[0] - losses[1], rel=1e-3, abs=1e-4 * losses[0])
+    assert float(gain) == pytest.approx(losses[0] - losses[1], rel=1e-3, abs=1e-4 * losses[0])
     monkeypatch.setattr(columns, "loops", lambda: None)
     expected = sweep_block(quantized, slope, grid, gram, pivot)
     assert_alike((levels, change), expected[:2])
-    assert gain == pytest.approx(expected[2], rel=1e-2, abs=1e-3 * losses[0])
+    assert float(gain) == pytest.approx(float(expected[2]), rel=1e-2, abs=1e-3 * losses[0])
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(("rows", "count"), SHAPES)
+def test_triton_rounds_and_sweeps_as_torch_does(
+    rows: int, count: int, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight, grid, gram = problem(rows, count, name)
+    factor = torch.linalg.cholesky(torch.linalg.inv(gram.double()), upper=True).float()
+    pivot = factor.diagonal().reciprocal()
+    factor = factor.contiguous()
+    found = columns_triton.spread(weight, factor, pivot, grid.grid, grid.bounds)
+    monkeypatch.setattr(columns, "loops", lambda: None)
+    assert_alike(found, spread_block(weight, grid, factor, pivot))
+    quantized = grid.values(columns.round_levels(weight * grid.inverse, grid.element))
+    slope, pivot = gram @ (weight - quantized), gram.diagonal().reciprocal()
+    levels, change, gain = columns_triton.sweep(
+        quantized, slope, gram, pivot, grid.grid, grid.bounds
+    )
+    expected = sweep_block(quantized, slope, grid, gram, pivot)
+    assert_alike((levels, change), expected[:2])
+    before = quadratic.loss(weight.T, quantized.T, gram)
+    assert float(gain) == pytest.approx(float(expected[2]), rel=1e-2, abs=1e-3 * before)
 
 
 def assert_alike(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> None:

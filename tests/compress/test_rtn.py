@@ -72,7 +72,7 @@ def test_refusals_name_the_tensor() -> None:
 def test_rows_in_blocks_are_the_whole(name: str, fit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.randn(50, 32, generator=torch.Generator().manual_seed(0))
     whole = rtn.quantize(weight, parse_scheme(name), fit)
-    monkeypatch.setattr(row_blocks, "WEIGHTS_AT_ONCE", 32 * 7)
+    monkeypatch.setitem(row_blocks.WEIGHTS_AT_ONCE, "cpu", 32 * 7)
     found = rtn.quantize(weight, parse_scheme(name), fit)
     found.validate()
     assert found.shape == whole.shape

@@ -36,7 +36,7 @@ def statistics(x: Tensor, t: Tensor, weight: Tensor | None) -> Statistics:
 def test_target_is_the_formula(
     by_outputs: bool, share: float, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(target, "_WEIGHTS_AT_ONCE", at_once)
+    monkeypatch.setitem(target._WEIGHTS_AT_ONCE, "cpu", at_once)
     weight, x, t = inputs()
     found = target_weights({"w": weight}, statistics(x, t, weight if by_outputs else None), share)[
         "w"

@@ -1,5 +1,8 @@
 """HashedFile: a weight file read once, from its first byte to its last, and hashed on the way."""
 
+from collections.abc import Generator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -10,6 +13,33 @@ class Digest(Protocol):
     """What `hashlib.sha256()` returns."""
 
     def update(self, data: Any, /) -> None: ...
+
+
+class _Beside:
+    """A digest that another thread takes its bytes to, one piece behind the reader."""
+
+    def __init__(self, digest: Digest, thread: ThreadPoolExecutor) -> None:
+        self._digest, self._thread = digest, thread
+        self._last: Future[None] | None = None
+
+    def update(self, data: Any, /) -> None:
+        """Takes bytes, which must not change any more; waits for those before them."""
+        self.wait()
+        self._last = self._thread.submit(self._digest.update, data)
+
+    def wait(self) -> None:
+        """Until all bytes are in the digest."""
+        if self._last is not None:
+            self._last.result()
+
+
+@contextmanager
+def digest_beside(digest: Digest) -> Generator[Digest]:
+    """A digest whose work is done beside the reader's; complete after the block."""
+    with ThreadPoolExecutor(1) as thread:
+        beside = _Beside(digest, thread)
+        yield beside
+        beside.wait()
 
 
 class ReadableFile(Protocol):

@@ -1,6 +1,7 @@
 """Python child processes: start one, send requests, receive replies, end it and all it started.
 
-`child.py` is the parent's side. `serve.py` is the program that the child runs.
+`child.py` is the parent's side. `serve.py` is the program that the child runs. `confine.py` closes
+a process in; `untrusted.py` runs a program that nobody has read.
 """
 
 from tercet.child_process.child import Child, ChildError

@@ -47,6 +47,10 @@ def compress_command(
     length: Annotated[
         int | None, typer.Option(help="Tokens per calibration sequence. Default: the plan's.")
     ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu, cuda or cuda:N. Default: the GPU, if there is one."),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option(help="Replace the output directory if it exists.")
     ] = False,
@@ -77,6 +81,7 @@ def compress_command(
             chosen,
             target,
             calibration=calibration,
+            device=device,
             overwrite=overwrite,
             resume=resume,
             # plans that ship name modules of several architectures: some always match nothing
@@ -94,6 +99,7 @@ def compress_command(
                 "idle_rules": result.idle,
                 "estimate_bytes": result.estimate.total_bytes,
                 "peak_bytes": result.peak_bytes,
+                "device_peak_bytes": result.device_peak_bytes,
             }
         )
         return
@@ -102,9 +108,12 @@ def compress_command(
         f"a weight with everything counted, {size['ratio_to_bf16']:.1f} times smaller than bf16",
         soft_wrap=True,
     )
+    on_gpu = result.device_peak_bytes
     console.print(
         f"peak memory {mebibytes(result.peak_bytes)} "
-        f"(estimated {mebibytes(result.estimate.total_bytes)})"
+        + (f"and {mebibytes(on_gpu)} of the GPU " if on_gpu else "")
+        + f"(estimated {mebibytes(result.estimate.total_bytes)})",
+        soft_wrap=True,
     )
 
 

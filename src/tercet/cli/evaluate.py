@@ -6,14 +6,31 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from tercet.cli.show import Json, bar, console, print_json
+from tercet.cli.pace import say_pace
+from tercet.cli.show import Json, bar, console, print_json, say
+from tercet.cli.tasks.questions import (
+    Chat,
+    Limit,
+    MaxTokens,
+    Out,
+    Resume,
+    Shots,
+    TaskData,
+    TaskNames,
+    split_names,
+)
+from tercet.errors import PlanError
 from tercet.records import Record, append
 from tercet.workflows.evaluation import evaluate
+from tercet.workflows.tasks import evaluate_tasks, read_questions
 
 
 def evaluate_command(
     directories: Annotated[
-        list[Path], typer.Argument(help="Packed checkpoints of the same model.")
+        list[Path],
+        typer.Argument(
+            help="Packed checkpoints of the same model; with --tasks also uncompressed models."
+        ),
     ],
     teacher: Annotated[
         str | None,
@@ -30,6 +47,14 @@ def evaluate_command(
     windows: Annotated[
         int, typer.Option(help="Number of windows to evaluate; 0 for the whole text.", min=0)
     ] = 16,
+    tasks: TaskNames = None,
+    task_data: TaskData = None,
+    limit: Limit = None,
+    shots: Shots = None,
+    max_tokens: MaxTokens = None,
+    chat: Chat = False,
+    out: Out = None,
+    resume: Resume = False,
     device: Annotated[
         str | None,
         typer.Option(help="cpu, cuda or cuda:N. Default: the GPU, if there is one."),
@@ -39,24 +64,101 @@ def evaluate_command(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Measure compressed models: perplexity, divergence from the teacher, size."""
-    with bar(as_json) as progress:
-        task = progress.add_task("evaluating", total=None)
-        records = evaluate(
-            list(directories),
-            teacher=teacher,
-            text=text,
-            length=length,
-            count=windows or None,
-            device=device,
-            progress=lambda done, total: progress.update(task, total=total, completed=done),
+    """Measure compressed models: perplexity, divergence from the teacher, size; or tasks."""
+    if tasks is None:
+        if any((task_data, limit, shots is not None, max_tokens, chat, out, resume)):
+            raise PlanError(
+                "--task-data, --limit, --shots, --max-tokens, --chat, --out and --resume are about "
+                "tasks: name some with --tasks"
+            )
+        with bar(as_json) as progress:
+            task = progress.add_task("evaluating", total=None)
+            records = evaluate(
+                list(directories),
+                teacher=teacher,
+                text=text,
+                length=length,
+                count=windows or None,
+                device=device,
+                progress=lambda done, total: progress.update(task, total=total, completed=done),
+            )
+    else:
+        if teacher is not None or text is not None:
+            raise PlanError(
+                "--teacher and --text are about perplexity: leave them out with --tasks; `tercet "
+                "compare` and `tercet gate` set two models side by side"
+            )
+        if out is not None and len(directories) > 1:
+            raise PlanError("--out keeps the answers of one model: give one, or leave --out out")
+        questions = read_questions(
+            split_names(tasks),
+            data=task_data,
+            limit=limit,
+            shots=shots,
+            max_tokens=max_tokens,
+            chat=chat,
         )
+        with bar(as_json) as progress, say_pace(as_json) as pace:
+            shown = progress.add_task("opening the model", total=None)
+
+            def tell(name: str, done: int, total: int) -> None:
+                progress.update(shown, total=total, completed=done, description=name)
+                pace.begin(done, total, name)
+
+            records = [
+                one
+                for directory in directories
+                for one in evaluate_tasks(
+                    str(directory),
+                    questions,
+                    out=out,
+                    resume=resume,
+                    device=device,
+                    progress=tell,
+                )
+            ]
     if record is not None:
         append(record, records)
     if as_json:
         print_json([one.model_dump(mode="json") for one in records])
-    else:
+    elif tasks is None:
         console.print(_table(records))
+    else:
+        console.print(_task_table(records))
+        _warn(records)
+
+
+def _task_table(records: list[Record]) -> Table:
+    table = Table(title=f"tasks, lm-evaluation-harness {records[0].settings['harness']}")
+    for name in ("model", "task", "metric"):
+        table.add_column(name)
+    for name in ("questions", "shots", "score", "95 % interval", "chance", "minutes"):
+        table.add_column(name, justify="right")
+    for one in records:
+        low, high = one.metrics["score_low"], one.metrics["score_high"]
+        table.add_row(
+            one.subject,
+            str(one.settings["task"]),
+            str(one.settings["metric"]),
+            f"{one.metrics['questions']:.0f}",
+            str(one.settings["shots"]),
+            f"{one.metrics['score']:.1%}",
+            f"{low:.1%} to {high:.1%}",
+            f"{one.metrics['score_chance']:.1%}" if "score_chance" in one.metrics else "-",
+            f"{one.metrics['seconds'] / 60:.1f}",
+        )
+    return table
+
+
+def _warn(records: list[Record]) -> None:
+    for one in records:
+        if cut := one.settings["truncated_prompts"]:
+            say(
+                f"{one.settings['task']}: {cut} prompts of {one.subject} were longer than the "
+                f"model takes and lost their beginning"
+            )
+        if lacks := one.settings["sandbox_lacks"]:
+            say(f"{one.settings['task']}: answers were run, and here: {lacks}")
 
 
 def _table(records: list[Record]) -> Table:

@@ -30,7 +30,15 @@ COMMANDS = {
     ),
     "eval": (
         "tercet.cli.evaluate:evaluate_command",
-        "Measure compressed models: perplexity, divergence from the teacher, size.",
+        "Measure compressed models: perplexity, divergence from the teacher, size; or tasks.",
+    ),
+    "compare": (
+        "tercet.cli.tasks.compare:compare_command",
+        "Compare two runs of tasks question by question, with intervals.",
+    ),
+    "gate": (
+        "tercet.cli.tasks.gate:gate_command",
+        "Decide whether a compressed model lost more on tasks than is allowed.",
     ),
     "run": (
         "tercet.cli.run:run_command",
@@ -90,8 +98,8 @@ def root(
 def main() -> None:
     """Run the command line.
 
-    Exit codes: 0 success, 1 a check failed, 2 bad input (one line on standard error),
-    130 interrupted.
+    Exit codes: 0 success, 1 a check failed, 2 bad input (one line on standard error), 3 a gate was
+    not decided, 130 interrupted.
     """
     try:
         app()
@@ -122,7 +130,7 @@ _ADVICE = {
     errno.ENOENT: "check the path",
     errno.ENAMETOOLONG: "choose a shorter name",
 }
-_RESUMABLE = ("compress", "distill", "train")
+_RESUMABLE = ("compress", "distill", "train", "eval", "gate")
 
 
 def _refuse(kind: str, text: str) -> NoReturn:

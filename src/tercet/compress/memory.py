@@ -19,7 +19,7 @@ from typing import cast
 import psutil
 from torch import nn
 
-from tercet.compress.calibrate import batch_size
+from tercet.compress.calibration.stream import batch_size
 from tercet.compress.plan import Rule
 from tercet.compress.ptq import algorithm
 from tercet.compress.ptq.row_blocks import WEIGHTS_AT_ONCE
@@ -233,7 +233,7 @@ def _activations(linears: Iterable[nn.Linear], columns: int, tokens: Tokens | No
 def _group_bytes(rule: Rule, rows: int, columns: int, tokens: Tokens | None) -> int:
     """Of the statistics and the work on one linear [rows, columns]."""
     chosen = algorithm(rule.algorithm)
-    at_once = min(rows * columns, max(WEIGHTS_AT_ONCE, columns))
+    at_once = min(rows * columns, max(WEIGHTS_AT_ONCE["cpu"], columns))
     work = _FLOAT_BYTES * chosen.weight_copies * at_once
     if tokens is None or not chosen.needs_inputs:
         return min(work, _BLOCK_BYTES)

@@ -8,11 +8,13 @@ from disk, so it writes the same bytes as an uninterrupted run.
 
 import shutil
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 
 from tercet.checkpoints.atomic import disk_errors
@@ -28,7 +30,7 @@ from tercet.checkpoints.sources.open import ModelSource, open_source
 from tercet.compress import memory, text
 from tercet.compress.algorithm import Quantized
 from tercet.compress.allocator import return_freed_memory
-from tercet.compress.calibrate import Stream
+from tercet.compress.calibration.stream import Stream
 from tercet.compress.plan import Plan, Rule, load_plan
 from tercet.compress.ptq import algorithm
 from tercet.compress.skeleton import Skeleton
@@ -37,6 +39,7 @@ from tercet.compress.unit_file import read_back, stored_parts
 from tercet.compress.unit_quantizer import UnitQuantizer
 from tercet.errors import PlanError
 from tercet.formats import check_weight
+from tercet.models.device import resolve_device
 from tercet.models.input_transform import InputTransform
 from tercet.models.split_experts import SHARED_GATE
 from tercet.records import peak_resident_bytes
@@ -69,6 +72,7 @@ class Compressed:
         idle: the patterns of rules that match no module, or none before another rule does.
         estimate: the memory estimate made before the run.
         peak_bytes: the process's measured peak resident memory, in bytes.
+        device_peak_bytes: the peak of what tensors took on the GPU, in bytes; 0 without one.
     """
 
     directory: Path
@@ -77,6 +81,7 @@ class Compressed:
     idle: list[str]
     estimate: memory.Estimate
     peak_bytes: int
+    device_peak_bytes: int
 
 
 def compress(
@@ -85,6 +90,7 @@ def compress(
     out: str | Path,
     *,
     calibration: str | Path | Tensor | None = None,
+    device: torch.device | str | None = None,
     overwrite: bool = False,
     resume: bool = False,
     progress: Progress | None = None,
@@ -99,6 +105,8 @@ def compress(
         out: the directory to write.
         calibration: a text file, a safetensors file with input_ids, or token ids
             [sequences, length]; None for the text that ships with the package.
+        device: "cpu", "cuda" or "cuda:N", where the arithmetic is done, a layer at a time; None for
+            the GPU where there is one. What a GPU gives is as good but not the same to the bit.
         overwrite: replace a checkpoint or an unfinished run at `out`.
         resume: continue an unfinished run at `out`.
         progress: callbacks for progress messages.
@@ -106,22 +114,26 @@ def compress(
     Raises:
         CheckpointError, FormatError, PlanError: the input is not valid; most errors are found
             before any work begins.
+        UnsupportedError: there is no such device.
     """
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
     check_free(Path(out), overwrite=overwrite, resume=resume)
     check_writable(Path(out))
     if isinstance(calibration, (str, Path)):
         text.check_file(Path(calibration))
+    where = resolve_device(device)
     source = model if isinstance(model, ModelSource) else open_source(model)
-    run = _Run(source, plan, Path(out), progress or Progress())
+    run = _Run(source, plan, Path(out), progress or Progress(), where)
     run.open(calibration, overwrite=overwrite, resume=resume)
     return run.all_units()
 
 
 class _Run:
-    def __init__(self, source: ModelSource, plan: Plan, out: Path, progress: Progress) -> None:
+    def __init__(
+        self, source: ModelSource, plan: Plan, out: Path, progress: Progress, device: torch.device
+    ) -> None:
         self.source, self.plan, self.out, self.progress = source, plan, out, progress
-        self.skeleton = Skeleton(source)
+        self.skeleton = Skeleton(source, device)
         self.rules: dict[str, Rule] = {}
         self.unmatched: list[str] = []
         used: set[int] = set()
@@ -141,6 +153,7 @@ class _Run:
                 if self.unmatched
                 else f"plan {plan.name!r} keeps every module of {source.reference}"
             )
+        self.written: Future[None] | None = None
         self.quantizer = UnitQuantizer(self.skeleton, plan, self.rules)
         outside = self.skeleton.outside()
         own = {name.rpartition(".")[0] for name in outside}
@@ -217,6 +230,7 @@ class _Run:
             plan=self.plan.model_dump(mode="json"),
             versions=library_versions(),
             units=self.units,
+            device=self.skeleton.device.type,
         )
         self.writer = PackedWriter(self.out, identity, overwrite=overwrite, resume=resume)
         with disk_errors(self.writer.partial, None):
@@ -232,6 +246,22 @@ class _Run:
         )
 
     def all_units(self) -> Compressed:
+        with ThreadPoolExecutor(1) as self.thread:
+            self._quantize_all()
+            self._wait_for_writing()
+        config = {**self.source.config, "architectures": [type(self.skeleton.model).__name__]}
+        manifest = self.writer.finish(config)
+        return Compressed(
+            directory=self.out,
+            modules=manifest.modules,
+            unmatched=self.unmatched,
+            idle=self.idle,
+            estimate=self.estimate,
+            peak_bytes=peak_resident_bytes(),
+            device_peak_bytes=self._device_peak_bytes(),
+        )
+
+    def _quantize_all(self) -> None:
         names = ["embeddings", *self.skeleton.layer_names(), "head"][: self.units]
         self.stream: Stream | None = None
         with self.skeleton.materialize(self.before):
@@ -257,16 +287,10 @@ class _Run:
                     lambda names: self.quantizer.behind(self.stream, self.tokens, names),
                 )
         self.progress.unit(self.units, self.units, "")
-        config = {**self.source.config, "architectures": [type(self.skeleton.model).__name__]}
-        manifest = self.writer.finish(config)
-        return Compressed(
-            directory=self.out,
-            modules=manifest.modules,
-            unmatched=self.unmatched,
-            idle=self.idle,
-            estimate=self.estimate,
-            peak_bytes=peak_resident_bytes(),
-        )
+
+    def _device_peak_bytes(self) -> int:
+        device = self.skeleton.device
+        return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else 0
 
     def _layer(self, index: int, name: str) -> None:
         layer = self.skeleton.layers[index]
@@ -321,7 +345,13 @@ class _Run:
             module, _, part = parameter.rpartition(".")
             if part != "weight" or module not in quantized:
                 tensors[parameter] = self.skeleton.read_stored(parameter)
-        self.writer.write(unit, tensors, entries, modules)
+        # beside the work on the next unit; one unit at most waits for the disk
+        self._wait_for_writing()
+        self.written = self.thread.submit(self.writer.write, unit, tensors, entries, modules)
+
+    def _wait_for_writing(self) -> None:
+        if self.written is not None:
+            self.written.result()
 
 
 def packable(model: nn.Module) -> list[str]:

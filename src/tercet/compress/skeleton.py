@@ -24,11 +24,16 @@ class Skeleton:
         layers_name: the name of the list of repeated layers, as in "model.layers".
         layers: that list.
         kept: weights of the source by stored name that were read already and are still to be used.
+        device: where parameters are put, and buffers are.
     """
 
-    def __init__(self, source: ModelSource) -> None:
+    def __init__(self, source: ModelSource, device: torch.device | None = None) -> None:
         self.source = source
+        self.device = device or torch.device("cpu")
         self.model = _empty_model(source.config)
+        for module in self.model.modules():
+            for name, buffer in list(module.named_buffers(recurse=False)):
+                setattr(module, name, buffer.to(self.device))
         self.kept: dict[str, Tensor] = {}
         self.layers_name, self.layers = repeated_layers(self.model)
         self._check_names()
@@ -64,8 +69,11 @@ class Skeleton:
         return None
 
     def read(self, parameter: str) -> Tensor:
-        """One parameter from the source, float32, in memory of its own."""
-        return self.read_stored(parameter).to(torch.float32, copy=True)
+        """One parameter from the source, float32, in memory of its own on the device."""
+        stored = self.read_stored(parameter)
+        own = stored.device != self.device
+        # the narrower dtype goes to the device
+        return stored.to(self.device).to(torch.float32, copy=not own)
 
     def read_stored(self, parameter: str) -> Tensor:
         """One parameter in the source's dtype: what is kept, or else from the file; read only."""

@@ -31,9 +31,9 @@ def stored_parts(
     for name, result in quantized.items():
         rule = rules[name]
         for part, tensor in result.packed.parts().items():
-            tensors[f"{name}.weight_{part}"] = tensor
+            tensors[f"{name}.weight_{part}"] = tensor.cpu()
         if result.input_scale is not None:
-            tensors[f"{name}.input_scale"] = result.input_scale.to(torch.float16)
+            tensors[f"{name}.input_scale"] = result.input_scale.to(torch.float16).cpu()
         entries[name] = PackedModule(
             format=result.packed.scheme.name,
             shape=result.packed.shape,

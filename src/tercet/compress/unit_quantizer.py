@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tercet.compress.algorithm import Quantized, Statistics
-from tercet.compress.calibrate import Stream
+from tercet.compress.calibration.stream import Stream
 from tercet.compress.plan import Plan, Rule
 from tercet.compress.ptq import algorithm
 from tercet.compress.skeleton import Skeleton
@@ -39,9 +39,10 @@ class UnitQuantizer:
         transforms: dict[str, InputTransform] = {}
         for name, result in quantized.items():
             self._originals[name] = self.weight(name)
-            self._skeleton.put(f"{name}.weight", result.packed.dequantize())
+            device, scale = self._skeleton.device, result.input_scale
+            self._skeleton.put(f"{name}.weight", result.packed.dequantize().to(device))
             transform = InputTransform(
-                scale=result.input_scale,
+                scale=None if scale is None else scale.to(device),
                 hadamard=result.hadamard,
                 activation=result.activation,
             )
@@ -120,11 +121,10 @@ class UnitQuantizer:
         """Linears that calibration never reached (an expert without tokens, a side branch)."""
         results: dict[str, Quantized] = {}
         for name in names:
-            columns = self.weight(name).shape[1]
-            blind = Statistics(
-                gram=torch.eye(columns), absmax=torch.ones(columns), absmean=torch.ones(columns)
-            )
-            results.update(self._apply(self._rules[name], {name: self.weight(name)}, blind))
+            weight = self.weight(name)
+            ones = torch.ones(weight.shape[1], device=weight.device)
+            blind = Statistics(gram=ones.diag(), absmax=ones, absmean=ones)
+            results.update(self._apply(self._rules[name], {name: weight}, blind))
         return results
 
     def _apply(

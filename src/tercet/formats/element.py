@@ -68,7 +68,7 @@ class Element:
         """
         if self.integer:
             return (values.round().clamp_(self.lowest, self.highest) - self.lowest).to(torch.uint8)
-        codes, middles, tie_goes_up = _rounding_tables(self)
+        codes, middles, tie_goes_up = (t.to(values.device) for t in _rounding_tables(self))
         flat = values.to(torch.float64).reshape(-1)
         index = torch.bucketize(flat, middles)
         at_middle = index.clamp(max=len(middles) - 1)

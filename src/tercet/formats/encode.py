@@ -55,7 +55,7 @@ def second_level(scale: Tensor, scheme: Scheme) -> Tensor | None:
     """The float32 scalar that brings the largest scale to 448, or None without a second level."""
     if not scheme.scaling.second_level:
         return None
-    largest = scale.max() if scale.numel() else torch.zeros((), dtype=scale.dtype)
+    largest = scale.max() if scale.numel() else scale.new_zeros(())
     return (largest / 448.0).float()
 
 

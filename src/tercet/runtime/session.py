@@ -15,8 +15,8 @@ from tercet.checkpoints.packed.stream import stream_weights
 from tercet.checkpoints.seal import Verification, verified
 from tercet.errors import UnsupportedError
 from tercet.models import Decoder
+from tercet.models.device import resolve_device
 from tercet.runtime.chat_template import Message
-from tercet.runtime.device import resolve_device
 from tercet.runtime.generate import stream
 from tercet.runtime.settings import GenerationSettings
 from tercet.runtime.tokenizer import Tokenizer, load_tokenizer, read_json

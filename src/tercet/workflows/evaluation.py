@@ -14,9 +14,9 @@ from tercet.evaluate.compare import Logits, compare
 from tercet.evaluate.size import measure_size
 from tercet.evaluate.text import default_text, windows
 from tercet.models import supported_architecture
+from tercet.models.device import resolve_device
 from tercet.records import Environment, Record
 from tercet.runtime import load
-from tercet.runtime.device import resolve_device
 from tercet.workflows.teacher import teacher as open_teacher
 
 TEACHER = "teacher"

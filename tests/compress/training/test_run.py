@@ -1,6 +1,7 @@
 """Whole runs: they learn, end in a packed checkpoint, and go on where they were killed."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -153,7 +154,12 @@ def test_microbatches_give_the_gradient_of_one_batch(
         assert abs(one["gradient_norm"] / four["gradient_norm"] - 1) < 1e-3
 
 
-def test_bad_runs_end_in_words(model: Path, ids: Path, tmp_path: Path) -> None:
+def test_bad_runs_end_in_words(
+    model: Path, ids: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # as where it is not installed
+    monkeypatch.setitem(sys.modules, "datasets", None)
+
     def run(plan: str = "ternary", data: str = str(ids), **changes: Any) -> None:
         distill(
             model, plan, tmp_path / "out", data=[data], settings=settings(**changes),

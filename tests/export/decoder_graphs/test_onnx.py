@@ -181,10 +181,15 @@ def test_groups_that_no_block_divides_are_refused(with_module, tmp_path):
 
 def test_an_unknown_architecture_is_refused(cases, tmp_path):
     checkpoint = cases("llama").checkpoint
-    other = replace(checkpoint, config={**checkpoint.config, "model_type": "gemma2"})
+    other = replace(checkpoint, config={**checkpoint.config, "model_type": "starcoder2"})
     assert {holding.kind for holding in TARGET.holdings(other)} == {None}
-    with pytest.raises(UnsupportedError, match="unknown decoder architecture 'gemma2'"):
+    with pytest.raises(UnsupportedError, match="unknown decoder architecture 'starcoder2'"):
         TARGET.write(other, tmp_path / "out")
+    capped = replace(checkpoint, config={**checkpoint.config, "model_type": "gemma2"})
+    with pytest.raises(
+        UnsupportedError, match=r"no caps on scores .*\(gemma2\): export to hugging"
+    ):
+        TARGET.write(capped, tmp_path / "out")
 
 
 @pytest.mark.parametrize("module", ["onnx", "onnxruntime"])

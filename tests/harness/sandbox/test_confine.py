@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 import tercet
-from tercet.harness.sandbox.confine import confine
+from tercet.child_process.confine import confine
 from tercet.harness.sandbox.isolate import Worker
 
 PACKAGE = Path(tercet.__file__).parent

@@ -38,7 +38,10 @@ STATE = "unfinished"
 
 
 class RunIdentity(BaseModel):
-    """What a run is made of; a run resumes only where all of it is the same."""
+    """What a run is made of; a run resumes only where all of it is the same.
+
+    A GPU rounds some weights another way than a CPU: a checkpoint is made by one of them.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -47,6 +50,7 @@ class RunIdentity(BaseModel):
     plan: dict[str, object]
     versions: dict[str, str]
     units: int
+    device: str = "cpu"
 
 
 class UnitNote(BaseModel):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tercet.checkpoints.hashed_file import HashedFile, ReadableFile
+from tercet.checkpoints.hashed_file import HashedFile, ReadableFile, digest_beside
 from tercet.errors import CheckpointError
 
 TIED_HEADS: tuple[tuple[str, str], ...] = (
@@ -66,15 +66,17 @@ class ModelSource(ABC):
     def read_all(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
         """Those tensors in the order of the files, which are read once from end to end.
 
-        The same bytes are hashed: after the last tensor `sha256` costs nothing.
+        The same bytes are hashed, beside what is done with a tensor, which must not be changed:
+        after the last one `sha256` costs nothing.
         """
         places = {name: self.place(name) for name in names}
         digest = hashlib.sha256()
-        for path in self.files:
-            here = [name for name, place in places.items() if place[0] == path]
-            with HashedFile(path, digest) as file:
-                for name in sorted(here, key=places.__getitem__):
-                    yield name, self.read_from(file, name)
+        with digest_beside(digest) as beside:
+            for path in self.files:
+                here = [name for name, place in places.items() if place[0] == path]
+                with HashedFile(path, beside) as file:
+                    for name in sorted(here, key=places.__getitem__):
+                        yield name, self.read_from(file, name)
         self._sha256 = digest.hexdigest()
 
     @abstractmethod

@@ -74,7 +74,7 @@ def search_scale(
     weights = [weight[:: -(-weight.shape[0] // _SAMPLED_ROWS) or 1] for weight in weights]
     losses = [_loss(weights, scheme, scale, gram, _coarse_fit) for scale in tried]
     ranking = sorted(range(len(tried)), key=losses.__getitem__)
-    finalists = [torch.ones(gram.shape[0]), *(tried[index] for index in ranking[:_FINALISTS])]
+    finalists = [gram.new_ones(gram.shape[0]), *(tried[index] for index in ranking[:_FINALISTS])]
     final = [_loss(weights, scheme, scale, gram, fit_clipped) for scale in finalists]
     return finalists[final.index(min(final))]
 
@@ -97,7 +97,7 @@ def candidates(activation: Tensor, weight: Tensor, steps: int) -> list[Tensor]:
 
 def relative_magnitude(weights: list[Tensor], scheme: Scheme) -> Tensor:
     """Mean over all rows of |W_j| / (largest |W| of the group), [K]."""
-    total = torch.zeros(weights[0].shape[1])
+    total = weights[0].new_zeros(weights[0].shape[1])
     for weight in weights:
         shape = (weight.shape[0], weight.shape[1])
         blocks, _ = blocks_of(weight.abs(), scheme)

@@ -27,6 +27,9 @@ from tercet.compress.ptq.row_blocks import quantize_by_rows
 from tercet.formats import PackedTensor, Scheme, check_weight
 from tercet.formats.fit import absmax
 
+# columns of the inverse: a GPU is idle with few
+_SOLVED_AT_ONCE = {"cpu": BLOCK, "cuda": 2048}
+
 
 class Options(BaseModel):
     """Options of GPTQ.
@@ -64,7 +67,7 @@ class Hessian:
     def of(cls, gram: Tensor, options: Options) -> "Hessian":
         """Of E[x x^T] [K, K]."""
         gram = quadratic.add_damping(gram, options.damping)
-        order = torch.arange(len(gram))
+        order = torch.arange(len(gram), device=gram.device)
         if options.activation_order:
             order = torch.argsort(gram.diagonal(), descending=True, stable=True)
         return cls(gram=gram, order=order, factor=inverse_factor(gram, order))
@@ -126,19 +129,21 @@ def inverse_factor(gram: Tensor, order: Tensor | None = None) -> Tensor:
     """
     if not gram.numel():
         return gram
-    order = torch.arange(len(gram)) if order is None else order
+    order = torch.arange(len(gram), device=gram.device) if order is None else order
     backwards = order.flip(0)
-    # column by column, as LAPACK has it, so that the factor takes the place of the matrix
-    lower = torch.empty(gram.shape, dtype=torch.float64).mT
+    lower = torch.empty(gram.shape, dtype=torch.float64, device=gram.device).mT
     for first in range(0, len(gram), BLOCK):
         rows = slice(first, first + BLOCK)
         lower[rows] = gram[backwards[rows]][:, backwards].double()
-    torch.linalg.cholesky(lower, out=lower)
+    lower = quadratic.factorize(lower)
     inverse = torch.zeros_like(gram)
     # by columns: above the diagonal there is nothing to solve, and less to hold in float64
-    for first in range(0, len(gram), BLOCK):
-        last = min(first + BLOCK, len(gram))
-        identity = torch.eye(len(gram) - first, last - first, dtype=torch.float64)
+    block = _SOLVED_AT_ONCE[gram.device.type]
+    for first in range(0, len(gram), block):
+        last = min(first + block, len(gram))
+        identity = torch.eye(
+            len(gram) - first, last - first, dtype=torch.float64, device=gram.device
+        )
         solved = cast(
             Tensor, torch.linalg.solve_triangular(lower[first:, first:], identity, upper=False)
         )

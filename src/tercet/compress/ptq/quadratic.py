@@ -43,6 +43,17 @@ def add_damping(gram: Tensor, damping: float) -> Tensor:
     return gram
 
 
+def factorize(matrix: Tensor) -> Tensor:
+    """L, lower triangular, with L L^T = H, for a positive definite H [K, K] that is lost.
+
+    On a CPU it takes the place of H, if that lies column by column as LAPACK has it.
+    """
+    if matrix.device.type != "cpu":
+        return cast(Tensor, torch.linalg.cholesky(matrix))
+    torch.linalg.cholesky(matrix, out=matrix)
+    return matrix
+
+
 def sweep(weight: Tensor, levels: Tensor, grid: Grid, gram: Tensor) -> Tensor:
     """One pass of coordinate descent over all columns: new levels [N, K] of no higher loss.
 
@@ -72,7 +83,7 @@ def _sweep(
     """
     quantized = columns.values(levels)
     slope = torch.addmm(pulled, gram, quantized, alpha=-1)
-    after = float((slope * (weight - quantized)).sum(dtype=torch.float64))
+    after = (slope * (weight - quantized)).sum(dtype=torch.float64)
     pivot = gram.diagonal().reciprocal()
     swept = torch.empty_like(levels)
     for start in range(0, len(gram), BLOCK):
@@ -86,7 +97,7 @@ def _sweep(
         )
         slope[end:].addmm_(gram[end:, start:end], change, alpha=-1)
         after -= gain
-    return swept, after
+    return swept, float(after)
 
 
 def fit_scale(

@@ -19,7 +19,7 @@ from tercet.formats import PackedTensor, Scheme, check_weight, encode
 from tercet.formats import fit as fit_scale
 
 # an embedding is quantized by this: packing takes 16 bytes a weight
-_WEIGHTS_AT_ONCE = 1 << 20
+_WEIGHTS_AT_ONCE = {"cpu": 1 << 20, "cuda": 1 << 26}
 
 
 def quantize(

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from tercet import environment
+from tercet.child_process.confine import confine
 from tercet.errors import UnsupportedError
 from tercet.harness.sandbox import integration
 from tercet.harness.sandbox.arena import Memory, attach
 from tercet.harness.sandbox.candidate import import_candidate
-from tercet.harness.sandbox.confine import confine
 from tercet.harness.sandbox.guard import GuardedAllocations, Placement, Zones, view
 from tercet.harness.sandbox.state import State, changes, settings
 from tercet.harness.workloads.gradients import make_leaves, vjp

@@ -135,6 +135,29 @@ class Decoder:
         return self._forward(ids, self.cache(ids.shape[0]), last_only)
 
     @torch.inference_mode()
+    def logits_at(self, ids: Tensor, where: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        """Scores of the next token after some positions of ids [B, T], which `cache` precedes.
+
+        The head is multiplied with these positions only; with padding on the right, those of a
+        sequence do not depend on its padding.
+
+        Args:
+            ids: the new positions.
+            where: bool [B, T], which of them are scored.
+            cache: what comes before; it is extended. None for nothing.
+
+        Returns:
+            [count of where, V], sequence after sequence, in the decoder's dtype.
+        """
+        hidden = self._run(ids, self.cache(ids.shape[0]) if cache is None else cache)
+        return self._scores(hidden[where.reshape(-1).to(hidden.device)])
+
+    @torch.inference_mode()
+    def fill(self, ids: Tensor, cache: KeyValueCache) -> None:
+        """Appends ids [B, T] to what `cache` holds, and scores nothing."""
+        self._run(ids, cache)
+
+    @torch.inference_mode()
     def extend(self, ids: Tensor, cache: KeyValueCache) -> Tensor:
         """Appends ids [B, T] to what `cache` holds; scores [B, V] of the token after the last.
 
@@ -205,6 +228,17 @@ class Decoder:
         )
 
     def _forward(self, ids: Tensor, cache: KeyValueCache, last_only: bool) -> Tensor:
+        hidden = self._run(ids, cache)
+        if last_only:
+            hidden = hidden.view(*ids.shape, -1)[:, -1]
+        return self._scores(hidden).view(ids.shape[0], -1, self.config.vocabulary)
+
+    def _scores(self, hidden: Tensor) -> Tensor:
+        """Logits [N, V] of hidden [N, hidden]."""
+        return self.config.logits(self._head(self._norm(hidden)))
+
+    def _run(self, ids: Tensor, cache: KeyValueCache) -> Tensor:
+        """Appends ids [B, T] to the cache; what leaves the last layer [B * T, hidden]."""
         _check(ids)
         ids = ids.to(self.device)
         batch, count = ids.shape
@@ -221,10 +255,7 @@ class Decoder:
         hidden = self._embed(ids.reshape(-1))
         for layer, *slots in zip(self._layers, new, keys, values, strict=True):
             layer.forward_(hidden, step, *slots)
-        if last_only:
-            hidden = hidden.view(batch, count, -1)[:, -1]
-        scores = self._head(self._norm(hidden)).view(batch, -1, self.config.vocabulary)
-        return self.config.logits(scores)
+        return hidden
 
     def _native_applies(self, length: int) -> bool:
         config = self.config

@@ -60,6 +60,25 @@ class KeyValueCache:
         held[:, :, :, : self.length] = self._held[:, :, :, : self.length]
         self._held = held
 
+    def truncate(self, length: int) -> None:
+        """Forgets all positions but the first `length`."""
+        self.length = min(self.length, length)
+
+    def repeat(self, batch: int, room: int) -> "KeyValueCache":
+        """A copy of a cache of one sequence, for `batch` sequences that begin like it.
+
+        Args:
+            batch: B of the copy.
+            room: positions that fit behind those of the copy before its next growth.
+        """
+        layers, _, _, head_dim = self._shape
+        held = self._held
+        copy = KeyValueCache(layers, batch, self._heads, head_dim, held.dtype, held.device)
+        copy.reserve(self.length + room)
+        copy._held[:, :, :, : self.length] = held[:, :, :, : self.length]
+        copy.length = self.length
+        return copy
+
     def all_positions(self) -> tuple[list[Tensor], list[Tensor]]:
         """Keys and values [B, H, capacity, D] of each layer: a block of positions a sequence."""
         keys, values = self._held[:, :, : self._heads], self._held[:, :, self._heads :]

@@ -1,11 +1,12 @@
 """Columns that follow one another, a block at a time: rounding of GPTQ, and coordinate descent.
 
-All matrices lie transposed, [columns, N], so that a column of the weight is contiguous. In C++
-where it applies; torch does the same and is the definition.
+All matrices lie transposed, [columns, N], so that a column of the weight is contiguous. In C++ or
+Triton where they apply; torch does the same and is the definition.
 """
 
 import ctypes
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,6 +78,16 @@ class Columns:
             zero=None if self.zero is None else self.zero[start:end],
         )
 
+    @property
+    def grid(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """scale, inverse and zero."""
+        return self.scale, self.inverse, self.zero
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """The lowest and the highest level."""
+        return self.element.lowest, self.element.highest
+
     def values(self, levels: Tensor) -> Tensor:
         """(levels - zero) * scale [K, N]."""
         return (levels if self.zero is None else levels - self.zero) * self.scale
@@ -115,7 +126,10 @@ def spread_block(
     levels, errors = torch.empty_like(rest), torch.empty_like(rest)
     # as the loop reads it: of each column, the factors of those before it
     matrix = factor.T.contiguous()
-    library = loops() if _apply(rest, columns, matrix, pivot) else None
+    applies = _apply(rest, columns, matrix, pivot)
+    if applies and rest.device.type == "cuda":
+        return _triton().spread(rest, factor.contiguous(), pivot, columns.grid, columns.bounds)
+    library = loops() if applies else None
     if library is not None:
         block = _block(columns, matrix, pivot)
         library.tercet_spread(
@@ -134,8 +148,10 @@ def spread_block(
 
 def sweep_block(
     quantized: Tensor, slope: Tensor, columns: Columns, gram: Tensor, pivot: Tensor
-) -> tuple[Tensor, Tensor, float]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Moves each column in turn to its best level with all others held.
+
+    On a GPU nothing is waited for: the fall of the loss stays there.
 
     Args:
         quantized: Q [B, N] before.
@@ -149,9 +165,10 @@ def sweep_block(
     """
     levels, change = torch.empty_like(quantized), torch.empty_like(quantized)
     matrix = gram.contiguous()
-    library = (
-        loops() if _apply(quantized, columns, matrix, pivot) and slope.is_contiguous() else None
-    )
+    applies = _apply(quantized, columns, matrix, pivot) and slope.is_contiguous()
+    if applies and quantized.device.type == "cuda":
+        return _triton().sweep(quantized, slope, matrix, pivot, columns.grid, columns.bounds)
+    library = loops() if applies else None
     if library is not None:
         block = _block(columns, matrix, pivot)
         gains = torch.empty(-(-quantized.shape[1] // 64), dtype=torch.float64)
@@ -160,18 +177,25 @@ def sweep_block(
             *(quantized.data_ptr(), slope.data_ptr(), levels.data_ptr(), change.data_ptr()),
             *(gains.data_ptr(), best_isa(), torch.get_num_threads()),
         )
-        return levels, change, float(gains.sum())
-    left, gain = slope.clone(), 0.0
+        return levels, change, gains.sum()
+    left, gain = slope.clone(), slope.new_zeros((), dtype=torch.float64)
     for i in range(len(left)):
         levels[i] = columns.nearest(i, quantized[i] + left[i] * pivot[i])
         change[i] = columns.value(i, levels[i]) - quantized[i]
-        gain += float((change[i] * (2 * left[i] - change[i] * gram[i, i])).sum())
+        gain += (change[i] * (2 * left[i] - change[i] * gram[i, i])).sum()
         left[i + 1 :].addr_(gram[i, i + 1 :], change[i], alpha=-1)
     return levels, change, gain
 
 
+def _triton() -> Any:
+    # imported here: a CPU needs none of it
+    from tercet.compress.ptq.native import columns_triton
+
+    return columns_triton
+
+
 def _apply(work: Tensor, columns: Columns, matrix: Tensor, pivot: Tensor) -> bool:
-    """Whether the loops in C++ take these tensors."""
+    """Whether the loops in C++ or Triton take these tensors."""
     tensors = (work, columns.scale, columns.inverse, matrix, pivot)
     return (
         columns.element.integer

@@ -1,7 +1,8 @@
 """paged_attention for 16-bit floats on Hopper: CUDA C++ at the memory's speed (kernel.cuh).
 
-Heads of other widths, blocks not of a multiple of 16 positions, and rows that 16-byte copies do not
-take are computed by triton.py; so are long caches of too few heads to fill the GPU with clusters.
+Other dtypes, heads of other widths, blocks not of a multiple of 16 positions, and rows that 16-byte
+copies do not take are computed by triton.py; so are long caches of too few heads to fill the GPU
+with clusters.
 """
 
 import ctypes
@@ -19,6 +20,7 @@ _BUILD = Build(Path(__file__).parent / "kernel.cu")
 BUILDS = (_BUILD,)
 _TILE = 16
 _FEW_ROWS, _MANY_ROWS = 8, 16
+_DTYPES = (torch.bfloat16, torch.float16)
 _WIDTHS = (64, 128)
 _WHOLE = 8  # elements of 16 bytes
 # warps of a block; two of few warps lie on a multiprocessor together
@@ -73,7 +75,13 @@ def forward(
     tile_rows = _FEW_ROWS if rows <= _FEW_ROWS else _MANY_ROWS
     row_tiles = -(-rows // tile_rows)
     division = divide(batch * groups * row_tiles, table * block, multiprocessors(q.device))
-    taken = width in _WIDTHS and not block % _TILE and _whole(keys) and _whole(values)
+    taken = (
+        q.dtype in _DTYPES
+        and width in _WIDTHS
+        and not block % _TILE
+        and _whole(keys)
+        and _whole(values)
+    )
     if division is None or not taken:
         return triton.forward(q, keys, values, blocks, lengths, scale, window, soft_cap)
     if not _whole(q):

@@ -1,0 +1,62 @@
+"""What passes through linears while a model runs: their inputs, and what they make of them."""
+
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+Hook = Callable[[nn.Module, tuple[Any, ...]], None]
+
+
+class Stop(Exception):
+    """Ends a forward pass whose remaining layers are of no interest."""
+
+
+@contextmanager
+def inputs_of(
+    targets: dict[str, nn.Module], stop: bool = False
+) -> Generator[dict[str, Tensor], None, None]:
+    """Within the block, the targets' inputs in the latest forward pass, by name.
+
+    Args:
+        targets: the linears by name.
+        stop: end the forward pass as soon as every target was seen.
+    """
+    seen: dict[str, Tensor] = {}
+
+    def hook_for(name: str) -> Hook:
+        def hook(_: nn.Module, arguments: tuple[Any, ...]) -> None:
+            seen[name] = arguments[0]
+            if stop and len(seen) == len(targets):
+                raise Stop
+
+        return hook
+
+    with ExitStack() as stack:
+        for name, module in targets.items():
+            stack.callback(module.register_forward_pre_hook(hook_for(name)).remove)
+        yield seen
+
+
+@contextmanager
+def outputs_of(targets: dict[str, nn.Module]) -> Generator[dict[str, Tensor], None, None]:
+    """Within the block, what those targets that make fewer columns of their input made of it.
+
+    By name, of the latest forward pass, without biases.
+    """
+    made: dict[str, Tensor] = {}
+
+    def hook_for(name: str) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
+        def hook(module: nn.Module, _: tuple[Any, ...], output: Tensor) -> None:
+            bias = cast("Tensor | None", module.bias)
+            made[name] = output if bias is None else output - bias
+
+        return hook
+
+    with ExitStack() as stack:
+        for name, module in targets.items():
+            rows, columns = cast(Tensor, module.weight).shape
+            if rows < columns:
+                stack.callback(module.register_forward_hook(hook_for(name)).remove)
+        yield made

@@ -1,0 +1,154 @@
+"""Recompute: a batch passes a layer once for each group of linears, and holds nothing between.
+
+What all batches hold in the middle of a layer is many times the hidden states: 17 GB before the
+last product of Llama-3-8B's MLP, for 262,144 tokens in float32. Running up to each group anew costs
+about the layer's arithmetic a second time, and takes the memory of one batch.
+"""
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import repeat
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from tercet.compress.calibration.accumulator import shared_inputs
+from tercet.compress.calibration.module_hooks import Stop, inputs_of
+from tercet.models.input_transform import InputTransform
+from tercet.models.split_experts import is_expert
+
+Run = Callable[[], Tensor]
+
+Inputs = Iterator[tuple[Tensor, Tensor | None, dict[str, Tensor] | None]]
+"""Of a group, batch by batch: its input x [.., K]; the uncompressed model's in the place of x, or
+None; or else what each linear makes of that, without bias, [.., N] by name, where that is less."""
+
+Visit = Callable[[tuple[str, ...], Inputs], Mapping[str, InputTransform]]
+"""Is told the names of linears that share an input, and that input; gives the transforms of that
+input, by name, that they need from now on."""
+
+
+def pass_in_turns(
+    runs: list[Run], teachers: list[Run] | None, targets: Mapping[str, nn.Module], visit: Visit
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Yields each batch's output, and the uncompressed layer's for the uncompressed model's batch.
+
+    Args:
+        runs: one a batch: calls the layer with the compressed model's hidden states.
+        teachers: likewise with the uncompressed model's, where it is followed.
+        targets: the linears by name, still uncompressed.
+        visit: called once for each group, in the order of their turns; may replace the weights. Of
+            a group that no batch reaches, as the layer is now, the inputs are none.
+    """
+    weights = _Weights(targets)
+    transforms: dict[str, InputTransform] = {}
+    for members in _find_turns(runs, targets):
+        transforms.update(visit(members, _inputs(members, runs, teachers, weights, transforms)))
+        weights.take_note()
+    for run, teacher in zip(runs, teachers or repeat(None), strict=teachers is not None):
+        with _transforming(targets, transforms):
+            output = run()
+        with weights.uncompressed():
+            followed = teacher() if teacher is not None else None
+        yield output, followed
+
+
+class _Weights:
+    """The linears' own weights and those that have replaced them."""
+
+    def __init__(self, targets: Mapping[str, nn.Module]) -> None:
+        self.targets = targets
+        self._own = self._held()
+        self._now = self._own
+
+    def take_note(self) -> None:
+        """Of what the linears hold: that is in place again after `uncompressed`."""
+        self._now = self._held()
+
+    @contextmanager
+    def uncompressed(self) -> Generator[None]:
+        """Within the block, every linear has its own weight."""
+        self._put(self._own)
+        try:
+            yield
+        finally:
+            self._put(self._now)
+
+    def _held(self) -> dict[str, nn.Parameter]:
+        return {name: cast(nn.Parameter, m.weight) for name, m in self.targets.items()}
+
+    def _put(self, weights: dict[str, nn.Parameter]) -> None:
+        for name, weight in weights.items():
+            self.targets[name].weight = weight
+
+
+def _find_turns(runs: list[Run], targets: Mapping[str, nn.Module]) -> list[tuple[str, ...]]:
+    """The groups in the order in which the layer, still uncompressed, comes to them."""
+    turns: dict[tuple[str, ...], None] = {}
+    left = set(targets)
+    for run in runs:
+        with inputs_of(dict(targets), stop=True) as seen, suppress(Stop):
+            run()
+        for members in shared_inputs(seen):
+            # experts that few tokens reach come with a later batch
+            if left.issuperset(members):
+                turns[members] = None
+                left.difference_update(members)
+        if not left:
+            break
+    return list(turns)
+
+
+def _inputs(
+    members: tuple[str, ...],
+    runs: list[Run],
+    teachers: list[Run] | None,
+    weights: _Weights,
+    transforms: Mapping[str, InputTransform],
+) -> Inputs:
+    targets = weights.targets
+    # the uncompressed model may send other tokens to an expert: they do not pair up
+    followed = None if is_expert(members[0]) else teachers
+    for run, teacher in zip(runs, followed or repeat(None), strict=followed is not None):
+        with _transforming(targets, transforms):
+            x = _reach(run, members[0], targets)
+        if x is None:
+            continue
+        if teacher is None:
+            yield x, None, None
+            continue
+        with weights.uncompressed():
+            other = _reach(teacher, members[0], targets)
+            if other is None:
+                yield x, None, None
+                continue
+            shapes = [cast(Tensor, targets[name].weight).shape for name in members]
+            if sum(rows for rows, _ in shapes) < x.shape[-1]:
+                made = {name: other @ cast(Tensor, targets[name].weight).T for name in members}
+                outputs, other = made, None
+            else:
+                outputs = None
+        yield x, other, outputs
+
+
+def _reach(run: Run, name: str, targets: Mapping[str, nn.Module]) -> Tensor | None:
+    """The input [.., K] of that linear; None where the batch does not come to it."""
+    with inputs_of({name: targets[name]}, stop=True) as seen, suppress(Stop):
+        run()
+    return seen.get(name)
+
+
+@contextmanager
+def _transforming(
+    targets: Mapping[str, nn.Module], transforms: Mapping[str, InputTransform]
+) -> Generator[None]:
+    """Within the block, those linears' inputs are transformed."""
+
+    def hook_for(transform: InputTransform) -> Callable[[nn.Module, tuple[Any, ...]], Any]:
+        return lambda _, arguments: (transform(arguments[0]), *arguments[1:])
+
+    with ExitStack() as stack:
+        for name, transform in transforms.items():
+            hook = targets[name].register_forward_pre_hook(hook_for(transform))
+            stack.callback(hook.remove)
+        yield

@@ -1,0 +1,271 @@
+"""Stream: the hidden states of all calibration sequences, from layer to layer.
+
+They go through the layers in step with compression, so every layer is fitted to the inputs that the
+compressed layers before it really give. Linears that read the same tensor (q, k and v; gate and up)
+share one set of statistics.
+"""
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from tercet.compress.algorithm import Statistics
+from tercet.compress.allocator import return_freed_memory
+from tercet.compress.calibration.accumulator import Accumulator, Collector
+from tercet.compress.calibration.followed import Followed
+from tercet.compress.calibration.lockstep import pass_through
+from tercet.compress.calibration.module_hooks import Stop, inputs_of, outputs_of
+from tercet.compress.calibration.products import exact_products, fast_products, half_products
+from tercet.compress.calibration.recompute import Inputs, pass_in_turns
+from tercet.compress.skeleton import Skeleton
+from tercet.models.input_transform import InputTransform
+
+# on a GPU a product of 1024 tokens leaves it idle
+_TOKENS_AT_ONCE = {"cpu": 1024, "cuda": 16384}
+
+Quantize = Callable[[tuple[str, ...], Statistics], Mapping[str, InputTransform]]
+"""Is told the names of linears that share an input, and what that is like over all batches; gives
+the transforms of that input, by name, that the quantized ones need."""
+
+
+def batch_size(length: int, device: torch.device | None = None) -> int:
+    """Sequences of `length` tokens that go through a layer at a time.
+
+    On a CPU 1024 tokens keep what is inside a layer near the cores: a layer of SmolLM2's shape took
+    0.76 s for 64 sequences of 512 tokens two at a time, 0.94 s eight at a time.
+    """
+    return max(_TOKENS_AT_ONCE[device.type if device else "cpu"] // length, 1)
+
+
+@dataclass(frozen=True)
+class _Call:
+    """What a model passes to a layer besides the hidden state, for a whole batch."""
+
+    positional: tuple[Any, ...]
+    named: dict[str, Any]
+
+    def __call__(self, layer: nn.Module, hidden: Tensor) -> Tensor:
+        """The layer's output [batch, length, width] for a batch of at most the recorded size."""
+        size = hidden.shape[0]
+        named = {name: _truncate_batch(value, size) for name, value in self.named.items()}
+        with half_products() if hidden.device.type == "cuda" else nullcontext():
+            out: Any = layer(hidden, *_truncate_batch(self.positional, size), **named)
+        return cast(Tensor, out[0] if isinstance(out, tuple) else out)
+
+
+class _Recorder(nn.Module):
+    """Stands in a layer's place: keeps what the layer is called with, passes the input on."""
+
+    def __init__(self, first: bool, last: bool) -> None:
+        super().__init__()
+        self.first, self.last = first, last
+        self.hidden: list[Tensor] = []
+        self.call: _Call | None = None
+
+    def forward(self, hidden: Tensor, *positional: Any, **named: Any) -> Tensor:
+        if self.first:
+            self.hidden.append(hidden)
+        # the first batch is the largest; later ones cut what was recorded for it
+        self.call = self.call or _Call(positional, named)
+        if self.last:
+            raise Stop
+        return hidden
+
+
+class _Feeder(nn.Module):
+    """Stands in all layers' place: gives the hidden state that they have left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden: Tensor | None = None
+
+    def forward(self, *_: Any, **__: Any) -> Any:
+        return self.hidden
+
+
+@dataclass
+class Stream:
+    """The hidden states of all calibration sequences between two layers.
+
+    Attributes:
+        hidden: [sequences, length, width], as the layers compressed so far leave them.
+        calls: how the model calls each layer.
+        teacher: the same in the uncompressed model; None where it is not followed.
+        recompute: a batch passes a layer anew for each group of linears, and holds nothing between;
+            else all batches pass it once, and each holds what it has computed.
+    """
+
+    hidden: Tensor
+    calls: list[_Call]
+    teacher: Tensor | None = None
+    recompute: bool = False
+
+    @classmethod
+    @torch.no_grad()
+    @fast_products()
+    def start(cls, skeleton: Skeleton, tokens: Tensor) -> "Stream":
+        """The inputs of the first layer for tokens [sequences, length]; embeddings are filled.
+
+        What is inside a layer for all tokens does not fit a GPU, so there it is computed anew.
+        """
+        count = len(skeleton.layers)
+        recorders = [_Recorder(first=i == 0, last=i == count - 1) for i in range(count)]
+        with _standing_in(skeleton, recorders):
+            for part in torch.split(tokens, batch_size(tokens.shape[1], skeleton.device)):
+                _run(skeleton, part)
+        hidden = torch.cat(recorders[0].hidden)
+        calls = [recorder.call for recorder in recorders if recorder.call]
+        return cls(hidden, calls, recompute=skeleton.device.type == "cuda")
+
+    @torch.no_grad()
+    @fast_products()
+    def advance_quantizing(
+        self, layer: nn.Module, index: int, targets: dict[str, nn.Module], quantize: Quantize
+    ) -> None:
+        """Replaces the hidden states by the layer's outputs, and its linears on the way.
+
+        Each group of linears is quantized for the inputs that the quantized ones before it give,
+        and for those of the uncompressed model where that is followed.
+
+        Args:
+            layer: still uncompressed.
+            index: of the layer.
+            targets: the linears by name.
+            quantize: puts a group's stored weights in the place of its own.
+        """
+        if self.recompute:
+            self._advance_recomputing(layer, index, targets, quantize)
+            return
+        followed = self._follow(layer, index, targets)
+        parts = [part for part, _ in self._batches()]
+
+        def visit(
+            members: tuple[str, ...], inputs: dict[int, Tensor]
+        ) -> Mapping[str, InputTransform]:
+            statistics = followed.statistics(members, inputs)
+            return_freed_memory()
+            with exact_products():
+                return quantize(members, statistics)
+
+        runs = [partial(self.calls[index], layer, part) for part in parts]
+        after = pass_through(runs, targets, followed.groups, visit)
+        for part, output in zip(parts, after, strict=True):
+            part.copy_(output)
+
+    def _advance_recomputing(
+        self, layer: nn.Module, index: int, targets: dict[str, nn.Module], quantize: Quantize
+    ) -> None:
+        batches = self._batches()
+        call = partial(self.calls[index], layer)
+
+        def visit(members: tuple[str, ...], seen: Inputs) -> Mapping[str, InputTransform]:
+            sums: Accumulator | None = None
+            for x, teacher, outputs in seen:
+                sums = sums or Accumulator.empty(members, x.shape[-1], x.device)
+                sums.add(x, teacher, outputs)
+            if sums is None:
+                return {}
+            statistics, sums = sums.statistics(), None
+            with exact_products():
+                return quantize(members, statistics)
+
+        runs = [partial(call, part) for part, _ in batches]
+        teachers = [partial(call, part) for _, part in batches if part is not None]
+        after = pass_in_turns(runs, teachers or None, targets, visit)
+        for (part, teacher), (output, followed) in zip(batches, after, strict=True):
+            part.copy_(output)
+            if teacher is not None and followed is not None:
+                teacher.copy_(followed)
+
+    def _follow(self, layer: nn.Module, index: int, targets: dict[str, nn.Module]) -> Followed:
+        """Takes the uncompressed model's hidden states through the layer, where there are any."""
+        followed = Followed()
+        for part, teacher in self._batches():
+            if teacher is None:
+                with inputs_of(targets, stop=True) as seen, suppress(Stop):
+                    self.calls[index](layer, part)
+                followed.group(seen)
+                break
+            with inputs_of(targets) as seen, outputs_of(targets) as made:
+                after = self.calls[index](layer, teacher)
+            followed.add(seen, made, teacher)
+            teacher.copy_(after)
+        return followed
+
+    @torch.no_grad()
+    @fast_products()
+    def advance_teacher(self, layer: nn.Module, index: int) -> None:
+        """Takes the uncompressed model's hidden states through the layer, still uncompressed."""
+        for _, teacher in self._batches():
+            if teacher is not None:
+                teacher.copy_(self.calls[index](layer, teacher))
+
+    def _batches(self) -> list[tuple[Tensor, Tensor | None]]:
+        size = batch_size(self.hidden.shape[1], self.hidden.device)
+        parts = list(torch.split(self.hidden, size))
+        if self.teacher is None:
+            return [(part, None) for part in parts]
+        return list(zip(parts, torch.split(self.teacher, size), strict=True))
+
+    @torch.no_grad()
+    @fast_products()
+    def advance(self, layer: nn.Module, index: int) -> None:
+        """Replaces the hidden states by the layer's outputs, in place."""
+        for part, _ in self._batches():
+            part.copy_(self.calls[index](layer, part))
+
+    @torch.no_grad()
+    @fast_products()
+    def collect_after(
+        self, skeleton: Skeleton, tokens: Tensor, targets: dict[str, nn.Module]
+    ) -> Collector:
+        """Statistics of linears behind the last layer (a head, a pooler)."""
+        collector, feeder = Collector(), _Feeder()
+        with _standing_in(skeleton, [feeder]):
+            for ids, (part, teacher) in zip(
+                torch.split(tokens, batch_size(tokens.shape[1], self.hidden.device)),
+                self._batches(),
+                strict=True,
+            ):
+                inputs: list[dict[str, Tensor]] = []
+                for feeder.hidden in (part, teacher):
+                    with inputs_of(targets, stop=True) as seen:
+                        if feeder.hidden is not None:
+                            _run(skeleton, ids)
+                    inputs.append(seen)
+                collector.add(inputs[0], inputs[1])
+        return collector
+
+
+def _run(skeleton: Skeleton, ids: Tensor) -> None:
+    model: Any = skeleton.model
+    caching = {"use_cache": False} if getattr(model, "can_generate", bool)() else {}
+    try:
+        model(input_ids=ids.to(skeleton.device), **caching)
+    except Stop:
+        return
+
+
+def _truncate_batch(value: Any, size: int) -> Any:
+    """A recorded argument, cut to a last and shorter batch where it has a batch dimension."""
+    if isinstance(value, tuple):
+        return tuple(_truncate_batch(part, size) for part in cast("tuple[Any, ...]", value))
+    if isinstance(value, Tensor) and value.ndim and value.shape[0] > size:
+        return value[:size]
+    return value
+
+
+@contextmanager
+def _standing_in(skeleton: Skeleton, replacements: list[Any]) -> Generator[None, None, None]:
+    parent_name, _, list_name = skeleton.layers_name.rpartition(".")
+    parent = skeleton.module(parent_name)
+    setattr(parent, list_name, nn.ModuleList(replacements))
+    try:
+        yield
+    finally:
+        setattr(parent, list_name, skeleton.layers)

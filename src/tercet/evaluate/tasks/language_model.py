@@ -1,0 +1,138 @@
+"""PackedLM: lm-evaluation-harness's interface to a TokenModel.
+
+It tokenizes, truncates and stops as the harness's own `hf` model does, so that both give the same
+answers on the same weights.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import lm_eval.models.utils as harness
+from lm_eval.api.model import TemplateLM
+
+from tercet.errors import UnsupportedError
+from tercet.evaluate.tasks.loglikelihood import score
+from tercet.evaluate.tasks.token_model import Progress, TokenModel
+
+# the harness's default of new tokens
+_NEW_TOKENS = 256
+
+
+class PackedLM(TemplateLM):
+    """A language model for the harness.
+
+    Attributes:
+        progress: called with (requests done, requests in all) of the call under way.
+        truncated: requests so far whose context lost tokens, since it was too long.
+    """
+
+    def __init__(self, model: TokenModel, tokenizer: Any) -> None:
+        super().__init__()
+        self._model = model
+        self.tokenizer = tokenizer
+        self.progress: Progress | None = None
+        self.truncated = 0
+
+    @property
+    def eot_token_id(self) -> int:
+        """The id that ends a text."""
+        return self.tokenizer.eos_token_id
+
+    @property
+    def prefix_token_id(self) -> int:
+        """The id that an empty context is replaced by."""
+        begin = self.tokenizer.bos_token_id
+        return self.eot_token_id if begin is None else begin
+
+    @property
+    def tokenizer_name(self) -> str:
+        """For the harness's cache of requests, which is not used."""
+        return str(self.tokenizer.name_or_path)
+
+    def tok_encode(
+        self, string: str, add_special_tokens: bool | None = None, **_: Any
+    ) -> list[int]:
+        """Token ids of a text; a text that begins with the first special token gets none."""
+        if add_special_tokens is None:
+            begins = string.startswith(self.tokenizer.decode(self.prefix_token_id))
+            return self.tokenizer.encode(string, add_special_tokens=not begins)
+        return self.tokenizer.encode(string, add_special_tokens=add_special_tokens)
+
+    def loglikelihood(
+        self, requests: list[Any], disable_tqdm: bool = True
+    ) -> list[tuple[float, bool]]:
+        """(log-likelihood, is greedy) of each request's (context, continuation)."""
+        del disable_tqdm
+        return super().loglikelihood(requests, disable_tqdm=True)
+
+    def _loglikelihood_tokens(
+        self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **_: Any
+    ) -> list[tuple[float, bool]]:
+        pairs = [(context, continuation) for _, context, continuation in requests]
+        limit = self._model.positions + 1
+        self.truncated += sum(len(context) + len(rest) > limit for context, rest in pairs)
+        found = score(self._model, pairs, self.progress)
+        return [(one.loglikelihood, one.greedy) for one in found]
+
+    def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = False) -> list[float]:
+        """Not offered: perplexity of a text is what `tercet eval --text` measures."""
+        del requests, disable_tqdm
+        raise UnsupportedError("tasks that score whole texts: use `tercet eval DIR --text FILE`")
+
+    def generate_until(self, requests: list[Any], disable_tqdm: bool = False) -> list[str]:
+        """Greedy continuations of each request's prompt, up to a stop sequence."""
+        del disable_tqdm
+        prompts = [self.tok_encode(request.args[0]) for request in requests]
+        # neighbors in lexical order share their examples, which are computed once
+        order = sorted(range(len(requests)), key=prompts.__getitem__)
+        found = [""] * len(requests)
+        # as in `score`: the same answers, whatever was asked before
+        self._model.set_prefix(())
+        for done, index in enumerate(order, start=1):
+            found[index] = self._continue(prompts[index], requests[index].args[1])
+            if self.progress is not None:
+                self.progress(done, len(order))
+        return found
+
+    def _continue(self, prompt: list[int], settings: dict[str, Any]) -> str:
+        known: dict[str, Any] = cast(Any, harness).normalize_gen_kwargs(settings, _NEW_TOKENS)
+        if known["do_sample"]:
+            raise UnsupportedError(
+                "tasks that sample their answers: only greedy ones are evaluated"
+            )
+        stops = harness.handle_stop_sequences(
+            known["until"], eos=self.tokenizer.decode(self.eot_token_id, skip_special_tokens=False)
+        )
+        count: int = known["max_gen_toks"]
+        room = self._model.positions - count
+        if room <= 0:
+            raise UnsupportedError(
+                f"an answer may have {count} tokens, and the model has {self._model.positions} "
+                f"positions in all: no prompt fits"
+            )
+        self.truncated += len(prompt) > room
+        text = self._generate(prompt[-room:], stops, count)
+        return harness.postprocess_generated_text(text, stop=stops, think_end_token=None)
+
+    def _generate(self, prompt: Sequence[int], stops: Sequence[str], count: int) -> str:
+        ids: list[int] = []
+        text = ""
+        for token in self._model.greedy(prompt, count):
+            if token == self.eot_token_id:
+                break
+            ids.append(token)
+            text = self.tokenizer.decode(ids, skip_special_tokens=True)
+            if any(stop and stop in text for stop in stops):
+                break
+        return text
+
+    def apply_chat_template(
+        self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True
+    ) -> str:
+        """The conversation as the model's chat template writes it."""
+        return self.tokenizer.apply_chat_template(
+            chat_history,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=not add_generation_prompt,
+        )

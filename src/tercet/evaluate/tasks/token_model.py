@@ -1,0 +1,145 @@
+"""TokenModel: what scoring and generation ask of a language model, in token ids.
+
+Two models give it: the lean decoder on packed weights, and any causal model of transformers (the
+teacher, and architectures that the decoder does not know).
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from tercet.models import Decoder
+
+_PREFILL_CHUNK = 512
+# a call's own cost: on two busy cores 30 layers took as long for 20 tokens as for 150; a GPU is
+# idle below thousands
+_CALL_TOKENS = {"cpu": 128, "cuda": 2048}
+
+
+class TokenModel(Protocol):
+    """A language model.
+
+    Attributes:
+        positions: the longest sequence that it takes.
+        call_tokens: how many tokens more a batch may have before another call is the cheaper way;
+            None where `logits_after_prefix` is not there.
+    """
+
+    positions: int
+    call_tokens: int | None
+
+    def set_prefix(self, ids: Sequence[int]) -> None:
+        """What all rows of the next calls follow; what it shares with the one before is kept."""
+        ...
+
+    def logits_after_prefix(self, ids: Tensor) -> Tensor:
+        """Logits [B, T, V] after each of ids [B, T], whose rows all follow the prefix."""
+        ...
+
+    def logits_at(self, ids: Tensor, where: Tensor) -> Tensor:
+        """Logits [count, V] after the positions of ids [B, T] that bool `where` [B, T] names."""
+        ...
+
+    def greedy(self, prompt: Sequence[int], count: int) -> Iterator[int]:
+        """At most `count` tokens after the prompt, each the most probable one."""
+        ...
+
+
+class DecoderModel:
+    """A decoder with packed weights.
+
+    It keeps the keys and values of the last context, so that questions behind the same examples
+    need no second pass over them.
+    """
+
+    def __init__(self, decoder: Decoder) -> None:
+        self._decoder = decoder
+        self._cache = decoder.cache()
+        self._prefix: list[int] = []
+        self.positions = decoder.config.positions
+        self.call_tokens: int | None = _CALL_TOKENS[decoder.device.type]
+
+    def set_prefix(self, ids: Sequence[int]) -> None:
+        """As TokenModel's."""
+        shared = shared_length(self._prefix, ids)
+        # an answer may stand behind the prefix
+        self._cache.truncate(shared)
+        for start in range(shared, len(ids), _PREFILL_CHUNK):
+            self._decoder.fill(torch.tensor([ids[start : start + _PREFILL_CHUNK]]), self._cache)
+        self._prefix = list(ids)
+
+    def logits_after_prefix(self, ids: Tensor) -> Tensor:
+        """As TokenModel's."""
+        cache = self._cache.repeat(ids.shape[0], ids.shape[1])
+        where = torch.ones_like(ids, dtype=torch.bool)
+        return self._decoder.logits_at(ids, where, cache).view(*ids.shape, -1)
+
+    def logits_at(self, ids: Tensor, where: Tensor) -> Tensor:
+        """As TokenModel's."""
+        return self._decoder.logits_at(ids, where)
+
+    def greedy(self, prompt: Sequence[int], count: int) -> Iterator[int]:
+        """As TokenModel's."""
+        self.set_prefix(prompt[:-1])
+        token = prompt[-1]
+        for _ in range(min(count, self.positions - len(prompt))):
+            token = int(self._decoder.extend(torch.tensor([[token]]), self._cache)[0].argmax())
+            yield token
+
+
+class TransformersModel:
+    """A causal model of transformers, in evaluation mode, on one device."""
+
+    call_tokens: int | None = None
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.positions: int = model.config.max_position_embeddings
+
+    def set_prefix(self, ids: Sequence[int]) -> None:
+        """Nothing is kept between calls."""
+
+    def logits_after_prefix(self, ids: Tensor) -> Tensor:
+        """Not there: `call_tokens` is None."""
+        raise NotImplementedError
+
+    @torch.inference_mode()
+    def logits_at(self, ids: Tensor, where: Tensor) -> Tensor:
+        """As TokenModel's."""
+        columns = where.any(0).nonzero()[:, 0]
+        device = self._model.device
+        logits = self._model(
+            input_ids=ids.to(device), use_cache=False, logits_to_keep=columns.to(device)
+        ).logits
+        return logits[where[:, columns].to(device)]
+
+    @torch.inference_mode()
+    def greedy(self, prompt: Sequence[int], count: int) -> Iterator[int]:
+        """As TokenModel's."""
+        ids, cache = torch.tensor([list(prompt)]), None
+        for _ in range(min(count, self.positions - len(prompt))):
+            out = self._model(
+                input_ids=ids.to(self._model.device),
+                past_key_values=cache,
+                use_cache=True,
+                logits_to_keep=1,
+            )
+            cache, token = out.past_key_values, int(out.logits[0, -1].argmax())
+            yield token
+            ids = torch.tensor([[token]])
+
+
+def shared_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many ids both begin with."""
+    count = 0
+    for a, b in zip(one, other, strict=False):
+        if a != b:
+            break
+        count += 1
+    return count
+
+
+Progress = Callable[[int, int], None]
+"""A function called with (requests done, requests in all)."""
