@@ -47,7 +47,10 @@ class _Pretending(TorchFunctionMode):
             there = torch.device(kwargs["device"]).type == "cuda"
             if there:
                 kwargs["device"] = "cpu"
-        elif there and func not in _MOVES and _any_on_cpu((args, kwargs)):
+        elif func in _MOVES:
+            # what goes from one to the other changes no place
+            there = isinstance(args[0], OnGpu)
+        elif there and _any_on_cpu((args, kwargs)):
             raise RuntimeError(f"{name}: tensors on the GPU and on the CPU")
         wide = kwargs.pop("out_dtype", None)
         if wide is not None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tercet.compress.algorithm import Statistics
+from tercet.compress.ptq.quadratic import factorize
 from tercet.formats.chunks import chunk_rows
 
 _DAMPING = 0.05
@@ -26,11 +27,11 @@ def target_weights(
     """
     if not share or (statistics.drift is None and not statistics.outputs):
         return weights
-    # column by column, as LAPACK has it, so that the factor takes the place of the matrix
-    lower = torch.empty(statistics.gram.shape, dtype=torch.float64).mT.copy_(statistics.gram)
+    gram = statistics.gram
+    lower = torch.empty(gram.shape, dtype=torch.float64, device=gram.device).mT.copy_(gram)
     mean = lower.diagonal().mean()
     lower.diagonal().add_(_DAMPING * mean if mean > 0 else 1.0)
-    torch.linalg.cholesky(lower, out=lower)
+    lower = factorize(lower)
     found: dict[str, Tensor] = {}
     for name, weight in weights.items():
         found[name] = torch.empty_like(weight)

@@ -131,15 +131,14 @@ def inverse_factor(gram: Tensor, order: Tensor | None = None) -> Tensor:
         return gram
     order = torch.arange(len(gram), device=gram.device) if order is None else order
     backwards = order.flip(0)
-    # column by column, as LAPACK has it, so that the factor takes the place of the matrix
     lower = torch.empty(gram.shape, dtype=torch.float64, device=gram.device).mT
-    block = _SOLVED_AT_ONCE[gram.device.type]
-    for first in range(0, len(gram), block):
-        rows = slice(first, first + block)
+    for first in range(0, len(gram), BLOCK):
+        rows = slice(first, first + BLOCK)
         lower[rows] = gram[backwards[rows]][:, backwards].double()
-    torch.linalg.cholesky(lower, out=lower)
+    lower = quadratic.factorize(lower)
     inverse = torch.zeros_like(gram)
     # by columns: above the diagonal there is nothing to solve, and less to hold in float64
+    block = _SOLVED_AT_ONCE[gram.device.type]
     for first in range(0, len(gram), block):
         last = min(first + block, len(gram))
         identity = torch.eye(

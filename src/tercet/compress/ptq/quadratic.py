@@ -43,6 +43,17 @@ def add_damping(gram: Tensor, damping: float) -> Tensor:
     return gram
 
 
+def factorize(matrix: Tensor) -> Tensor:
+    """L, lower triangular, with L L^T = H, for a positive definite H [K, K] that is lost.
+
+    On a CPU it takes the place of H, if that lies column by column as LAPACK has it.
+    """
+    if matrix.device.type != "cpu":
+        return cast(Tensor, torch.linalg.cholesky(matrix))
+    torch.linalg.cholesky(matrix, out=matrix)
+    return matrix
+
+
 def sweep(weight: Tensor, levels: Tensor, grid: Grid, gram: Tensor) -> Tensor:
     """One pass of coordinate descent over all columns: new levels [N, K] of no higher loss.
 
