@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
+from safetensors import torch as safetensors_torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -115,6 +117,18 @@ def test_bad_plan(
     assert listing(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [("tpu", "allowed are cpu, cuda and cuda:N"), ("cuda:9", "CUDA devices here; use cpu")],
+)
+def test_a_device_that_is_not_there(
+    compress: Run, tmp_path: Path, device: str, message: str
+) -> None:
+    before = listing(tmp_path)
+    assert message in compress("--device", device).error
+    assert listing(tmp_path) == before
+
+
 def test_neither_or_both_of_to_and_plan(model: Path, plan: Path, tercet: Run) -> None:
     assert "either --to FORMAT or --plan FILE" in tercet("compress", model).error
     both = tercet("compress", model, "--to", "int4", "--plan", plan)
@@ -163,7 +177,7 @@ def test_directory_with_foreign_files_is_kept(compress: Run, tmp_path: Path) -> 
 def fill_disk_after(monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
     """From the given write on, the disk takes half of what is written and no more."""
     count = iter(range(1_000_000))
-    write_bytes = Path.write_bytes
+    write_bytes, save_file = Path.write_bytes, safetensors_torch.save_file
 
     def write(self: Path, data: bytes) -> int:
         if next(count) < writes:
@@ -171,7 +185,16 @@ def fill_disk_after(monkeypatch: pytest.MonkeyPatch, writes: int) -> None:
         write_bytes(self, data[: len(data) // 2])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self))
 
+    def save(tensors: dict[str, Tensor], path: Path) -> None:
+        save_file(tensors, path)
+        if next(count) >= writes:
+            write_bytes(path, path.read_bytes()[: path.stat().st_size // 2])
+            # as it says so where the disk is full
+            said = "Error while serializing: I/O error: No space left on device (os error 28)"
+            raise SafetensorError(said)
+
     monkeypatch.setattr(atomic.Path, "write_bytes", write)
+    monkeypatch.setattr(safetensors_torch, "save_file", save)
 
 
 def test_disk_full_at_the_start(

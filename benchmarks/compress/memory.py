@@ -1,6 +1,6 @@
 """Peak memory of compressing a drawn model beside its estimate, one record a run.
 
-    python benchmarks/compression/memory.py qwen2-0.5b int4 --out memory.jsonl
+    python benchmarks/compress/memory.py qwen2-0.5b int4 --out benchmarks/compress/memory.jsonl
 
 The model of a published shape is drawn in bfloat16 into a temporary directory, and compressed in a
 process of its own by `tercet compress`. `--layers` cuts it short: the peak is that of a unit, and
