@@ -7,7 +7,7 @@ record; the last one of each setting is shown.
 from collections.abc import Mapping
 from pathlib import Path
 
-from tercet.records import Record, load
+from tercet.records import Record, load_latest
 from tercet.records.page import markdown, write_pages
 
 HERE = Path(__file__).parent
@@ -27,16 +27,13 @@ def pages() -> Mapping[Path, str]:
     """The one page."""
     text = _INTRODUCTION
     for path in sorted(HERE.glob("*.jsonl")):
-        last = dict[tuple[object, ...], Record]()
-        for record in load(path):
-            last[record.subject, *sorted(record.settings.items())] = record
+        records = load_latest(path)
         rows = [
             ("model", "to", "layers", "calibration, tokens", "seconds", "before, s", "layer, s",
              "GPU memory, GB", "host memory, GB", "written, GB"),
-            *map(_row, last.values()),
+            *map(_row, records),
         ]  # fmt: skip
-        first = next(iter(last.values()))
-        where = f"{first.environment.accelerator}, {first.time[:10]}"
+        where = f"{records[0].environment.accelerator}, {records[0].time[:10]}"
         text += f"\n## {where}\n\n{markdown(rows)}\n"
     return {PAGE: text}
 

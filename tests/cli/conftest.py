@@ -1,15 +1,12 @@
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
+from command_line import Outcome, runner
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, Qwen2Config
-
-from tercet.cli.main import main
 
 VOCABULARY = 128
 PLAN = """
@@ -20,23 +17,6 @@ rules:
   - {match: "*.mlp.*", format: nonary-g64, algorithm: gptq}
   - {match: "*.self_attn.*", keep: true}
 """
-
-
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def error(self) -> str:
-        """The one line on standard error that a refusal prints."""
-        assert self.code == 2, (self.code, self.out, self.err)
-        lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
-        assert len(lines) == 1
-        assert self.err.endswith(lines[0] + "\n")
-        assert "Traceback" not in self.err
-        return lines[0]
 
 
 def write_model(directory: Path) -> Path:
@@ -86,19 +66,7 @@ def tercet(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Outcome]:
     """Runs the real entry point in this process."""
-
-    def run(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["tercet", *map(str, arguments)])
-        capsys.readouterr()
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1 if end.code else 0
-        captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err)
-
-    return run
+    return runner(monkeypatch, capsys)
 
 
 @pytest.fixture

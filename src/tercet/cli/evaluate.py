@@ -22,7 +22,7 @@ from tercet.cli.tasks.questions import (
 from tercet.errors import PlanError
 from tercet.records import Record, append
 from tercet.workflows.evaluation import evaluate
-from tercet.workflows.tasks import evaluate_tasks, read_questions
+from tercet.workflows.tasks import Questions, evaluate_tasks, read_questions
 
 
 def evaluate_command(
@@ -98,25 +98,7 @@ def evaluate_command(
             max_tokens=max_tokens,
             chat=chat,
         )
-        with bar(as_json) as progress, say_pace(as_json) as pace:
-            shown = progress.add_task("opening the model", total=None)
-
-            def tell(name: str, done: int, total: int) -> None:
-                progress.update(shown, total=total, completed=done, description=name)
-                pace.begin(done, total, name)
-
-            records = [
-                one
-                for directory in directories
-                for one in evaluate_tasks(
-                    str(directory),
-                    questions,
-                    out=out,
-                    resume=resume,
-                    device=device,
-                    progress=tell,
-                )
-            ]
+        records = _answer(directories, questions, out, resume, device, as_json)
     if record is not None:
         append(record, records)
     if as_json:
@@ -126,6 +108,30 @@ def evaluate_command(
     else:
         console.print(_task_table(records))
         _warn(records)
+
+
+def _answer(
+    models: list[Path],
+    questions: Questions,
+    out: Path | None,
+    resume: bool,
+    device: str | None,
+    quiet: bool,
+) -> list[Record]:
+    with bar(quiet) as progress, say_pace(quiet) as pace:
+        shown = progress.add_task("opening the model", total=None)
+
+        def tell(name: str, done: int, total: int) -> None:
+            progress.update(shown, total=total, completed=done, description=name)
+            pace.begin(done, total, name)
+
+        return [
+            one
+            for model in models
+            for one in evaluate_tasks(
+                str(model), questions, out=out, resume=resume, device=device, progress=tell
+            )
+        ]
 
 
 def _task_table(records: list[Record]) -> Table:

@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from tercet.checkpoints.sources.open import ModelSource, open_source
 from tercet.compress import memory, text
 from tercet.compress.algorithm import Quantized
 from tercet.compress.allocator import return_freed_memory
+from tercet.compress.calibration.module_hooks import transforming
 from tercet.compress.calibration.stream import Stream
 from tercet.compress.plan import Plan, Rule, load_plan
 from tercet.compress.ptq import algorithm
@@ -40,7 +41,6 @@ from tercet.compress.unit_quantizer import UnitQuantizer
 from tercet.errors import PlanError
 from tercet.formats import check_weight
 from tercet.models.device import resolve_device
-from tercet.models.input_transform import InputTransform
 from tercet.models.split_experts import SHARED_GATE
 from tercet.records import peak_resident_bytes
 
@@ -307,13 +307,9 @@ class _Run:
             )
             if replay and self.stream is not None:
                 transforms = self.quantizer.put(quantized)
-                removers = [
-                    self.skeleton.module(module).register_forward_pre_hook(_applying(transform))
-                    for module, transform in transforms.items()
-                ]
-                self.stream.advance(layer, index)
-                for remover in removers:
-                    remover.remove()
+                linears = {module: self.skeleton.module(module) for module in transforms}
+                with transforming(linears, transforms):
+                    self.stream.advance(layer, index)
             self.quantizer.drop_originals()
         self.skeleton.release(parameters)
 
@@ -365,10 +361,3 @@ def packable(model: nn.Module) -> list[str]:
         and own.get(id(module.weight)) == f"{name}.weight"
         and not name.endswith(SHARED_GATE)
     ]
-
-
-def _applying(transform: InputTransform) -> Callable[[nn.Module, tuple[Any, ...]], tuple[Any, ...]]:
-    def hook(_: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-        return (transform(arguments[0]), *arguments[1:])
-
-    return hook

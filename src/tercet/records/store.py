@@ -29,3 +29,11 @@ def load(path: Path) -> list[Record]:
         except ValidationError as error:
             raise CheckpointError(f"{path}:{number}: not a record: {error}") from error
     return records
+
+
+def load_latest(path: Path) -> list[Record]:
+    """The last record of each subject and settings, in the order in which they first came."""
+    found = dict[tuple[object, ...], Record]()
+    for record in load(path):
+        found[record.subject, *sorted(record.settings.items())] = record
+    return list(found.values())

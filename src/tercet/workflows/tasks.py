@@ -16,7 +16,6 @@ from tercet.checkpoints.packed.read import is_packed, open_packed
 from tercet.checkpoints.seal import SEAL_NAME
 from tercet.checkpoints.sources.open import ModelSource, open_source
 from tercet.child_process.untrusted import run_untrusted
-from tercet.compress.skeleton import Skeleton
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.evaluate.tasks.catalog import find_tasks
 from tercet.evaluate.tasks.requirements import check_requirements
@@ -28,6 +27,7 @@ from tercet.models import supported_architecture
 from tercet.models.device import resolve_device
 from tercet.records import Environment, Record
 from tercet.runtime import load
+from tercet.workflows.teacher import open_uncompressed
 
 Progress = Callable[[str, int, int], None]
 """A function called with (task, requests done, requests in all); (task, 0, 0) when one begins."""
@@ -206,14 +206,8 @@ def open_model(
         return
     source = open_source(model)
     tokenizer = _source_tokenizer(source)
-    skeleton = Skeleton(source)
-    if cast(Any, skeleton.model).get_output_embeddings() is None:
-        raise UnsupportedError(
-            f"{source.reference} is a {type(skeleton.model).__name__}, which gives no logits: "
-            f"tasks are for language models only"
-        )
-    with skeleton.materialize([name for name, _ in skeleton.model.named_children()]):
-        yield TransformersModel(skeleton.model.to(device)), tokenizer
+    with open_uncompressed(source, device, "tasks are") as found:
+        yield TransformersModel(found), tokenizer
 
 
 def _source_tokenizer(source: ModelSource) -> Any:

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from command_line import Outcome, runner
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 import tercet
-from tercet.cli.main import main
 from tercet.evaluate.tasks.catalog.mmlu import SUBJECTS
 
 PLAN = tercet.Plan.model_validate(
@@ -208,18 +207,14 @@ def copy_data(data: Path, tmp_path: Path) -> Copy:
     return copy
 
 
-@dataclass(frozen=True)
-class Outcome:
-    code: int
-    out: str
-    err: str
+class OneLine(Outcome):
+    """Whose standard error has nothing but the refusal."""
 
     @property
     def error(self) -> str:
         """The one line on standard error that a refusal prints."""
-        assert self.code == 2, (self.code, self.out, self.err)
         (line,) = self.err.splitlines()
-        assert line.startswith("error: ")
+        assert line == super().error
         return line
 
 
@@ -228,16 +223,4 @@ def run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Callable[..., Outcome]:
     """Runs the real entry point in this process."""
-
-    def call(*arguments: object) -> Outcome:
-        monkeypatch.setattr(sys, "argv", ["tercet", *map(str, arguments)])
-        capsys.readouterr()
-        try:
-            main()
-            code = 0
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1 if end.code else 0
-        captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err)
-
-    return call
+    return runner(monkeypatch, capsys, OneLine)

@@ -1,10 +1,12 @@
-"""What passes through linears while a model runs: their inputs, and what they make of them."""
+"""What passes through linears while a model runs: looked at, or transformed on its way in."""
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, cast
 
 from torch import Tensor, nn
+
+from tercet.models.input_transform import InputTransform
 
 Hook = Callable[[nn.Module, tuple[Any, ...]], None]
 
@@ -60,3 +62,19 @@ def outputs_of(targets: dict[str, nn.Module]) -> Generator[dict[str, Tensor], No
             if rows < columns:
                 stack.callback(module.register_forward_hook(hook_for(name)).remove)
         yield made
+
+
+@contextmanager
+def transforming(
+    targets: Mapping[str, nn.Module], transforms: Mapping[str, InputTransform]
+) -> Generator[None]:
+    """Within the block, the inputs of those targets that have a transform are transformed."""
+
+    def hook_for(transform: InputTransform) -> Callable[[nn.Module, tuple[Any, ...]], Any]:
+        return lambda _, arguments: (transform(arguments[0]), *arguments[1:])
+
+    with ExitStack() as stack:
+        for name, transform in transforms.items():
+            hook = targets[name].register_forward_pre_hook(hook_for(transform))
+            stack.callback(hook.remove)
+        yield

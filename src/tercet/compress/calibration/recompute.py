@@ -1,19 +1,19 @@
 """Recompute: a batch passes a layer once for each group of linears, and holds nothing between.
 
-What all batches hold in the middle of a layer is many times the hidden states: 17 GB before the
+What all batches hold in the middle of a layer is many times the hidden states: 15 GB before the
 last product of Llama-3-8B's MLP, for 262,144 tokens in float32. Running up to each group anew costs
 about the layer's arithmetic a second time, and takes the memory of one batch.
 """
 
 from collections.abc import Callable, Generator, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from itertools import repeat
-from typing import Any, cast
+from typing import cast
 
 from torch import Tensor, nn
 
 from tercet.compress.calibration.accumulator import shared_inputs
-from tercet.compress.calibration.module_hooks import Stop, inputs_of
+from tercet.compress.calibration.module_hooks import Stop, inputs_of, transforming
 from tercet.models.input_transform import InputTransform
 from tercet.models.split_experts import is_expert
 
@@ -46,7 +46,7 @@ def pass_in_turns(
         transforms.update(visit(members, _inputs(members, runs, teachers, weights, transforms)))
         weights.take_note()
     for run, teacher in zip(runs, teachers or repeat(None), strict=teachers is not None):
-        with _transforming(targets, transforms):
+        with transforming(targets, transforms):
             output = run()
         with weights.uncompressed():
             followed = teacher() if teacher is not None else None
@@ -110,7 +110,7 @@ def _inputs(
     # the uncompressed model may send other tokens to an expert: they do not pair up
     followed = None if is_expert(members[0]) else teachers
     for run, teacher in zip(runs, followed or repeat(None), strict=followed is not None):
-        with _transforming(targets, transforms):
+        with transforming(targets, transforms):
             x = _reach(run, members[0], targets)
         if x is None:
             continue
@@ -136,19 +136,3 @@ def _reach(run: Run, name: str, targets: Mapping[str, nn.Module]) -> Tensor | No
     with inputs_of({name: targets[name]}, stop=True) as seen, suppress(Stop):
         run()
     return seen.get(name)
-
-
-@contextmanager
-def _transforming(
-    targets: Mapping[str, nn.Module], transforms: Mapping[str, InputTransform]
-) -> Generator[None]:
-    """Within the block, those linears' inputs are transformed."""
-
-    def hook_for(transform: InputTransform) -> Callable[[nn.Module, tuple[Any, ...]], Any]:
-        return lambda _, arguments: (transform(arguments[0]), *arguments[1:])
-
-    with ExitStack() as stack:
-        for name, transform in transforms.items():
-            hook = targets[name].register_forward_pre_hook(hook_for(transform))
-            stack.callback(hook.remove)
-        yield
