@@ -1,6 +1,6 @@
 """Seconds and memory of `tercet compress` on a GPU, at a published shape with drawn weights.
 
-python benchmarks/compress/gpu.py MODEL [--to FORMAT] [--layers L] [--sequences N] [--length T]
+python benchmarks/compress/gpu.py MODEL [--to PLAN] [--layers L] [--sequences N] [--length T]
     [--folder DIR] [--out FILE] [--profile]
 
 Weights are drawn and written in bfloat16, a file a layer, as a hub's checkpoint is; that takes no
@@ -28,6 +28,7 @@ from transformers import LlamaConfig
 
 from tercet.compress.pipeline import Progress, compress
 from tercet.compress.plan import Plan, load_plan, set_calibration
+from tercet.compress.ptq import algorithm
 from tercet.models.catalog.entry import CatalogEntry
 from tercet.models.catalog.load import read
 from tercet.records import Environment, Record, append
@@ -143,6 +144,7 @@ def main(arguments: Sequence[str]) -> int:
     plan = set_calibration(
         load_plan(options.to), sequences=options.sequences, length=options.length
     )
+    calibrated = any(algorithm(rule.algorithm).needs_inputs for rule in plan.rules)
     folder = Path(tempfile.mkdtemp(dir=options.folder))
     try:
         begin = time.perf_counter()
@@ -165,16 +167,16 @@ def main(arguments: Sequence[str]) -> int:
             pstats.Stats(profile).sort_stats("tottime").print_stats(30)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    print(options.model, options.to, {name: round(value, 3) for name, value in metrics.items()})
+    print(options.model, plan.name, {name: round(value, 3) for name, value in metrics.items()})
     if options.out is not None:
         record = Record(
             kind="compress",
             subject=options.model,
             settings={
-                "to": options.to,
+                "to": plan.name,
                 "layers": layers,
-                "sequences": options.sequences,
-                "length": options.length,
+                "sequences": options.sequences if calibrated else 0,
+                "length": options.length if calibrated else 0,
                 "match_teacher": plan.calibration.match_teacher,
                 "device": device.type,
                 "parameters": parameters,

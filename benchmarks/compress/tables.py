@@ -44,7 +44,7 @@ def _row(record: Record) -> tuple[str, ...]:
         record.subject,
         str(settings["to"]),
         str(settings["layers"]),
-        f"{settings['sequences']} x {settings['length']}",
+        f"{settings['sequences']} x {settings['length']}" if settings["sequences"] else "none",
         f"{found['seconds']:.0f}",
         f"{found['before_s']:.1f}",
         f"{found['layer_s']:.2f}",

@@ -52,12 +52,13 @@ def sharded_directory(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("make", [model_directory, sharded_directory])
+@pytest.mark.parametrize("behind", [False, True])
 def test_reads_all_in_the_order_of_the_files_and_hashes_them(
-    tmp_path: Path, make: Callable[[Path], Path]
+    tmp_path: Path, make: Callable[[Path], Path], behind: bool
 ) -> None:
     whole, part = (open_source(make(tmp_path / "model")) for _ in range(2))
     places: list[tuple[Path, int]] = []
-    for name, tensor in whole.read_all(whole.names()):
+    for name, tensor in whole.read_all(whole.names(), behind=behind):
         assert torch.equal(tensor, weights()[name])
         places.append(whole.place(name))
     assert sorted(set(places)) == places
@@ -68,6 +69,21 @@ def test_reads_all_in_the_order_of_the_files_and_hashes_them(
     # the hash is of what was read then: nothing is read again
     whole.files[0].write_bytes(b"")
     assert whole.sha256() == expected
+
+
+def test_a_hash_that_was_given_up_is_made_anew(tmp_path: Path) -> None:
+    source = open_source(model_directory(tmp_path))
+    (path,) = source.files
+    expected = hashlib.sha256(path.read_bytes()).hexdigest()
+    names = iter(source.read_all(source.names(), behind=True))
+    next(names)
+    del names  # left in the middle, as by an error
+    assert source.sha256() == expected
+    again = open_source(tmp_path)
+    list(again.read_all(again.names(), behind=True))
+    again.stop_hashing()
+    path.write_bytes(path.read_bytes()[:-1] + b"1")
+    assert again.sha256() == hashlib.sha256(path.read_bytes()).hexdigest() != expected
 
 
 @pytest.mark.parametrize("make", [model_directory, sharded_directory])

@@ -9,8 +9,10 @@ from tercet.compress.ptq import quadratic
 from tercet.compress.ptq.grid import Grid
 from tercet.compress.ptq.native import columns, columns_triton, scale_search
 from tercet.compress.ptq.native.columns import BLOCK, Columns, spread_block, sweep_block
-from tercet.formats import encode, fit, parse_scheme
+from tercet.formats import Scheme, encode, fit, parse_scheme
+from tercet.formats.fit import Fitted
 from tercet.formats.fit import mse as search_in_torch
+from tests.pretended_gpu import any_gpu
 
 SHAPES = [(1, 1), (3, 5), (63, BLOCK), (64, 17), (65, BLOCK), (130, 40)]
 FORMATS = ["ternary-g32", "nonary-g32", "int4-g32-asym", "int8-channel"]
@@ -80,15 +82,18 @@ def test_triton_rounds_and_sweeps_as_torch_does(
     factor = torch.linalg.cholesky(torch.linalg.inv(gram.double()), upper=True).float()
     pivot = factor.diagonal().reciprocal()
     factor = factor.contiguous()
-    found = columns_triton.spread(weight, factor, pivot, grid.grid, grid.bounds)
+    quantized = grid.values(columns.round_levels(weight * grid.inverse, grid.element))
+    slope, step = gram @ (weight - quantized), gram.diagonal().reciprocal()
+    with any_gpu() as device:
+        there = [one.to(device) for one in (weight, factor, pivot, quantized, slope, gram, step)]
+        lattice = tuple(one if one is None else one.to(device) for one in grid.grid)
+        spread = columns_triton.spread(*there[:3], lattice, grid.bounds)
+        swept = columns_triton.sweep(*there[3:], lattice, grid.bounds)
+        found = (spread[0].cpu(), spread[1].cpu())
+        levels, change, gain = (one.cpu() for one in swept)
     monkeypatch.setattr(columns, "loops", lambda: None)
     assert_alike(found, spread_block(weight, grid, factor, pivot))
-    quantized = grid.values(columns.round_levels(weight * grid.inverse, grid.element))
-    slope, pivot = gram @ (weight - quantized), gram.diagonal().reciprocal()
-    levels, change, gain = columns_triton.sweep(
-        quantized, slope, gram, pivot, grid.grid, grid.bounds
-    )
-    expected = sweep_block(quantized, slope, grid, gram, pivot)
+    expected = sweep_block(quantized, slope, grid, gram, step)
     assert_alike((levels, change), expected[:2])
     before = quadratic.loss(weight.T, quantized.T, gram)
     assert float(gain) == pytest.approx(float(expected[2]), rel=1e-2, abs=1e-3 * before)
@@ -107,18 +112,46 @@ def assert_alike(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) 
 def test_the_search_finds_torchs_scales(
     name: str, weighted: bool, shape: tuple[int, int], isa: str
 ) -> None:
+    weight, importance = spiky(shape, weighted)
+    scheme = parse_scheme(name)
+    found = scale_search.mse(weight, scheme, importance)
+    assert_as_good(found, search_in_torch(weight, scheme, importance), weight, scheme, importance)
+
+
+@pytest.mark.parametrize("name", [*FORMATS, "int4-g24", "int3-g16-hqq", "ternary-tensor"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("shape", [(1, 1), (7, 100), (200, 96)])
+def test_the_search_on_a_gpu_finds_torchs_scales(
+    name: str, weighted: bool, shape: tuple[int, int]
+) -> None:
+    weight, importance = spiky(shape, weighted)
+    scheme = parse_scheme(name)
+    expected = search_in_torch(weight, scheme, importance)
+    with any_gpu() as device:
+        there = None if importance is None else importance.to(device)
+        scale, zero = scale_search.mse(weight.to(device), scheme, there)
+        found = (scale.cpu(), None if zero is None else zero.cpu())
+    assert_as_good(found, expected, weight, scheme, importance)
+
+
+def spiky(shape: tuple[int, int], weighted: bool) -> tuple[Tensor, Tensor | None]:
+    """A weight with long tails and groups of zeros, and what its columns count, or None."""
     generator = torch.Generator().manual_seed(0)
     weight = torch.randn(shape, generator=generator).pow(3) + 0.1
     weight[0, : shape[1] // 2] = 0
-    importance = torch.rand(shape[1], generator=generator) if weighted else None
-    scheme = parse_scheme(name)
-    found = scale_search.mse(weight, scheme, importance)
-    expected = search_in_torch(weight, scheme, importance)
+    return weight, torch.rand(shape[1], generator=generator) if weighted else None
+
+
+def assert_as_good(
+    found: Fitted, expected: Fitted, weight: Tensor, scheme: Scheme, importance: Tensor | None
+) -> None:
+    """Nearly all scales are the same, and the error under all of them."""
     same = found[0] == expected[0]
     assert same.float().mean() >= 0.99
     if found[1] is not None and expected[1] is not None:
-        assert torch.equal(found[1][same], expected[1][same])
-    weights = torch.ones(shape[1]) if importance is None else importance
+        # of float16, where a GPU divides another way
+        torch.testing.assert_close(found[1][same], expected[1][same], rtol=2**-10, atol=0)
+    weights = torch.ones(weight.shape[1]) if importance is None else importance
     errors = [
         ((encode(weight, scheme, *fitted).dequantize() - weight).square() * weights).sum()
         for fitted in (found, expected)
@@ -129,7 +162,7 @@ def test_the_search_finds_torchs_scales(
 def test_rows_in_chunks_are_rows_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     weight = torch.randn(37, 64, generator=torch.Generator().manual_seed(0))
     whole = scale_search.mse(weight, parse_scheme("int4-g16-asym"))
-    monkeypatch.setattr(scale_search, "_TRIALS_AT_ONCE", 1000)
+    monkeypatch.setitem(scale_search._TRIALS_AT_ONCE, "cpu", 1000)
     cut = scale_search.mse(weight, parse_scheme("int4-g16-asym"))
     assert torch.equal(whole[0], cut[0])
     assert whole[1] is not None

@@ -1,8 +1,7 @@
 """HashedFile: a weight file read once, from its first byte to its last, and hashed on the way."""
 
-from collections.abc import Generator
+import hashlib
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -15,31 +14,38 @@ class Digest(Protocol):
     def update(self, data: Any, /) -> None: ...
 
 
-class _Beside:
-    """A digest that another thread takes its bytes to, one piece behind the reader."""
+class HashBeside:
+    """SHA-256 of bytes that a thread of its own takes.
 
-    def __init__(self, digest: Digest, thread: ThreadPoolExecutor) -> None:
-        self._digest, self._thread = digest, thread
+    Args:
+        behind: may fall behind the reader, and holds the bytes until then; else the reader waits
+            for the piece before.
+    """
+
+    def __init__(self, *, behind: bool) -> None:
+        self._behind = behind
+        self._digest = hashlib.sha256()
+        self._thread = ThreadPoolExecutor(1)
         self._last: Future[None] | None = None
 
     def update(self, data: Any, /) -> None:
-        """Takes bytes, which must not change any more; waits for those before them."""
-        self.wait()
+        """Takes bytes, which must not change any more."""
+        if not self._behind:
+            self._wait()
         self._last = self._thread.submit(self._digest.update, data)
 
-    def wait(self) -> None:
-        """Until all bytes are in the digest."""
+    def hexdigest(self) -> str:
+        """Of all bytes so far; waits until they are in it."""
+        self._wait()
+        return self._digest.hexdigest()
+
+    def close(self) -> None:
+        """Ends the thread; bytes that it has not come to are not hashed."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _wait(self) -> None:
         if self._last is not None:
             self._last.result()
-
-
-@contextmanager
-def digest_beside(digest: Digest) -> Generator[Digest]:
-    """A digest whose work is done beside the reader's; complete after the block."""
-    with ThreadPoolExecutor(1) as thread:
-        beside = _Beside(digest, thread)
-        yield beside
-        beside.wait()
 
 
 class ReadableFile(Protocol):

@@ -249,8 +249,13 @@ def _group_bytes(rule: Rule, rows: int, columns: int, tokens: Tokens | None) -> 
 
 
 def _keepable(skeleton: Skeleton, most: int) -> int:
-    """Bytes of source weights to keep: no more than half of a unit's weights, if they are many."""
+    """Bytes of source weights to keep: no more than half of a unit's weights, if they are many.
+
+    Beside work that is done on a GPU they crowd out nothing.
+    """
     whole = _stored_bytes(skeleton, [name for name, _ in skeleton.model.named_parameters()])
+    if skeleton.device.type == "cuda":
+        return min(whole, free_bytes() // _SHARE_FOR_SOURCE)
     return min(whole, free_bytes() // _SHARE_FOR_SOURCE, max(most // 2, _SMALL_SOURCE))
 
 

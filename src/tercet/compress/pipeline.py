@@ -7,6 +7,7 @@ from disk, so it writes the same bytes as an uninterrupted run.
 """
 
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,10 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from tercet.checkpoints.atomic import disk_errors
-from tercet.checkpoints.packed.layout import ModuleInfo, SourceInfo
+from tercet.checkpoints.packed.layout import ModuleInfo, PackedModule, SourceInfo
 from tercet.checkpoints.packed.write import (
     PackedWriter,
     RunIdentity,
+    UnitNote,
     check_free,
     check_writable,
     library_versions,
@@ -43,6 +45,9 @@ from tercet.formats import check_weight
 from tercet.models.device import resolve_device
 from tercet.models.split_experts import SHARED_GATE
 from tercet.records import peak_resident_bytes
+
+# that wait for the disk: the first ones wait for the source's hash
+_UNITS_WAITING = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,16 +128,29 @@ def compress(
         text.check_file(Path(calibration))
     where = resolve_device(device)
     source = model if isinstance(model, ModelSource) else open_source(model)
-    run = _Run(source, plan, Path(out), progress or Progress(), where)
-    run.open(calibration, overwrite=overwrite, resume=resume)
-    return run.all_units()
+    # once: of a GGUF file it takes seconds to make
+    with TemporaryDirectory() as tokenizer, ThreadPoolExecutor(1) as thread:
+        source.save_tokenizer(tokenizer)
+        try:
+            run = _Run(source, plan, Path(out), progress or Progress(), where, thread)
+            run.open(calibration, Path(tokenizer), overwrite=overwrite, resume=resume)
+            return run.all_units()
+        finally:
+            source.stop_hashing()
 
 
 class _Run:
     def __init__(
-        self, source: ModelSource, plan: Plan, out: Path, progress: Progress, device: torch.device
+        self,
+        source: ModelSource,
+        plan: Plan,
+        out: Path,
+        progress: Progress,
+        device: torch.device,
+        thread: ThreadPoolExecutor,
     ) -> None:
         self.source, self.plan, self.out, self.progress = source, plan, out, progress
+        self.thread = thread
         self.skeleton = Skeleton(source, device)
         self.rules: dict[str, Rule] = {}
         self.unmatched: list[str] = []
@@ -153,7 +171,7 @@ class _Run:
                 if self.unmatched
                 else f"plan {plan.name!r} keeps every module of {source.reference}"
             )
-        self.written: Future[None] | None = None
+        self.writing: deque[Future[None]] = deque()
         self.quantizer = UnitQuantizer(self.skeleton, plan, self.rules)
         outside = self.skeleton.outside()
         own = {name.rpartition(".")[0] for name in outside}
@@ -183,14 +201,6 @@ class _Run:
         return any(algorithm(rule.algorithm).needs_inputs for rule in self.rules.values())
 
     def open(
-        self, calibration: str | Path | Tensor | None, *, overwrite: bool, resume: bool
-    ) -> None:
-        with TemporaryDirectory() as folder:
-            # once: of a GGUF file it takes seconds to make
-            self.source.save_tokenizer(folder)
-            self._prepare(calibration, Path(folder), overwrite=overwrite, resume=resume)
-
-    def _prepare(
         self,
         calibration: str | Path | Tensor | None,
         tokenizer: Path,
@@ -198,6 +208,7 @@ class _Run:
         overwrite: bool,
         resume: bool,
     ) -> None:
+        """Estimates and checks; begins to write, behind the hash of a run that is a new one."""
         self.tokens: Tensor | None = None
         if self.needs_inputs:
             self.tokens = self._tokens(calibration, tokenizer)
@@ -219,6 +230,14 @@ class _Run:
             self.progress.idle(self.idle)
         check_source(self.skeleton, self.estimate.kept_bytes)
         return_freed_memory()
+        self.opening = self.thread.submit(
+            self._open_writer, tokenizer, overwrite=overwrite, resume=resume
+        )
+        self.resumed = resume
+        if resume:
+            self.opening.result()
+
+    def _open_writer(self, tokenizer: Path, *, overwrite: bool, resume: bool) -> PackedWriter:
         identity = RunIdentity(
             source=SourceInfo(
                 reference=self.source.reference,
@@ -232,9 +251,10 @@ class _Run:
             units=self.units,
             device=self.skeleton.device.type,
         )
-        self.writer = PackedWriter(self.out, identity, overwrite=overwrite, resume=resume)
-        with disk_errors(self.writer.partial, None):
-            shutil.copytree(tokenizer, self.writer.partial, dirs_exist_ok=True)
+        writer = PackedWriter(self.out, identity, overwrite=overwrite, resume=resume)
+        with disk_errors(writer.partial, None):
+            shutil.copytree(tokenizer, writer.partial, dirs_exist_ok=True)
+        return writer
 
     def _tokens(self, calibration: str | Path | Tensor | None, tokenizer: Path) -> Tensor:
         if isinstance(calibration, Tensor):
@@ -246,11 +266,10 @@ class _Run:
         )
 
     def all_units(self) -> Compressed:
-        with ThreadPoolExecutor(1) as self.thread:
-            self._quantize_all()
-            self._wait_for_writing()
+        self._quantize_all()
+        self._wait_for_writing(0)
         config = {**self.source.config, "architectures": [type(self.skeleton.model).__name__]}
-        manifest = self.writer.finish(config)
+        manifest = self.opening.result().finish(config)
         return Compressed(
             directory=self.out,
             modules=manifest.modules,
@@ -295,7 +314,7 @@ class _Run:
     def _layer(self, index: int, name: str) -> None:
         layer = self.skeleton.layers[index]
         parameters = [f"{name}.{part}" for part, _ in layer.named_parameters()]
-        replay = self.writer.note(index + 1) is not None
+        replay = self._note(index + 1) is not None
         if replay and self.stream is None:
             self.skeleton.release(parameters)
             return
@@ -321,7 +340,7 @@ class _Run:
     ) -> dict[str, Quantized]:
         """Quantize a unit and write it, or read a finished unit back from disk."""
         names = [n for n in self.rules if f"{n}.weight" in set(parameters)]
-        note = self.writer.note(unit)
+        note = self._note(unit)
         if note is None:
             self._check_weights(names)
             quantized = quantize(names)
@@ -329,7 +348,8 @@ class _Run:
             self._write(unit, parameters, quantized)
             return_freed_memory()
             return quantized
-        return read_back(self.writer.partial / self.writer.file_name(unit), note.entries)
+        writer = self.opening.result()
+        return read_back(writer.partial / writer.file_name(unit), note.entries)
 
     def _check_weights(self, names: list[str]) -> None:
         for name in names:
@@ -341,13 +361,26 @@ class _Run:
             module, _, part = parameter.rpartition(".")
             if part != "weight" or module not in quantized:
                 tensors[parameter] = self.skeleton.read_stored(parameter)
-        # beside the work on the next unit; one unit at most waits for the disk
-        self._wait_for_writing()
-        self.written = self.thread.submit(self.writer.write, unit, tensors, entries, modules)
+        # beside the work on the next units
+        self._wait_for_writing(_UNITS_WAITING)
+        self.writing.append(self.thread.submit(self._write_unit, unit, tensors, entries, modules))
 
-    def _wait_for_writing(self) -> None:
-        if self.written is not None:
-            self.written.result()
+    def _write_unit(
+        self,
+        unit: int,
+        tensors: dict[str, Tensor],
+        entries: dict[str, PackedModule],
+        modules: dict[str, ModuleInfo],
+    ) -> None:
+        self.opening.result().write(unit, tensors, entries, modules)
+
+    def _note(self, unit: int) -> UnitNote | None:
+        return self.opening.result().note(unit) if self.resumed else None
+
+    def _wait_for_writing(self, left: int) -> None:
+        """Until at most that many units wait for the disk."""
+        while len(self.writing) > left:
+            self.writing.popleft().result()
 
 
 def packable(model: nn.Module) -> list[str]:

@@ -1,10 +1,8 @@
 """ModelSource: an original model on disk, read tensor by tensor, never whole."""
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from functools import cached_property
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tercet.checkpoints.hashed_file import HashedFile, ReadableFile, digest_beside
+from tercet.checkpoints.hashed_file import HashBeside, HashedFile, ReadableFile
 from tercet.errors import CheckpointError
 
 TIED_HEADS: tuple[tuple[str, str], ...] = (
@@ -32,6 +30,8 @@ class ModelSource(ABC):
 
     reference: str
     files: tuple[Path, ...]
+    _hash: HashBeside | None = None
+    _sha256: str | None = None
 
     @property
     @abstractmethod
@@ -63,21 +63,33 @@ class ModelSource(ABC):
         with self.place(name)[0].open("rb") as file:
             return self.read_from(file, name)
 
-    def read_all(self, names: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+    def read_all(
+        self, names: Iterable[str], *, behind: bool = False
+    ) -> Iterator[tuple[str, Tensor]]:
         """Those tensors in the order of the files, which are read once from end to end.
 
         The same bytes are hashed, beside what is done with a tensor, which must not be changed:
-        after the last one `sha256` costs nothing.
+        after the last one `sha256` reads nothing.
+
+        Args:
+            names: of the tensors.
+            behind: the hash may fall behind; `sha256` waits for what is left of it. All bytes may
+                be held until then: for tensors that are kept anyway.
         """
         places = {name: self.place(name) for name in names}
-        digest = hashlib.sha256()
-        with digest_beside(digest) as beside:
+        digest, whole = HashBeside(behind=behind), False
+        try:
             for path in self.files:
                 here = [name for name, place in places.items() if place[0] == path]
-                with HashedFile(path, beside) as file:
+                with HashedFile(path, digest) as file:
                     for name in sorted(here, key=places.__getitem__):
                         yield name, self.read_from(file, name)
-        self._sha256 = digest.hexdigest()
+            whole = True
+        finally:
+            if not whole:
+                digest.close()
+        self.stop_hashing()
+        self._hash = digest
 
     @abstractmethod
     def save_tokenizer(self, directory: str | Path) -> None:
@@ -108,15 +120,20 @@ class ModelSource(ABC):
 
     def sha256(self) -> str:
         """SHA-256, in hex, over the bytes of the weight files, one after the other."""
+        if self._sha256 is None:
+            if self._hash is None:
+                for _ in self.read_all(()):
+                    pass
+            assert self._hash is not None
+            self._sha256 = self._hash.hexdigest()
+            self.stop_hashing()
         return self._sha256
 
-    @cached_property
-    def _sha256(self) -> str:
-        digest = hashlib.sha256()
-        for path in self.files:
-            with HashedFile(path, digest):
-                pass
-        return digest.hexdigest()
+    def stop_hashing(self) -> None:
+        """Ends the thread of `read_all`; a hash that was not asked for is lost."""
+        if self._hash is not None:
+            self._hash.close()
+            self._hash = None
 
     def _missing(self, name: str) -> CheckpointError:
         names = self.names()

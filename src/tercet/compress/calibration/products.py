@@ -73,9 +73,13 @@ def narrow(x: Tensor) -> Narrow:
     if x.device.type != "cuda" or not x.numel():
         return Narrow(values=x, power=None)
     largest = cast(Tensor, torch.linalg.vector_norm(x, float("inf")))
-    exponent = torch.frexp(largest).exponent
+    # of what is smaller yet, the power's reciprocal would be no number
+    exponent = torch.frexp(largest).exponent.clamp_min(-100)
     power = torch.ldexp(torch.ones((), device=x.device), exponent - 15)
-    return Narrow(values=(x / power).half(), power=power)
+    # rounded once, on the way out: x is read a second time and nothing as wide is written
+    values = torch.empty(x.shape, dtype=torch.float16, device=x.device)
+    torch.mul(x, power.reciprocal(), out=values)
+    return Narrow(values=values, power=power)
 
 
 def add_product(total: Tensor, left: Narrow, right: Narrow) -> None:
@@ -90,27 +94,43 @@ def add_product(total: Tensor, left: Narrow, right: Narrow) -> None:
 class _HalfProducts(TorchFunctionMode):
     """Linears and attention of float32 tensors on a GPU."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._input: Tensor | None = None
+        self._version = 0
+        self._narrowed: Narrow | None = None
+
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if func in _REPLACED and args and _is_wide(args[0]):
-            return _REPLACED[func](*args, **(kwargs or {}))
+        if func is functional.linear and _is_wide(args[0]):
+            return self._multiply(*args, **(kwargs or {}))
+        if func is functional.scaled_dot_product_attention and _is_wide(args[0]):
+            return _attend(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+    def _multiply(self, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """`functional.linear`, whose names these are."""
+        left, right = self._narrow_input(input), narrow(weight)
+        if left.power is None or right.power is None:
+            return functional.linear(input, weight, bias)
+        y = torch.mm(left.values, right.values.T, out_dtype=torch.float32)
+        y.mul_(left.power * right.power)
+        if bias is not None:
+            y += bias
+        return y.reshape(*input.shape[:-1], len(weight))
+
+    def _narrow_input(self, x: Tensor) -> Narrow:
+        """x, narrowed once for q, k and v, and for gate and up."""
+        if self._narrowed is None or self._input is not x or self._version != x._version:
+            self._input, self._version = x, x._version
+            self._narrowed = None
+            self._narrowed = narrow(x.reshape(-1, x.shape[-1]))
+        return self._narrowed
 
 
 def _is_wide(x: Tensor) -> bool:
     return x.device.type == "cuda" and x.dtype == torch.float32
-
-
-def _multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    left, right = narrow(x.reshape(-1, x.shape[-1])), narrow(weight)
-    if left.power is None or right.power is None:
-        return functional.linear(x, weight, bias)
-    y = torch.mm(left.values, right.values.T, out_dtype=torch.float32)
-    y.mul_(left.power * right.power)
-    if bias is not None:
-        y += bias
-    return y.reshape(*x.shape[:-1], len(weight))
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -124,12 +144,6 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any
         return functional.scaled_dot_product_attention(query, key, value, *args, **kwargs)
     attend: Callable[..., Tensor] = functional.scaled_dot_product_attention
     return attend(query.half(), key.half(), value.half(), *args, **kwargs).float()
-
-
-_REPLACED: dict[Callable[..., Any], Callable[..., Tensor]] = {
-    functional.linear: _multiply,
-    functional.scaled_dot_product_attention: _attend,
-}
 
 
 @contextmanager

@@ -15,7 +15,7 @@ _TO_INTEGER = tl.constexpr(12582912.0)
 
 
 @triton.jit
-def _nearest(steps, LOWEST: tl.constexpr, HIGHEST: tl.constexpr):
+def nearest(steps, LOWEST: tl.constexpr, HIGHEST: tl.constexpr):
     """The integer level nearest to steps; NaN becomes LOWEST."""
     inside = tl.minimum(tl.maximum(steps, LOWEST), HIGHEST)
     return (inside + _TO_INTEGER) - _TO_INTEGER
@@ -51,7 +51,7 @@ def _spread(
         offset = tl.zeros([ROWS], tl.float32)
         if HAS_ZERO:
             offset = tl.load(zero + at, here, 0.0)
-        level = _nearest(steps + offset, LOWEST, HIGHEST)
+        level = nearest(steps + offset, LOWEST, HIGHEST)
         rounded = (level - offset) * tl.load(scale + at, here, 0.0)
         error = (value - rounded) * tl.load(pivot + i)
         tl.store(levels + at, level, here)
@@ -94,7 +94,7 @@ def _sweep(
         offset = tl.zeros([ROWS], tl.float32)
         if HAS_ZERO:
             offset = tl.load(zero + at, here, 0.0)
-        level = _nearest(steps + offset, LOWEST, HIGHEST)
+        level = nearest(steps + offset, LOWEST, HIGHEST)
         moved = (level - offset) * tl.load(scale + at, here, 0.0) - before
         tl.store(levels + at, level, here)
         tl.store(change + at, moved, here)
