@@ -128,6 +128,21 @@ def test_generation_is_that_of_the_effective_model(mixed: Any, ids: Tensor) -> N
     assert torch.equal(found, mixed.effective().generate(ids, **options))
 
 
+def test_is_compiled_before_its_first_use(mixed: Any, ids: Tensor) -> None:
+    """In one graph, as `generate` does with a static cache on a GPU, and after a cast."""
+    model = load(mixed.packed)
+    expected = logits_of(load(mixed.packed), ids)
+    assert model.hf_quantizer.is_compileable
+    torch.compiler.reset()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    assert torch.equal(logits_of(compiled, ids), expected)
+    half = load(mixed.packed).to(torch.bfloat16)
+    torch.compiler.reset()
+    compiled = torch.compile(half, backend="aot_eager", fullgraph=True)
+    assert torch.equal(logits_of(compiled, ids), logits_of(half, ids))
+    torch.compiler.reset()
+
+
 def test_continuous_batching_is_that_of_the_effective_model(mixed: Any, ids: Tensor) -> None:
     """Prompts of several lengths, a few at a time: no prompt's tokens depend on those beside it."""
     prompts = [ids[0].tolist(), ids[1, :5].tolist(), ids[0, 3:].tolist()]

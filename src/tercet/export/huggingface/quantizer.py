@@ -75,6 +75,7 @@ class PackedBuffers(nn.Module):
             self._replace(f"weight_{part}", tensor)
         if self.entry.input_scale:
             self._replace("input_scale", checkpoint.input_scale(module).to(torch.float16))
+        self._prepare()
 
     def _replace(self, name: str, tensor: Tensor) -> None:
         device = self._buffers[name].device  # pyright: ignore[reportOptionalMemberAccess]
@@ -93,10 +94,17 @@ class PackedBuffers(nn.Module):
         )
 
     def weight_for(self, device: torch.device) -> PreparedWeight:
-        """The weight in its compute layout, made at the first use on a device."""
+        """The weight in its compute layout on that device."""
         if self.prepared is None or self.prepared.codes.device != device:
-            self.prepared = prepare(self.to_packed(), device)
+            self.prepared = _prepare_static(self.to_packed(), device)
         return self.prepared
+
+    def _prepare(self) -> None:
+        """Makes the compute layout where the weight lies: torch's compiler traces its use only."""
+        device = cast("dict[str, Tensor]", self._buffers)["weight_packed"].device
+        self.prepared = None
+        if device.type != "meta":
+            self.prepared = _prepare_static(self.to_packed(), device)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         """Moves between devices; a cast of the model leaves codes and scales as they are."""
@@ -106,8 +114,22 @@ class PackedBuffers(nn.Module):
             new = self._buffers[name]
             if old is not None and new is not None and new.dtype != old.dtype:
                 self._buffers[name] = old.to(new.device)
-        self.prepared = None
+        self._prepare()
         return self
+
+
+def _prepare_static(packed: PackedTensor, device: torch.device) -> PreparedWeight:
+    """`prepare`; a CUDA graph of torch's compiler reads the result where it lies.
+
+    What is neither parameter nor buffer would be copied before each replay.
+    """
+    weight = prepare(packed, device)
+    if device.type == "cuda":
+        for part in weight.parts:
+            if isinstance(part, Tensor):
+                # as transformers does with the caches that it compiles for
+                torch._dynamo.mark_static_address(part, guard=False)  # pyright: ignore[reportPrivateUsage]
+    return weight
 
 
 class PackedLinearForTransformers(PackedBuffers):
@@ -137,6 +159,11 @@ class PackedEmbeddingForTransformers(PackedBuffers):
         super().__init__(module, entry)
         self.num_embeddings, self.embedding_dim = entry.shape
         self.dtype, self.factor = dtype, embedding_factor(old, dtype)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
+        """As all others; what comes out follows a cast of the model."""
+        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
+        return super()._apply(fn, recurse)
 
     def forward(self, ids: Tensor) -> Tensor:
         """ids [..] to rows [.., K]."""
@@ -196,6 +223,11 @@ class TercetQuantizer(HfQuantizer):
 
     def is_serializable(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
         """`save_pretrained` writes the packed buffers."""
+        return True
+
+    @property
+    def is_compileable(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """`generate` compiles the step of a static cache."""
         return True
 
     @property
