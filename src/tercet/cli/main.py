@@ -20,6 +20,14 @@ COMMANDS = {
         "tercet.cli.compress:compress_command",
         "Quantize a model's weights and write them as a packed checkpoint.",
     ),
+    "sensitivity": (
+        "tercet.cli.allocation.sensitivity:sensitivity_command",
+        "Measure how much each number format hurts each module of a model.",
+    ),
+    "allocate": (
+        "tercet.cli.allocation.allocate:allocate_command",
+        "Choose a format for each module within a budget, and write the plan.",
+    ),
     "distill": (
         "tercet.cli.distill:distill_command",
         "Distill a model into a quantized copy of itself and write a packed checkpoint.",
@@ -130,7 +138,7 @@ _ADVICE = {
     errno.ENOENT: "check the path",
     errno.ENAMETOOLONG: "choose a shorter name",
 }
-_RESUMABLE = ("compress", "distill", "train", "eval", "gate")
+_RESUMABLE = ("compress", "sensitivity", "distill", "train", "eval", "gate")
 
 
 def _refuse(kind: str, text: str) -> NoReturn:

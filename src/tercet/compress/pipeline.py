@@ -8,15 +8,14 @@ from disk, so it writes the same bytes as an uninterrupted run.
 
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from tercet.checkpoints.atomic import disk_errors
 from tercet.checkpoints.packed.layout import ModuleInfo, PackedModule, SourceInfo
@@ -34,16 +33,15 @@ from tercet.compress.algorithm import Quantized
 from tercet.compress.allocator import return_freed_memory
 from tercet.compress.calibration.module_hooks import transforming
 from tercet.compress.calibration.stream import Stream
-from tercet.compress.plan import Plan, Rule, load_plan
+from tercet.compress.plan import Plan, load_plan
 from tercet.compress.ptq import algorithm
 from tercet.compress.skeleton import Skeleton
 from tercet.compress.soundness import check_source
 from tercet.compress.unit_file import read_back, stored_parts
 from tercet.compress.unit_quantizer import UnitQuantizer
-from tercet.errors import PlanError
+from tercet.compress.units import Units, match_rules
 from tercet.formats import check_weight
 from tercet.models.device import resolve_device
-from tercet.models.split_experts import SHARED_GATE
 from tercet.records import peak_resident_bytes
 
 # that wait for the disk: the first ones wait for the source's hash
@@ -152,48 +150,13 @@ class _Run:
         self.source, self.plan, self.out, self.progress = source, plan, out, progress
         self.thread = thread
         self.skeleton = Skeleton(source, device)
-        self.rules: dict[str, Rule] = {}
-        self.unmatched: list[str] = []
-        used: set[int] = set()
-        for name in packable(self.skeleton.model):
-            rule = plan.rule(name)
-            used.add(id(rule))
-            if rule is None:
-                self.unmatched.append(name)
-            elif not rule.keep:
-                self._check_rule(name, rule)
-                self.rules[name] = rule
-        self.idle = [rule.match for rule in plan.rules if id(rule) not in used]
-        if not self.rules:
-            raise PlanError(
-                f"plan {plan.name!r} matches no linear or embedding of {source.reference}; "
-                f"the modules are named like {self.unmatched[0]!r}"
-                if self.unmatched
-                else f"plan {plan.name!r} keeps every module of {source.reference}"
-            )
+        matched = match_rules(self.skeleton, plan)
+        self.rules, self.unmatched, self.idle = matched.rules, matched.unmatched, matched.idle
         self.writing: deque[Future[None]] = deque()
         self.quantizer = UnitQuantizer(self.skeleton, plan, self.rules)
-        outside = self.skeleton.outside()
-        own = {name.rpartition(".")[0] for name in outside}
-        self.behind = [
-            name
-            for name in packable(self.skeleton.model)
-            if name in own and isinstance(self.skeleton.module(name), nn.Linear)
-        ]
-        behind_parameters = {
-            f"{name}.{part}" for name in self.behind for part in ("weight", "bias")
-        }
-        self.before = [name for name in outside if name not in behind_parameters]
-        self.behind_parameters = [name for name in outside if name in behind_parameters]
-        self.units = 1 + len(self.skeleton.layers) + bool(self.behind)
-
-    def _check_rule(self, name: str, rule: Rule) -> None:
-        module = self.skeleton.module(name)
-        if isinstance(module, nn.Embedding) and algorithm(rule.algorithm).needs_inputs:
-            raise PlanError(
-                f"{name} is an embedding, which has no inputs for algorithm {rule.algorithm!r}: "
-                f"use rtn or hqq"
-            )
+        parts = Units.of(self.skeleton)
+        self.before, self.behind = parts.before, parts.behind
+        self.behind_parameters, self.units = parts.behind_parameters, len(parts.parameters)
 
     @property
     def needs_inputs(self) -> bool:
@@ -381,16 +344,3 @@ class _Run:
         """Until at most that many units wait for the disk."""
         while len(self.writing) > left:
             self.writing.popleft().result()
-
-
-def packable(model: nn.Module) -> list[str]:
-    """List every linear and embedding that has its own weight; a tied head and routers are left
-    out."""
-    own: dict[int, str] = {id(p): name for name, p in model.named_parameters()}
-    return [
-        name
-        for name, module in cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
-        if isinstance(module, (nn.Linear, nn.Embedding))
-        and own.get(id(module.weight)) == f"{name}.weight"
-        and not name.endswith(SHARED_GATE)
-    ]

@@ -77,14 +77,14 @@ class UnitQuantizer:
             def quantize(
                 members: tuple[str, ...], statistics: Statistics
             ) -> Mapping[str, InputTransform]:
-                found = self._group(members, statistics)
+                found = self.group(members, statistics)
                 results.update(found)
                 return self.put(found)
 
             targets = {name: self._skeleton.module(name) for name in names}
             stream.advance_quantizing(self._skeleton.layers[index], index, targets, quantize)
         missed = [name for name in names if name not in results]
-        found = self.data_free(missed) if stream is None else self._unseen(missed)
+        found = self.data_free(missed) if stream is None else self.unseen(missed)
         self.put(found)
         return {**results, **found}
 
@@ -98,11 +98,11 @@ class UnitQuantizer:
         collected = stream.collect_after(self._skeleton, tokens, targets)
         results: dict[str, Quantized] = {}
         for members, sums in collected.groups.items():
-            results.update(self._group(members, sums.statistics()))
-        results.update(self._unseen([name for name in names if name not in results]))
+            results.update(self.group(members, sums.statistics()))
+        results.update(self.unseen([name for name in names if name not in results]))
         return results
 
-    def _group(self, members: tuple[str, ...], statistics: Statistics) -> dict[str, Quantized]:
+    def group(self, members: tuple[str, ...], statistics: Statistics) -> dict[str, Quantized]:
         """Linears that share an input, each by its rule."""
         results: dict[str, Quantized] = {}
         by_rule: dict[int, list[str]] = {}
@@ -117,7 +117,7 @@ class UnitQuantizer:
             results.update(self._apply(self._plan.rules[rule], weights, statistics))
         return results
 
-    def _unseen(self, names: list[str]) -> dict[str, Quantized]:
+    def unseen(self, names: list[str]) -> dict[str, Quantized]:
         """Linears that calibration never reached (an expert without tokens, a side branch)."""
         results: dict[str, Quantized] = {}
         for name in names:

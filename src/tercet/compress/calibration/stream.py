@@ -51,10 +51,14 @@ class _Call:
 
     def __call__(self, layer: nn.Module, hidden: Tensor) -> Tensor:
         """The layer's output [batch, length, width] for a batch of at most the recorded size."""
+        with half_products() if hidden.device.type == "cuda" else nullcontext():
+            return self.unrounded(layer, hidden)
+
+    def unrounded(self, layer: nn.Module, hidden: Tensor) -> Tensor:
+        """The same, with products of the precision that is set."""
         size = hidden.shape[0]
         named = {name: _truncate_batch(value, size) for name, value in self.named.items()}
-        with half_products() if hidden.device.type == "cuda" else nullcontext():
-            out: Any = layer(hidden, *_truncate_batch(self.positional, size), **named)
+        out: Any = layer(hidden, *_truncate_batch(self.positional, size), **named)
         return cast(Tensor, out[0] if isinstance(out, tuple) else out)
 
 
@@ -220,6 +224,12 @@ class Stream:
             part.copy_(self.calls[index](layer, part))
 
     @torch.no_grad()
+    @exact_products()
+    def pass_exactly(self, layer: nn.Module, index: int, hidden: Tensor) -> Tensor:
+        """The layer's outputs for one batch of its inputs [batch, length, width], none rounded."""
+        return self.calls[index].unrounded(layer, hidden)
+
+    @torch.no_grad()
     @fast_products()
     def collect_after(
         self, skeleton: Skeleton, tokens: Tensor, targets: dict[str, nn.Module]
@@ -242,13 +252,29 @@ class Stream:
         return collector
 
 
-def _run(skeleton: Skeleton, ids: Tensor) -> None:
+@torch.no_grad()
+@exact_products()
+def logits_after(skeleton: Skeleton, ids: Tensor, hidden: Tensor) -> Tensor:
+    """The model's logits [batch, length, vocabulary] for what its last layer has given.
+
+    Args:
+        skeleton: a language model; what lies outside of its layers is filled.
+        ids: the tokens [batch, length].
+        hidden: the last layer's outputs for them [batch, length, width].
+    """
+    feeder = _Feeder()
+    feeder.hidden = hidden
+    with _standing_in(skeleton, [feeder]):
+        return _run(skeleton, ids).logits
+
+
+def _run(skeleton: Skeleton, ids: Tensor) -> Any:
     model: Any = skeleton.model
     caching = {"use_cache": False} if getattr(model, "can_generate", bool)() else {}
     try:
-        model(input_ids=ids.to(skeleton.device), **caching)
+        return model(input_ids=ids.to(skeleton.device), **caching)
     except Stop:
-        return
+        return None
 
 
 def _truncate_batch(value: Any, size: int) -> Any:

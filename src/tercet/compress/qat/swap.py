@@ -6,7 +6,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from tercet.compress.pipeline import packable
 from tercet.compress.plan import Plan
 from tercet.compress.ptq.qat import Options
 from tercet.compress.ptq.qat_codes import SMALLEST_STEP
@@ -16,6 +15,7 @@ from tercet.compress.qat.linear import QatLinear
 from tercet.compress.qat.plan import training_plan
 from tercet.compress.qat.sharding.weights import local
 from tercet.compress.qat.weight import QuantizedWeight
+from tercet.compress.units import packable
 from tercet.errors import PlanError
 from tercet.formats import parse_scheme
 

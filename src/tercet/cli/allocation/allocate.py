@@ -1,0 +1,169 @@
+"""tercet allocate SENSITIVITY --bits 2.6 | --bytes 60MB"""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tercet.checkpoints.atomic import write_atomic
+from tercet.cli.pace import say_pace
+from tercet.cli.show import Json, bar, console, print_json, say
+from tercet.compress.allocate.sensitivity_file import load
+from tercet.compress.allocate.solve import Allocation, Budget, solve
+from tercet.compress.allocate.write_plan import allocation_plan, plan_yaml
+from tercet.errors import CheckpointError, PlanError
+from tercet.workflows.allocation import Verified, verify_allocation
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+
+
+def allocate_command(
+    sensitivity: Annotated[Path, typer.Argument(help="File that `tercet sensitivity` wrote.")],
+    size: Annotated[
+        str | None,
+        typer.Option(
+            "--bytes",
+            help="Size of the checkpoint's weight files, everything counted: 60MB, 57MiB.",
+        ),
+    ] = None,
+    bits: Annotated[
+        float | None,
+        typer.Option(help="Bits per weight of the allocated modules, scales counted: 2.6."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Plan to write. Default: SENSITIVITY-BUDGET.yaml.")
+    ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Compress by the plan, and measure the divergence that was predicted, also on "
+            "held-out text.",
+        ),
+    ] = False,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="With --verify, keep the packed checkpoint in this directory."),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="With --verify, the source model. Default: as the file names it."),
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(help="With --verify, the calibration data of the sensitivity file."),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="With --verify: cpu, cuda or cuda:N. Default: the GPU, if there is one."),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace the plan if it exists.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Choose a format for each module within a budget, and write the plan."""
+    if not verify and (checkpoint or model or calibration or device):
+        raise PlanError("--checkpoint, --model, --calibration and --device are about --verify")
+    budget = Budget(size_bytes=None if size is None else parse_bytes(size), bits=bits)
+    name = f"{sensitivity.name.split('.')[0]}-{size or f'{bits:g}'}"
+    target = out or Path(f"{name}.yaml")
+    if target.exists() and not overwrite:
+        raise CheckpointError(f"{target}: already exists; choose another --out, or --overwrite")
+    measured = load(sensitivity)
+    found = solve(measured, budget)
+    plan = allocation_plan(measured.identity, found.formats, target.stem)
+    counts = found.counts(measured)
+    comment = (
+        f"{found.size.bits_per_weight:.3f} bits per weight, {found.size.checkpoint_bytes:,} bytes, "
+        f"predicted KL {found.predicted_kl_nats:.4f} nats per token"
+    )
+    write_atomic(target, plan_yaml(plan, comment).encode())
+    if not as_json:
+        _show(target, found, counts)
+    verified = None
+    if verify:
+        with bar(as_json) as progress, say_pace(as_json) as pace:
+            task = progress.add_task("reading", total=None)
+
+            def tell(done: int, total: int, unit: str) -> None:
+                progress.update(task, total=total, completed=done, description=unit)
+                pace.begin(done, total, unit)
+
+            verified = verify_allocation(
+                measured.identity,
+                plan,
+                model=model,
+                calibration=calibration,
+                checkpoint=checkpoint,
+                device=device,
+                progress=tell,
+            )
+    if as_json:
+        print_json(_content(target, found, counts, verified))
+    elif verified is not None:
+        _show_verified(found, verified)
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes of a size such as 60MB, 1.5GB, 57MiB or 60000000; PlanError where it is none."""
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*(?:([kmg]i?)?b)?", text.strip().lower())
+    if found is None:
+        raise PlanError(f"--bytes {text!r}: give a number of bytes, or 60MB, 1.5GB, 57MiB")
+    return int(float(found[1]) * _UNITS[found[2] or ""])
+
+
+def _show(target: Path, found: Allocation, counts: dict[str, int]) -> None:
+    console.print(
+        f"predicted KL {found.predicted_kl_nats:.4f} nats per token, "
+        f"{found.size.bits_per_weight:.3f} bits per weight, "
+        f"{found.size.checkpoint_bytes:,} bytes",
+        highlight=False,
+        soft_wrap=True,
+    )
+    console.print(
+        "modules: " + ", ".join(f"{count} {form}" for form, count in counts.items()),
+        highlight=False,
+        soft_wrap=True,
+    )
+    if found.estimated:
+        say(f"{found.estimated} costs are the proxy's, scaled by the divergences that are known")
+    say(f"{target}: next: tercet compress MODEL --plan {target}")
+
+
+def _show_verified(found: Allocation, verified: Verified) -> None:
+    for where, quality in (("windows", verified.windows), ("held-out", verified.held_out)):
+        kl = quality.kl_nats or 0.0
+        off = f"{found.predicted_kl_nats / kl - 1:+.1%}" if kl else "-"
+        console.print(
+            f"{where}: KL {kl:.4f} nats per token measured, {found.predicted_kl_nats:.4f} "
+            f"predicted ({off}), perplexity {quality.perplexity:.2f}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    console.print(
+        f"uncompressed: perplexity {verified.teacher_perplexity:.2f} on the held-out windows; "
+        f"checkpoint {verified.checkpoint_bytes:,} bytes",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _content(
+    target: Path, found: Allocation, counts: dict[str, int], verified: Verified | None
+) -> dict[str, Any]:
+    content: dict[str, Any] = {
+        "plan": str(target),
+        "predicted_kl_nats": found.predicted_kl_nats,
+        "checkpoint_bytes": found.size.checkpoint_bytes,
+        "bits_per_weight": found.size.bits_per_weight,
+        "modules": counts,
+        "estimated": found.estimated,
+    }
+    if verified is not None:
+        content["verified"] = {
+            "windows": verified.windows.metrics(),
+            "held_out": verified.held_out.metrics(),
+            "teacher_perplexity": verified.teacher_perplexity,
+            "checkpoint_bytes": verified.checkpoint_bytes,
+        }
+    return content

@@ -1,0 +1,126 @@
+"""Units: what of a model is quantized and written together, and which rule of a plan each part has.
+
+Unit 0 holds the parameters outside of the repeated layers, units 1..L the layers, and the last unit
+the linears behind the layers, if there are any.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import cast
+
+from torch import nn
+
+from tercet.compress.plan import Plan, Rule
+from tercet.compress.ptq import algorithm
+from tercet.compress.skeleton import Skeleton
+from tercet.errors import PlanError
+from tercet.models.split_experts import SHARED_GATE
+
+
+@dataclass(frozen=True, kw_only=True)
+class Units:
+    """The units of a model.
+
+    Attributes:
+        before: parameters of unit 0.
+        layers: parameters of each layer.
+        behind: linears behind the layers.
+        behind_parameters: their parameters.
+    """
+
+    before: list[str]
+    layers: list[list[str]]
+    behind: list[str]
+    behind_parameters: list[str]
+
+    @classmethod
+    def of(cls, skeleton: Skeleton) -> "Units":
+        """The units of that model."""
+        outside = skeleton.outside()
+        own = {name.rpartition(".")[0] for name in outside}
+        behind = [
+            name
+            for name in packable(skeleton.model)
+            if name in own and isinstance(skeleton.module(name), nn.Linear)
+        ]
+        parameters = {f"{name}.{part}" for name in behind for part in ("weight", "bias")}
+        return cls(
+            before=[name for name in outside if name not in parameters],
+            layers=[
+                [f"{name}.{part}" for part, _ in skeleton.module(name).named_parameters()]
+                for name in skeleton.layer_names()
+            ],
+            behind=behind,
+            behind_parameters=[name for name in outside if name in parameters],
+        )
+
+    @property
+    def parameters(self) -> list[list[str]]:
+        """The parameters of each unit, in the order in which units are written."""
+        last = [self.behind_parameters] if self.behind else []
+        return [self.before, *self.layers, *last]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matched:
+    """What a plan says of a model's modules.
+
+    Attributes:
+        rules: of each module that is packed, by name.
+        unmatched: linears and embeddings that no rule matches and that stay uncompressed.
+        idle: the patterns of rules that match no module, or none before another rule does.
+    """
+
+    rules: dict[str, Rule]
+    unmatched: list[str]
+    idle: list[str]
+
+
+def match_rules(skeleton: Skeleton, plan: Plan) -> Matched:
+    """Finds the rule of each module.
+
+    Raises:
+        PlanError: no module is left to pack, or a rule's algorithm does not take its module.
+    """
+    rules: dict[str, Rule] = {}
+    unmatched: list[str] = []
+    used: set[int] = set()
+    for name in packable(skeleton.model):
+        rule = plan.rule(name)
+        used.add(id(rule))
+        if rule is None:
+            unmatched.append(name)
+        elif not rule.keep:
+            _check_rule(skeleton, name, rule)
+            rules[name] = rule
+    if not rules:
+        raise PlanError(
+            f"plan {plan.name!r} matches no linear or embedding of {skeleton.source.reference}; "
+            f"the modules are named like {unmatched[0]!r}"
+            if unmatched
+            else f"plan {plan.name!r} keeps every module of {skeleton.source.reference}"
+        )
+    idle = [rule.match for rule in plan.rules if id(rule) not in used]
+    return Matched(rules=rules, unmatched=unmatched, idle=idle)
+
+
+def _check_rule(skeleton: Skeleton, name: str, rule: Rule) -> None:
+    module = skeleton.module(name)
+    if isinstance(module, nn.Embedding) and algorithm(rule.algorithm).needs_inputs:
+        raise PlanError(
+            f"{name} is an embedding, which has no inputs for algorithm {rule.algorithm!r}: "
+            f"use rtn or hqq"
+        )
+
+
+def packable(model: nn.Module) -> list[str]:
+    """List every linear and embedding that has its own weight; a tied head and routers are left
+    out."""
+    own: dict[int, str] = {id(p): name for name, p in model.named_parameters()}
+    return [
+        name
+        for name, module in cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
+        if isinstance(module, (nn.Linear, nn.Embedding))
+        and own.get(id(module.weight)) == f"{name}.weight"
+        and not name.endswith(SHARED_GATE)
+    ]
