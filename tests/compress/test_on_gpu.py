@@ -15,6 +15,7 @@ import tercet  # noqa: F401  (transformers then reads packed checkpoints)
 from tercet.checkpoints.packed.read import open_packed
 from tercet.compress.pipeline import Progress, compress
 from tercet.compress.plan import Plan
+from tercet.compress.ptq import algorithms
 
 SHAPE: dict[str, Any] = {
     "vocab_size": 96,
@@ -49,6 +50,7 @@ RULES = [
     ("int4-g32", "hadamard", {}),
     ("mxfp4", "gptq", {}),
     ("nvfp4", "rtn", {}),
+    ("ternary-channel", "qat", {"activation": "int8_token"}),
 ]
 
 
@@ -90,6 +92,10 @@ def distance(directory: Path, source: Path) -> float:
         for one in (directory, source)
     )
     return float((found - wanted).norm() / wanted.norm())
+
+
+def test_every_algorithm_is_tried() -> None:
+    assert {algorithm for _, algorithm, _ in RULES} == set(algorithms())
 
 
 @pytest.mark.parametrize(("form", "algorithm", "options"), RULES, ids=lambda v: str(v))

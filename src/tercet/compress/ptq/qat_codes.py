@@ -59,13 +59,12 @@ def pack(codes: Tensor, scale: Tensor, scheme: Scheme, method: str) -> PackedTen
         scale: [R, C] float32.
         scheme, method: as they were given to it.
     """
-    codes, scale, zero = codes.cpu(), scale.cpu(), None
-    levels = codes.float()
+    zero, levels = None, codes.float()
     if method == "stretched" and len(scheme.element.levels) % 2 == 0:
         # codes are 2 level + 1 with half the scale: value = (level - zero) scale, zero = -1/2
         levels, scale = (levels - 1) / 2, scale * 2
         zero_dtype = scheme.scaling.zero_torch_dtype
         assert zero_dtype is not None
-        zero = torch.full(scale.shape, -0.5, dtype=zero_dtype)
+        zero = torch.full(scale.shape, -0.5, dtype=zero_dtype, device=scale.device)
     stored = scale.to(scheme.scaling.torch_dtype)
     return from_codes(scheme.element.encode(levels), scheme, stored, zero)

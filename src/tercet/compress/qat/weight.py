@@ -178,7 +178,7 @@ class QuantizedWeight(nn.Module):
                 f"codes {list(self.codes.shape)} of a weight {list(self.weight.shape)} that is cut "
                 f"over several devices: put them together, or pack on one device"
             )
-        return pack(self.codes, self.scale, self.scheme, self.options.method)
+        return pack(self.codes.cpu(), self.scale.cpu(), self.scheme, self.options.method)
 
     def prepare_product(self) -> PreparedWeight:
         """The same, as `linear_packed` reads it."""
