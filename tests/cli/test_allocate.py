@@ -48,6 +48,8 @@ def test_from_a_model_to_a_checkpoint(
     verified = told["verified"]
     assert verified["checkpoint_bytes"] == told["checkpoint_bytes"]
     assert verified["windows"]["kl_nats"] > 0
+    again = json.loads(tercet(*words[:4], "--out", tmp_path / "again.yaml", "--json").out)
+    assert again["predicted_kl_nats"] == pytest.approx(verified["windows"]["kl_nats"])
     # held-out windows are others
     assert verified["held_out"]["kl_nats"] != verified["windows"]["kl_nats"]
     inspected = json.loads(tercet("inspect", out, "--json").out)

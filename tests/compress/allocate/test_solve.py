@@ -1,7 +1,7 @@
 """Budgets are kept to the byte, and the plan that is written says what was solved."""
 
 from itertools import product
-from math import prod
+from math import log, prod
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,15 @@ from tercet.compress.allocate.budget import measure_size
 from tercet.compress.allocate.costs import find_costs
 from tercet.compress.allocate.measure import Scope, measure_sensitivity
 from tercet.compress.allocate.rows import Windows
-from tercet.compress.allocate.sensitivity_file import Identity, Measured, Sensitivity
-from tercet.compress.allocate.solve import Allocation, Budget, solve
+from tercet.compress.allocate.sensitivity_file import (
+    Identity,
+    Measured,
+    Observed,
+    Sensitivity,
+    add_observed,
+    load,
+)
+from tercet.compress.allocate.solve import Budget, solve
 from tercet.compress.allocate.write_plan import allocation_plan, plan_yaml
 from tercet.compress.pipeline import compress
 from tercet.compress.plan import Plan, load_plan
@@ -135,13 +142,26 @@ def test_an_unfinished_file(measured: tuple[Path, Sensitivity]) -> None:
         solve(part, Budget(bits=3))
 
 
-def allocation_of(measured: Sensitivity, formats: dict[str, str]) -> Allocation:
-    return Allocation(
-        formats=formats,
-        predicted_kl_nats=0.0,
-        size=measure_size(measured, formats),
-        estimated=0,
-    )
+def test_plans_that_were_carried_out_correct_predictions(
+    measured: tuple[Path, Sensitivity], tmp_path: Path
+) -> None:
+    path = tmp_path / "s.jsonl"
+    path.write_bytes(measured[0].read_bytes())
+    plain = [solve(measured[1], Budget(bits=bits)) for bits in (2.2, 3.0, 3.8)]
+    for one, factor in ((plain[0], 2.0), (plain[2], 0.5)):
+        assert one.sum_nats == one.predicted_kl_nats
+        seen = Observed(sum_nats=one.sum_nats, observed_kl_nats=factor * one.sum_nats)
+        for _ in range(2):
+            add_observed(path, seen)
+    again = load(path)
+    assert len(again.observed) == 2
+    found = [solve(again, Budget(bits=bits)) for bits in (2.0, 2.2, 3.0, 3.8, 4.2)]
+    assert [one.formats for one in found[1:4]] == [one.formats for one in plain]
+    ratios = [one.predicted_kl_nats / one.sum_nats for one in found]
+    # straight over the logarithm of the sum between them, the nearest one's beyond
+    low, middle, high = (log(one.sum_nats) for one in (plain[2], plain[1], plain[0]))
+    between = 0.5 * 4 ** ((middle - low) / (high - low))
+    assert ratios == pytest.approx([2.0, 2.0, between, 0.5, 0.5])
 
 
 @given(data=st.data())

@@ -157,7 +157,9 @@ class Candidates:
         if statistics is not None and name in self.fisher:
             weight = self._putter.weight(name)
             proxy = proxy_nats(weight, result, statistics.gram, self.fisher[name])
-        self.found[name, form] = Candidate(quantized=on_host(result), proxy_nats=proxy)
+        self.found[name, form] = Candidate(
+            quantized=moved(result, torch.device("cpu")), proxy_nats=proxy
+        )
 
     def _put(self, context: Mapping[str, Quantized]) -> Mapping[str, InputTransform]:
         if not self.in_context:
@@ -176,33 +178,26 @@ def _distinct(rules: Mapping[str, Rule]) -> list[Rule]:
     return found
 
 
-def on_host(result: Quantized) -> Quantized:
-    """The same in the host's memory."""
-    packed = result.packed
-    scale = result.input_scale
-    moved = {
-        part: tensor.cpu()
-        for part, tensor in (
-            ("codes", packed.codes),
-            ("scale", packed.scale),
-            ("zero", packed.zero),
-            ("second", packed.second),
-        )
-        if tensor is not None
-    }
+def moved(result: Quantized, device: torch.device) -> Quantized:
+    """The same in that device's memory."""
+    packed, scale = result.packed, result.input_scale
     return replace(
         result,
-        packed=replace(packed, **moved),
-        input_scale=None if scale is None else scale.cpu(),
+        packed=replace(
+            packed,
+            codes=packed.codes.to(device),
+            scale=packed.scale.to(device),
+            zero=None if packed.zero is None else packed.zero.to(device),
+            second=None if packed.second is None else packed.second.to(device),
+        ),
+        input_scale=None if scale is None else scale.to(device),
     )
 
 
 def as_put(result: Quantized, device: torch.device) -> tuple[Tensor, InputTransform]:
     """The weight [N, K] that a module gets, float32 on the device, and its input's transform."""
-    scale = result.input_scale
+    there = moved(result, device)
     transform = InputTransform(
-        scale=None if scale is None else scale.to(device),
-        hadamard=result.hadamard,
-        activation=result.activation,
+        scale=there.input_scale, hadamard=there.hadamard, activation=there.activation
     )
-    return result.packed.dequantize().to(device), transform
+    return there.packed.dequantize(), transform

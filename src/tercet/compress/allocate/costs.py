@@ -2,7 +2,9 @@
 
 Single divergences do not add up exactly: errors of layers meet in the layers behind them. Near the
 model in whose context they were measured their sum is a first-order expansion, good for choices
-that are mostly the context's own, and a guess elsewhere.
+that are mostly the context's own, and a guess elsewhere. Whole plans that were carried out and
+measured correct it: the ratio of what they gave to the sum, between them by a straight line over
+the logarithm of the sum. It changes what is predicted, not which choice is best.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,7 +13,7 @@ from math import exp, log
 
 import numpy as np
 
-from tercet.compress.allocate.sensitivity_file import Measured, Sensitivity
+from tercet.compress.allocate.sensitivity_file import Measured, Observed, Sensitivity
 from tercet.errors import PlanError
 
 Pair = tuple[str, str]
@@ -25,15 +27,28 @@ class Costs:
         nats: KL divergence that the pair adds to the context's; below 0 where it is better.
         context_kl_nats: of the context.
         estimated: how many of them come from the proxy.
+        observed: plans that were carried out, which correct predictions.
     """
 
     nats: Mapping[Pair, float]
     context_kl_nats: float
     estimated: int
+    observed: tuple[Observed, ...] = ()
+
+    def sum_of(self, formats: Mapping[str, str]) -> float:
+        """What the context and these formats add up to, nats per token; never below 0."""
+        return max(self.context_kl_nats + sum(self.nats[pair] for pair in formats.items()), 0.0)
 
     def predict(self, formats: Mapping[str, str]) -> float:
-        """KL divergence of the model with these formats, nats per token; never below 0."""
-        return max(self.context_kl_nats + sum(self.nats[pair] for pair in formats.items()), 0.0)
+        """KL divergence of the model with these formats, nats per token."""
+        total = self.sum_of(formats)
+        known = sorted((one.sum_nats, one.observed_kl_nats) for one in self.observed)
+        known = [(one, found) for one, found in known if one > 0 and found > 0]
+        if not known or total <= 0:
+            return total
+        sums = [log(one) for one, _ in known]
+        ratios = [log(found / one) for one, found in known]
+        return total * exp(float(np.interp(log(total), sums, ratios)))
 
 
 def find_costs(sensitivity: Sensitivity) -> Costs:
@@ -63,7 +78,9 @@ def find_costs(sensitivity: Sensitivity) -> Costs:
             estimated += 1
         else:
             raise PlanError(_unknown(line))
-    return Costs(nats=nats, context_kl_nats=context, estimated=estimated)
+    return Costs(
+        nats=nats, context_kl_nats=context, estimated=estimated, observed=sensitivity.observed
+    )
 
 
 def _in_context(sensitivity: Sensitivity, context: float) -> Costs:
@@ -75,7 +92,7 @@ def _in_context(sensitivity: Sensitivity, context: float) -> Costs:
                 f"says nothing of a change in the context of a plan: measure without --proxy"
             )
         nats[pair] = line.kl_nats - context
-    return Costs(nats=nats, context_kl_nats=context, estimated=0)
+    return Costs(nats=nats, context_kl_nats=context, estimated=0, observed=sensitivity.observed)
 
 
 def _unknown(line: Measured) -> str:

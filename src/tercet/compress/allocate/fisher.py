@@ -29,16 +29,16 @@ _SEED = 0
 def output_fisher(
     skeleton: Skeleton, tokens: Tensor, targets: Mapping[str, nn.Module]
 ) -> dict[str, Tensor]:
-    """F[i, i] [N] of each linear's outputs, by name; the model is filled and uncompressed.
+    """F[i, i] [N] of each linear's outputs, by name, on the host.
 
     Args:
-        skeleton: a language model.
+        skeleton: a language model, filled and uncompressed.
         tokens: [windows, length].
         targets: the linears by name; one that no token reaches is left out.
     """
     model: Any = skeleton.model
     sums: dict[str, Tensor] = {}
-    generator = torch.Generator(skeleton.device).manual_seed(_SEED)
+    generator = torch.Generator().manual_seed(_SEED)
 
     def hook_for(name: str) -> Any:
         def keep(gradient: Tensor) -> None:
@@ -61,9 +61,14 @@ def output_fisher(
         for ids in torch.split(tokens, batch_size(tokens.shape[1], skeleton.device)):
             logits = model(input_ids=ids.to(skeleton.device), use_cache=False).logits
             log_q = logits.flatten(0, -2).float().log_softmax(-1)
-            drawn = torch.multinomial(log_q.detach().exp(), 1, generator=generator)
-            log_q.gather(1, drawn).sum().backward()
-    return {name: total / tokens.numel() for name, total in sums.items()}
+            log_q.gather(1, _draw(log_q.detach().exp(), generator)).sum().backward()
+    return {name: total.cpu() / tokens.numel() for name, total in sums.items()}
+
+
+def _draw(q: Tensor, generator: torch.Generator) -> Tensor:
+    """An index [positions, 1] of each distribution q [positions, vocabulary]; one on any device."""
+    uniform = torch.rand(len(q), 1, generator=generator).to(q.device)
+    return torch.searchsorted(q.cumsum(-1), uniform).clamp(max=q.shape[1] - 1)
 
 
 def proxy_nats(weight: Tensor, result: Quantized, gram: Tensor, fisher: Tensor) -> float:
@@ -73,15 +78,15 @@ def proxy_nats(weight: Tensor, result: Quantized, gram: Tensor, fisher: Tensor) 
         weight: W [N, K].
         result: what W became.
         gram: H [K, K].
-        fisher: F[i, i] [N].
+        fisher: F[i, i] [N], on the host.
     """
-    total = 0.0
+    total, fisher = 0.0, fisher.to(weight.device)
     for rows, restored in result.packed.dequantize_by_rows():
         if result.hadamard is not None:
             restored = InputTransform(hadamard=result.hadamard)(restored)
         if result.input_scale is not None:
             restored = restored * result.input_scale
-        error = restored - weight[rows]
+        error = restored.to(weight.device) - weight[rows]
         per_row = ((error @ gram) * error).sum(-1)
         total += float((fisher[rows] * per_row).sum(dtype=torch.float64))
     return total / 2

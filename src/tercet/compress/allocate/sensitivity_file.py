@@ -4,6 +4,7 @@
     {"context_kl_nats": 0.0}                                              Context
     {"module": "model.layers.0.mlp.up_proj", "format": "int3-g64", ...}   Measured
     ...
+    {"sum_nats": 0.41, "observed_kl_nats": 0.52}                          Observed
 
 Lines are only ever appended, each flushed to the disk; one that a kill has torn is dropped.
 """
@@ -96,6 +97,20 @@ class Measured(BaseModel):
     input_scale: bool = False
 
 
+class Observed(BaseModel):
+    """A whole plan that was carried out and measured.
+
+    Attributes:
+        sum_nats: what its modules' measurements add up to.
+        observed_kl_nats: KL divergence of the compressed model on the same windows.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    sum_nats: float
+    observed_kl_nats: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sensitivity:
     """The content of a sensitivity file."""
@@ -103,6 +118,7 @@ class Sensitivity:
     identity: Identity
     context_kl_nats: float | None
     lines: Mapping[tuple[str, str], Measured]
+    observed: tuple[Observed, ...] = ()
 
     @property
     def missing(self) -> list[tuple[str, str]]:
@@ -123,6 +139,7 @@ class _Content:
     identity: Identity | None = None
     context: Context | None = None
     lines: dict[tuple[str, str], Measured] = field(default_factory=dict[tuple[str, str], Measured])
+    observed: list[Observed] = field(default_factory=list[Observed])
 
 
 def load(path: Path) -> Sensitivity:
@@ -141,7 +158,14 @@ def load(path: Path) -> Sensitivity:
         identity=found.identity,
         context_kl_nats=None if found.context is None else found.context.context_kl_nats,
         lines=found.lines,
+        observed=tuple(found.observed),
     )
+
+
+def add_observed(path: Path, observed: Observed) -> None:
+    """Appends what a plan gave, once: equal lines say nothing more."""
+    if observed not in _read(path).observed:
+        _append(path, observed)
 
 
 class SensitivityWriter:
@@ -171,7 +195,7 @@ class SensitivityWriter:
             file.truncate(found.end)
         if found.identity is None:
             self._append(identity)
-        self.context, self.lines = found.context, found.lines
+        self.context, self.lines, self.observed = found.context, found.lines, found.observed
 
     def add_context(self, kl_nats: float) -> None:
         """Appends the context's divergence, unless it stands there."""
@@ -190,13 +214,18 @@ class SensitivityWriter:
             identity=self.identity,
             context_kl_nats=None if self.context is None else self.context.context_kl_nats,
             lines=self.lines,
+            observed=tuple(self.observed),
         )
 
     def _append(self, line: BaseModel) -> None:
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(line.model_dump_json() + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        _append(self.path, line)
+
+
+def _append(path: Path, line: BaseModel) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line.model_dump_json() + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def check_new(path: Path, *, overwrite: bool, resume: bool) -> None:
@@ -233,6 +262,8 @@ def _read(path: Path) -> _Content:
             content.identity = _parse(Identity, line, path, number)
         elif number == 2:
             content.context = _parse(Context, line, path, number)
+        elif b'"observed_kl_nats"' in line:
+            content.observed.append(_parse(Observed, line, path, number))
         else:
             found = _parse(Measured, line, path, number)
             content.lines[found.module, found.format] = found

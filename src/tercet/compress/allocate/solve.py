@@ -37,12 +37,15 @@ class Allocation:
 
     Attributes:
         formats: by module.
-        predicted_kl_nats: KL divergence from the uncompressed model, nats per token.
+        sum_nats: what the measurements of its modules add up to.
+        predicted_kl_nats: that, corrected by what plans that were carried out gave: KL divergence
+            from the uncompressed model, nats per token.
         size: exactly as the checkpoint has it.
         estimated: how many of the costs came from the proxy.
     """
 
     formats: Mapping[str, str]
+    sum_nats: float
     predicted_kl_nats: float
     size: Size
     estimated: int
@@ -121,6 +124,7 @@ def _formats(sensitivity: Sensitivity, names: list[str], picks: list[int]) -> di
 def _allocation(sensitivity: Sensitivity, costs: Costs, formats: dict[str, str]) -> Allocation:
     return Allocation(
         formats=formats,
+        sum_nats=costs.sum_of(formats),
         predicted_kl_nats=costs.predict(formats),
         size=measure_size(sensitivity, formats),
         estimated=costs.estimated,
