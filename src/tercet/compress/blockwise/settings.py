@@ -10,8 +10,8 @@ class Blockwise(BaseModel):
         epochs: passes over the calibration sequences.
         batch: sequences of one optimizer step.
         learning_rate: of the latent weights, in levels a step; it falls to 0 along a cosine.
-        scale_learning_rate: of scales, of floating zero points' levels and, where they are trained,
-            of norms and biases: relative to what they begin with, a step.
+        scale_learning_rate: of scales, norms and biases, relative to what they begin with, and of
+            floating zero points, in levels, a step.
         held_out: share of the sequences that are not trained on: by these the best epoch is chosen,
             and the algorithms' own result is kept where no epoch is better.
         norms: also train the layer's norms and biases.
@@ -22,8 +22,8 @@ class Blockwise(BaseModel):
 
     epochs: int = Field(default=5, ge=1)
     batch: int = Field(default=8, ge=1)
-    learning_rate: float = Field(default=5e-3, gt=0)
-    scale_learning_rate: float = Field(default=1e-3, ge=0)
+    learning_rate: float = Field(default=2e-2, gt=0)
+    scale_learning_rate: float = Field(default=3e-3, ge=0)
     held_out: float = Field(default=0.0625, gt=0, lt=1)
     norms: bool = True
     seed: int = 0

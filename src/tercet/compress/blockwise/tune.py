@@ -149,8 +149,8 @@ def relative_error(made: Tensor, target: Tensor) -> Tensor:
 
 
 def split_sequences(count: int, share: float) -> tuple[Tensor, Tensor]:
-    """Which of `count` sequences are held out, evenly spaced, and which are trained on."""
-    held = torch.arange(max(round(count * share), 1))
+    """Which of `count` sequences, at least 2, are held out, evenly spaced; which are trained on."""
+    held = torch.arange(min(max(round(count * share), 1), count - 1))
     held = held * count // len(held)
     rest = torch.ones(count, dtype=torch.bool)
     rest[held] = False
