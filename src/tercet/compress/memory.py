@@ -5,6 +5,9 @@ Units come one after the other, so the peak is that of the unit that takes most:
     embeddings    their float32 weights, what is packed of them, blocks of rows in work
     a layer       its float32 weights twice (as they were, as they are stored), what its linears
                   read in all batches at once (`lockstep`), and the work on one group of them
+    a layer that is trained (`blockwise`)
+                  its weights as above, the optimizer's of them, hidden states once more, and what
+                  one batch leaves for its gradients
     a head        its float32 weights three times (also what they aim at), the embeddings again
 
 with the process, and source weights that are kept, beside each.
@@ -19,6 +22,7 @@ from typing import cast
 import psutil
 from torch import nn
 
+from tercet.compress.blockwise.settings import Blockwise
 from tercet.compress.calibration.stream import batch_size
 from tercet.compress.plan import Rule
 from tercet.compress.ptq import algorithm
@@ -33,6 +37,11 @@ _BLOCK_BYTES = 128 << 20
 _SHARE_FOR_SOURCE = 4
 # a source of less is kept whatever the model's layers take
 _SMALL_SOURCE = 256 << 20
+# a weight in training, in float32: its latent, gradient, two moments, the best so far, its levels,
+# its value and that one's gradient, and a mask
+_TRAINED_BYTES = 8 * _FLOAT_BYTES + 1
+# floats that a layer holds of each input and output of its linears until it has its gradients
+_SAVED_PER_OUTPUT = 2
 _GROUP = Path("/sys/fs/cgroup")
 _CONTROL_GROUPS = (
     (_GROUP / "memory.max", _GROUP / "memory.current"),
@@ -118,6 +127,7 @@ def estimate(
     behind: Sequence[str],
     calibration: tuple[int, int] | None,
     streams: int,
+    blockwise: Blockwise | None = None,
 ) -> Estimate:
     """The expected peak of compressing this model.
 
@@ -128,6 +138,7 @@ def estimate(
         behind: those behind the layers.
         calibration: [sequences, length] of the calibration, or None without one.
         streams: as Tokens has it.
+        blockwise: how layers are trained, or None where they are not.
     """
     tokens = None
     if calibration is not None:
@@ -136,8 +147,13 @@ def estimate(
         tokens = Tokens(sequences=sequences, length=length, streams=streams, width=width)
     first = _embedding_work(skeleton, rules, before, tokens)
     names = skeleton.layer_names()
-    layers = {name: _layer_work(skeleton, rules, name, tokens) for name in names}
-    works = [first, *layers.values()]
+    works = [first, *(_layer_work(skeleton, rules, name, tokens) for name in names)]
+    if blockwise is not None and tokens is not None:
+        tuning = [_tuning_work(skeleton, rules, name, tokens, blockwise) for name in names]
+        larger = [
+            max(pair, key=lambda work: work.total) for pair in zip(works[1:], tuning, strict=True)
+        ]
+        works = [first, *larger]
     if behind:
         works.append(_head_work(skeleton, rules, before, behind, tokens))
     kept = _keepable(skeleton, max(work.weights for work in works))
@@ -169,13 +185,7 @@ def _layer_work(
     skeleton: Skeleton, rules: Mapping[str, Rule], layer: str, tokens: Tokens | None
 ) -> _Work:
     """The most that a group of the layer's linears takes."""
-    linears = {
-        f"{layer}.{name}": module
-        for name, module in cast(
-            "Iterable[tuple[str, nn.Module]]", skeleton.module(layer).named_modules()
-        )
-        if isinstance(module, nn.Linear)
-    }
+    linears = _linears(skeleton, layer)
     names = [f"{layer}.{name}" for name, _ in skeleton.module(layer).named_parameters()]
     weights = 2 * _float_bytes(skeleton, names)
     packed = sum(_packed_bytes(skeleton, rules, name) for name in linears)
@@ -191,6 +201,26 @@ def _layer_work(
         )
         worst = max(worst, found, key=lambda work: work.total)
     return worst
+
+
+def _tuning_work(
+    skeleton: Skeleton, rules: Mapping[str, Rule], layer: str, tokens: Tokens, blockwise: Blockwise
+) -> _Work:
+    """The training of a layer's linears together."""
+    linears = _linears(skeleton, layer)
+    shapes = [linears[name].weight.shape for name in linears if name in rules]
+    weights = sum(rows * columns for rows, columns in shapes)
+    names = [f"{layer}.{name}" for name, _ in skeleton.module(layer).named_parameters()]
+    packed = sum(_packed_bytes(skeleton, rules, name) for name in linears)
+    in_step = min(blockwise.batch, tokens.sequences) * tokens.length
+    inside = sum(rows + columns for rows, columns in (m.weight.shape for m in linears.values()))
+    # the states before the layer are kept until it is trained
+    hidden = (tokens.streams + 1) * tokens.count * tokens.width
+    return _Work(
+        weights=2 * _float_bytes(skeleton, names) + packed,
+        activations=_FLOAT_BYTES * (hidden + _SAVED_PER_OUTPUT * in_step * inside),
+        statistics=_TRAINED_BYTES * weights,
+    )
 
 
 def _head_work(
@@ -216,6 +246,11 @@ def _head_work(
         )
         worst = max(worst, found, key=lambda work: work.total)
     return worst
+
+
+def _linears(skeleton: Skeleton, layer: str) -> dict[str, nn.Linear]:
+    named = cast("Iterable[tuple[str, nn.Module]]", skeleton.module(layer).named_modules())
+    return {f"{layer}.{name}": one for name, one in named if isinstance(one, nn.Linear)}
 
 
 def _activations(linears: Iterable[nn.Linear], columns: int, tokens: Tokens | None) -> int:

@@ -37,9 +37,10 @@ from tercet.compress.plan import Plan, load_plan
 from tercet.compress.ptq import algorithm
 from tercet.compress.skeleton import Skeleton
 from tercet.compress.soundness import check_source
-from tercet.compress.unit_file import read_back, stored_parts
+from tercet.compress.unit_file import read_back, read_vectors, stored_parts
 from tercet.compress.unit_quantizer import UnitQuantizer
 from tercet.compress.units import Units, match_rules
+from tercet.errors import PlanError
 from tercet.formats import check_weight
 from tercet.models.device import resolve_device
 from tercet.records import peak_resident_bytes
@@ -160,8 +161,14 @@ class _Run:
 
     @property
     def needs_inputs(self) -> bool:
-        """Whether any rule's algorithm needs calibration inputs."""
-        return any(algorithm(rule.algorithm).needs_inputs for rule in self.rules.values())
+        """Whether any rule's algorithm needs calibration inputs, or training does."""
+        algorithms = (algorithm(rule.algorithm) for rule in self.rules.values())
+        return self.plan.blockwise is not None or any(one.needs_inputs for one in algorithms)
+
+    @property
+    def follows_teacher(self) -> bool:
+        """Whether the uncompressed model's hidden states are followed."""
+        return bool(self.plan.calibration.match_teacher) or self.plan.blockwise is not None
 
     def open(
         self,
@@ -178,6 +185,11 @@ class _Run:
             text.check_tokens(
                 self.tokens, int(getattr(self.skeleton.model.config, "vocab_size", 2**31))
             )
+            if self.plan.blockwise and len(self.tokens) < 2:
+                raise PlanError(
+                    "1 calibration sequence: blockwise trains on some and measures on others: "
+                    "give more with --sequences or --calibration"
+                )
         self.estimate = memory.estimate(
             self.skeleton,
             self.rules,
@@ -186,7 +198,8 @@ class _Run:
             calibration=(self.tokens.shape[0], self.tokens.shape[1])
             if self.tokens is not None
             else None,
-            streams=2 if self.plan.calibration.match_teacher else 1,
+            streams=2 if self.follows_teacher else 1,
+            blockwise=self.plan.blockwise,
         )
         self.progress.planned(self.estimate, self.unmatched)
         if self.idle:
@@ -249,7 +262,7 @@ class _Run:
         with self.skeleton.materialize(self.before):
             self.progress.unit(0, self.units, names[0])
             teacher = None
-            if self.tokens is not None and self.plan.calibration.match_teacher:
+            if self.tokens is not None and self.follows_teacher:
                 teacher = Stream.start(self.skeleton, self.tokens).hidden
             self.quantizer.overwrite(self._unit(0, self.before, self.quantizer.data_free))
             if self.tokens is not None:
@@ -289,6 +302,10 @@ class _Run:
             )
             if replay and self.stream is not None:
                 transforms = self.quantizer.put(quantized)
+                if self.plan.blockwise:
+                    writer = self.opening.result()
+                    path = writer.partial / writer.file_name(index + 1)
+                    self.quantizer.put_vectors(read_vectors(path, parameters))
                 linears = {module: self.skeleton.module(module) for module in transforms}
                 with transforming(linears, transforms):
                     self.stream.advance(layer, index)
@@ -323,7 +340,10 @@ class _Run:
         for parameter in parameters:
             module, _, part = parameter.rpartition(".")
             if part != "weight" or module not in quantized:
-                tensors[parameter] = self.skeleton.read_stored(parameter)
+                trained = self.quantizer.vectors.get(parameter)
+                tensors[parameter] = (
+                    self.skeleton.read_stored(parameter) if trained is None else trained.cpu()
+                )
         # beside the work on the next units
         self._wait_for_writing(_UNITS_WAITING)
         self.writing.append(self.thread.submit(self._write_unit, unit, tensors, entries, modules))

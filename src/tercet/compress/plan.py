@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from tercet.compress.blockwise.settings import Blockwise
 from tercet.compress.ptq import algorithm
 from tercet.errors import FormatError, PlanError, unknown_name
 from tercet.formats import parse_scheme
@@ -88,12 +89,21 @@ class Calibration(BaseModel):
 
 
 class Plan(BaseModel):
-    """A compression plan: its rules say which module gets which format; the first match wins."""
+    """A compression plan: its rules say which module gets which format; the first match wins.
+
+    Attributes:
+        name: the plan's name.
+        calibration: the calibration data.
+        blockwise: how each layer's weights are trained together after their algorithms, for the
+            layer's output; None where they are not.
+        rules: the rules.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: str
     calibration: Calibration = Calibration()
+    blockwise: Blockwise | None = None
     rules: tuple[Rule, ...] = Field(min_length=1)
 
     def rule(self, module: str) -> Rule | None:
@@ -133,6 +143,23 @@ def set_calibration(
     except ValidationError as error:
         raise PlanError(f"calibration: {_first(error, list(Calibration.model_fields))}") from error
     return plan.model_copy(update={"calibration": calibration})
+
+
+def train_blockwise(plan: Plan) -> Plan:
+    """The plan with the training of each layer's weights, by default settings unless it has some.
+
+    What is trained wants more tokens than what is solved: a plan without such training gets 128
+    sequences, if it has fewer.
+    """
+    if plan.blockwise is not None:
+        return plan
+    sequences = max(plan.calibration.sequences, _SEQUENCES_TO_TRAIN)
+    calibration = plan.calibration.model_copy(update={"sequences": sequences})
+    return plan.model_copy(update={"blockwise": Blockwise(), "calibration": calibration})
+
+
+# of 512 tokens, what the shipped text has enough of
+_SEQUENCES_TO_TRAIN = 128
 
 
 def shipped_plans() -> dict[str, Path]:
@@ -189,7 +216,8 @@ def _read(path: Path) -> Plan:
     try:
         plan = Plan.model_validate(data)
     except ValidationError as error:
-        known = [*Plan.model_fields, *Rule.model_fields, *Calibration.model_fields]
+        models = (Plan, Rule, Calibration, Blockwise)
+        known = [field for model in models for field in model.model_fields]
         raise PlanError(f"{path}: {_first(error, known)}") from error
     for rule in plan.rules:
         rule.check()

@@ -1,9 +1,11 @@
 """Unit file: what of a quantized unit is stored, and the same read back."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any, cast
 
 import torch
+from safetensors import safe_open
 from safetensors import torch as safetensors_torch
 from torch import Tensor
 
@@ -72,6 +74,14 @@ def read_back(path: Path, entries: dict[str, PackedModule]) -> dict[str, Quantiz
             activation=entry.activation,
         )
     return results
+
+
+def read_vectors(path: Path, parameters: Iterable[str]) -> dict[str, Tensor]:
+    """Of these parameters the vectors that a unit stores: norms and biases."""
+    with cast(Any, safe_open)(str(path), "pt") as file:
+        stored = set(file.keys())
+        found = {name: file.get_tensor(name) for name in parameters if name in stored}
+    return {name: value for name, value in found.items() if value.ndim == 1}
 
 
 def _relative_error(weight: Tensor, result: Quantized) -> float:

@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 
 from tercet.compress.algorithm import Quantized, Statistics
+from tercet.compress.blockwise.layer import tune_layer
+from tercet.compress.blockwise.tune import Hidden
+from tercet.compress.calibration.module_hooks import transforming
 from tercet.compress.calibration.stream import Stream
 from tercet.compress.plan import Plan, Rule
 from tercet.compress.ptq import algorithm
@@ -22,11 +25,16 @@ class UnitQuantizer:
         skeleton: the model; the modules that are asked for have their weights in memory.
         plan: whose rules and calibration these are.
         rules: of each module that is packed, by name.
+
+    Attributes:
+        vectors: norms and biases of the latest layer that were trained, by parameter, in the
+            dtypes that the source has.
     """
 
     def __init__(self, skeleton: Skeleton, plan: Plan, rules: Mapping[str, Rule]) -> None:
         self._skeleton, self._plan, self._rules = skeleton, plan, rules
         self._originals: dict[str, Tensor] = {}
+        self.vectors: dict[str, Tensor] = {}
 
     def weight(self, name: str) -> Tensor:
         """The original weight of a module that is in memory now."""
@@ -53,6 +61,7 @@ class UnitQuantizer:
     def drop_originals(self) -> None:
         """Of modules that have their stored values: from now on those are their weights."""
         self._originals.clear()
+        self.vectors.clear()
 
     def data_free(self, names: list[str]) -> dict[str, Quantized]:
         """Modules that no inputs are known of."""
@@ -72,6 +81,7 @@ class UnitQuantizer:
         They have their stored values afterwards.
         """
         results: dict[str, Quantized] = {}
+        before = stream.hidden.clone() if stream is not None and self._plan.blockwise else None
         if stream is not None:
 
             def quantize(
@@ -86,7 +96,47 @@ class UnitQuantizer:
         missed = [name for name in names if name not in results]
         found = self.data_free(missed) if stream is None else self.unseen(missed)
         self.put(found)
-        return {**results, **found}
+        results.update(found)
+        if stream is not None and before is not None and results:
+            return self._tune(stream, index, results, before)
+        return results
+
+    def _tune(
+        self, stream: Stream, index: int, quantized: dict[str, Quantized], before: Tensor
+    ) -> dict[str, Quantized]:
+        """The layer's modules trained together; the stream goes on with what they became.
+
+        Args:
+            stream: behind the layer.
+            index: of the layer.
+            quantized: what training begins with.
+            before: the compressed model's hidden states before the layer.
+        """
+        settings, teacher = self._plan.blockwise, stream.teacher
+        assert settings is not None
+        assert teacher is not None
+        linears = {name: self._skeleton.module(name) for name in quantized}
+        with transforming(linears, self.put(quantized)):
+            tuned = tune_layer(
+                self._skeleton,
+                index,
+                stream.calls[index],
+                quantized,
+                self._originals,
+                Hidden(inputs=before, targets=teacher),
+                settings,
+            )
+            self.put(tuned.quantized)
+            self.put_vectors(tuned.vectors)
+            stream.hidden = before
+            stream.advance(self._skeleton.layers[index], index)
+        self.vectors.update(tuned.vectors)
+        return tuned.quantized
+
+    def put_vectors(self, vectors: Mapping[str, Tensor]) -> None:
+        """Gives parameters that are not packed these values."""
+        for name, value in vectors.items():
+            self._skeleton.put(name, value.to(self._skeleton.device).float())
 
     def behind(
         self, stream: Stream | None, tokens: Tensor | None, names: list[str]

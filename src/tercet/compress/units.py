@@ -14,6 +14,7 @@ from tercet.compress.plan import Plan, Rule
 from tercet.compress.ptq import algorithm
 from tercet.compress.skeleton import Skeleton
 from tercet.errors import PlanError
+from tercet.formats import parse_scheme
 from tercet.models.split_experts import SHARED_GATE
 
 
@@ -91,7 +92,7 @@ def match_rules(skeleton: Skeleton, plan: Plan) -> Matched:
         if rule is None:
             unmatched.append(name)
         elif not rule.keep:
-            _check_rule(skeleton, name, rule)
+            _check_rule(skeleton, plan, name, rule)
             rules[name] = rule
     if not rules:
         raise PlanError(
@@ -104,12 +105,18 @@ def match_rules(skeleton: Skeleton, plan: Plan) -> Matched:
     return Matched(rules=rules, unmatched=unmatched, idle=idle)
 
 
-def _check_rule(skeleton: Skeleton, name: str, rule: Rule) -> None:
+def _check_rule(skeleton: Skeleton, plan: Plan, name: str, rule: Rule) -> None:
     module = skeleton.module(name)
     if isinstance(module, nn.Embedding) and algorithm(rule.algorithm).needs_inputs:
         raise PlanError(
             f"{name} is an embedding, which has no inputs for algorithm {rule.algorithm!r}: "
             f"use rtn or hqq"
+        )
+    in_layer = name.startswith(skeleton.layers_name + ".")
+    if plan.blockwise and in_layer and not parse_scheme(str(rule.format)).element.integer:
+        raise PlanError(
+            f"{name}: blockwise trains integer levels, which format {rule.format!r} has not: "
+            f"use ternary, nonary or an int format, or leave blockwise out of the plan"
         )
 
 

@@ -43,7 +43,7 @@ def batch_size(length: int, device: torch.device | None = None) -> int:
 
 
 @dataclass(frozen=True)
-class _Call:
+class LayerCall:
     """What a model passes to a layer besides the hidden state, for a whole batch."""
 
     positional: tuple[Any, ...]
@@ -54,7 +54,12 @@ class _Call:
         with half_products() if hidden.device.type == "cuda" else nullcontext():
             return self.unrounded(layer, hidden)
 
-    def unrounded(self, layer: nn.Module, hidden: Tensor) -> Tensor:
+    @fast_products()
+    def differentiably(self, layer: Callable[..., Any], hidden: Tensor) -> Tensor:
+        """The same with gradients, of what computes as the layer does."""
+        return self.unrounded(layer, hidden)
+
+    def unrounded(self, layer: Callable[..., Any], hidden: Tensor) -> Tensor:
         """The same, with products of the precision that is set."""
         size = hidden.shape[0]
         named = {name: _truncate_batch(value, size) for name, value in self.named.items()}
@@ -69,13 +74,13 @@ class _Recorder(nn.Module):
         super().__init__()
         self.first, self.last = first, last
         self.hidden: list[Tensor] = []
-        self.call: _Call | None = None
+        self.call: LayerCall | None = None
 
     def forward(self, hidden: Tensor, *positional: Any, **named: Any) -> Tensor:
         if self.first:
             self.hidden.append(hidden)
         # the first batch is the largest; later ones cut what was recorded for it
-        self.call = self.call or _Call(positional, named)
+        self.call = self.call or LayerCall(positional, named)
         if self.last:
             raise Stop
         return hidden
@@ -105,7 +110,7 @@ class Stream:
     """
 
     hidden: Tensor
-    calls: list[_Call]
+    calls: list[LayerCall]
     teacher: Tensor | None = None
     recompute: bool = False
 

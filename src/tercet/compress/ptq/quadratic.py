@@ -19,7 +19,7 @@ from torch.nn.functional import pad
 from tercet.compress.ptq.grid import Grid
 from tercet.compress.ptq.native.columns import BLOCK, Columns, sweep_block
 
-_SCALES_TO_REFIT = ("float16", "bfloat16", "float32")
+SCALES_TO_REFIT = ("float16", "bfloat16", "float32")
 
 
 def loss(weight: Tensor, quantized: Tensor, gram: Tensor) -> float:
@@ -167,7 +167,7 @@ def _refit(
 ) -> Grid:
     """The grid with the scales of least loss; the same grid where its scales are not refitted."""
     group = grid.group
-    if group is None or grid.scheme.scaling.dtype not in _SCALES_TO_REFIT:
+    if group is None or grid.scheme.scaling.dtype not in SCALES_TO_REFIT:
         return grid
     basis = levels if grid.zero is None else levels - grid.zero
     scale = fit_scale(weight, basis, gram, group, pulled)

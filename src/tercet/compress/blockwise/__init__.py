@@ -1,0 +1,1 @@
+"""Blockwise: what a layer stores, trained together for the layer's output."""

@@ -1,0 +1,29 @@
+"""Settings: how the quantized weights of a layer are trained, a section of a plan."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Blockwise(BaseModel):
+    """Training of each layer's quantized weights, after the algorithms of the rules.
+
+    Attributes:
+        epochs: passes over the calibration sequences.
+        batch: sequences of one optimizer step.
+        learning_rate: of the latent weights, in levels a step; it falls to 0 along a cosine.
+        scale_learning_rate: of scales, norms and biases, relative to what they begin with, and of
+            floating zero points, in levels, a step.
+        held_out: share of the sequences that are not trained on: by these the best epoch is chosen,
+            and the algorithms' own result is kept where no epoch is better.
+        norms: also train the layer's norms and biases.
+        seed: of the order of the sequences.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    epochs: int = Field(default=5, ge=1)
+    batch: int = Field(default=8, ge=1)
+    learning_rate: float = Field(default=2e-2, gt=0)
+    scale_learning_rate: float = Field(default=3e-3, ge=0)
+    held_out: float = Field(default=0.0625, gt=0, lt=1)
+    norms: bool = True
+    seed: int = 0
