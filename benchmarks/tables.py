@@ -1,4 +1,4 @@
-"""Writes the tables of README.md: from committed records, and of the operations there are.
+"""Writes the tables of README.md and of a guide: from committed records, and of the operations.
 
 python benchmarks/tables.py [--check]
 """
@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from tercet.ops.discover import discover
+from tercet.records import load_latest
 from tercet.records.page import Row, fill, markdown, write_pages
 
 ROOT = Path(__file__).parent.parent
 DEMO = ROOT / "benchmarks" / "demo" / "report.json"
 PEERS = ROOT / "benchmarks" / "ptq_peers" / "records.jsonl"
+BLOCKWISE = ROOT / "benchmarks" / "ptq_peers" / "blockwise.jsonl"
 
 
 def demo() -> list[Row]:
@@ -59,6 +61,29 @@ def peers() -> list[Row]:
     return rows
 
 
+def blockwise() -> list[Row]:
+    """Layers trained for their output, and the algorithm alone, on the text of each row."""
+    columns = ("format", "bits a weight", "epochs", "sequences", "text", "perplexity", "KL, nats")
+    rows = [[*columns, "top-1", "seconds", "GPU memory, GB"]]
+    for record in load_latest(BLOCKWISE):
+        settings, found = record.settings, record.metrics
+        rows.append(
+            [
+                str(settings["format"]),
+                f"{found['bits_per_weight']:.2f}",
+                str(settings["epochs"]) if settings["blockwise"] else "none: GPTQ alone",
+                str(settings["sequences"]),
+                str(settings["windows"]),
+                _number(found["perplexity"]),
+                f"{found['kl']:.3f}",
+                f"{found['top1']:.1%}",
+                f"{found['seconds']:.0f}",
+                f"{found['device_peak_bytes'] / 1e9:.1f}",
+            ]
+        )
+    return rows
+
+
 def _name(record: dict[str, Any]) -> str:
     options = record["options"]
     detail = options.get("observer") or (f"axis {options['axis']}" if "axis" in options else "")
@@ -87,16 +112,23 @@ def ops() -> list[Row]:
     return rows
 
 
-TABLES: dict[str, Callable[[], list[Row]]] = {"demo": demo, "peers": peers, "ops": ops}
+README = ROOT / "README.md"
+GUIDE = ROOT / "docs" / "guides" / "blockwise.md"
+TABLES: dict[str, tuple[Path, Callable[[], list[Row]]]] = {
+    "demo": (README, demo),
+    "peers": (README, peers),
+    "ops": (README, ops),
+    "blockwise": (GUIDE, blockwise),
+}
 
 
 def pages() -> dict[Path, str]:
-    """README.md with every table made anew."""
-    path = ROOT / "README.md"
-    text = path.read_text(encoding="utf-8")
-    for name, table in TABLES.items():
-        text = fill(text, f"table {name}", markdown(table(), numbers=name != "ops"))
-    return {path: text}
+    """Both pages with every table made anew."""
+    found: dict[Path, str] = {}
+    for name, (path, table) in TABLES.items():
+        text = found.get(path) or path.read_text(encoding="utf-8")
+        found[path] = fill(text, f"table {name}", markdown(table(), numbers=name != "ops"))
+    return found
 
 
 if __name__ == "__main__":

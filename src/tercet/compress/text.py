@@ -24,6 +24,8 @@ def default_text() -> Path:
 def calibration_tokens(path: Path, tokenizer_directory: Path, wanted: Calibration) -> Tensor:
     """Token ids [sequences, length]: the file tokenized once, cut evenly spaced.
 
+    Of a text that is too short they overlap, by half at most.
+
     Args:
         path: a text file (.gz allowed), or a safetensors file with `input_ids` [S, T].
         tokenizer_directory: where tokenizer.json lies.
@@ -36,13 +38,18 @@ def calibration_tokens(path: Path, tokenizer_directory: Path, wanted: Calibratio
             raise PlanError(f"{path}: no safetensors file with input_ids ({error})") from error
     ids = text_tokens(path, tokenizer_directory / "tokenizer.json")
     needed = wanted.sequences * wanted.length
-    if len(ids) < needed:
+    if 2 * len(ids) < needed or len(ids) < wanted.length:
         raise PlanError(
             f"{path}: {len(ids)} tokens, but the plan asks for {wanted.sequences} sequences of "
             f"{wanted.length}: give more text with --calibration or lower the plan's numbers"
         )
-    stride = len(ids) // wanted.sequences
-    starts = range(0, stride * wanted.sequences, stride)
+    if len(ids) < needed:
+        # they overlap, by half at most
+        room, last = len(ids) - wanted.length, wanted.sequences - 1
+        starts = [i * room // last for i in range(wanted.sequences)]
+    else:
+        stride = len(ids) // wanted.sequences
+        starts = [i * stride for i in range(wanted.sequences)]
     return torch.stack([ids[start : start + wanted.length] for start in starts])
 
 

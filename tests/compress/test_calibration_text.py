@@ -1,0 +1,40 @@
+"""Calibration sequences are cut from a text evenly, and overlap only where it is short."""
+
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from tercet.compress.plan import Calibration
+from tercet.compress.text import calibration_tokens
+from tercet.errors import PlanError
+
+
+@pytest.mark.parametrize(
+    ("sequences", "starts"), [(2, [0, 50]), (4, [0, 25, 50, 75]), (5, [0, 20, 40, 60, 80])]
+)
+def test_starts_are_spread_over_the_text(sequences: int, starts: list[int], tmp_path: Path) -> None:
+    found = cut(tmp_path, sequences, 20)
+    assert found == [list(range(start, start + 20)) for start in starts]
+
+
+def test_a_short_text_gives_overlapping_sequences(tmp_path: Path) -> None:
+    assert cut(tmp_path, 10, 20) == [
+        list(range(start, start + 20)) for start in (0, 8, 17, 26, 35, 44, 53, 62, 71, 80)
+    ]
+    with pytest.raises(PlanError, match="100 tokens, but the plan asks for 11 sequences of 20"):
+        cut(tmp_path, 11, 20)
+    with pytest.raises(PlanError, match="100 tokens, but the plan asks for 1 sequences of 101"):
+        cut(tmp_path, 1, 101)
+
+
+def cut(folder: Path, sequences: int, length: int) -> list[list[int]]:
+    """Of a text of 100 tokens, 0 to 99."""
+    words = [f"w{i}" for i in range(100)]
+    made = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="w0"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.save(str(folder / "tokenizer.json"))
+    path = folder / "text.txt"
+    path.write_text(" ".join(words))
+    wanted = Calibration(sequences=sequences, length=length)
+    return calibration_tokens(path, folder, wanted).tolist()
