@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from tercet.cli.options.source_model import SourceModel
-from tercet.cli.pace import say_pace
-from tercet.cli.show import Json, bar, console, mebibytes, print_json, say
+from tercet.cli.pace import follow
+from tercet.cli.show import Json, console, mebibytes, print_json, say
 from tercet.compress.memory import Estimate
 from tercet.compress.pipeline import Progress, compress
 from tercet.compress.plan import load_plan, set_calibration, train_blockwise
@@ -79,13 +79,7 @@ def compress_command(
         sequences=sequences,
         length=length,
     )
-    with bar(as_json) as progress, say_pace(as_json) as pace:
-        task = progress.add_task("reading", total=None)
-
-        def unit(done: int, total: int, name: str) -> None:
-            progress.update(task, total=total, completed=done, description=name)
-            pace.begin(done, total, name)
-
+    with follow(as_json) as unit:
         result = compress(
             model,
             chosen,

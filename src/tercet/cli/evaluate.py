@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from tercet.cli.pace import say_pace
+from tercet.cli.pace import follow
 from tercet.cli.show import Json, bar, console, print_json, say
 from tercet.cli.tasks.questions import (
     Chat,
@@ -118,18 +118,16 @@ def _answer(
     device: str | None,
     quiet: bool,
 ) -> list[Record]:
-    with bar(quiet) as progress, say_pace(quiet) as pace:
-        shown = progress.add_task("opening the model", total=None)
+    with follow(quiet, "opening the model") as tell:
 
-        def tell(name: str, done: int, total: int) -> None:
-            progress.update(shown, total=total, completed=done, description=name)
-            pace.begin(done, total, name)
+        def named(name: str, done: int, total: int) -> None:
+            tell(done, total, name)
 
         return [
             one
             for model in models
             for one in evaluate_tasks(
-                str(model), questions, out=out, resume=resume, device=device, progress=tell
+                str(model), questions, out=out, resume=resume, device=device, progress=named
             )
         ]
 

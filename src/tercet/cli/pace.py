@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from threading import Event, Thread
 
-from tercet.cli.show import is_terminal, say
+from tercet.cli.show import bar, is_terminal, say
 
 EVERY_S = 30.0
 
@@ -81,3 +81,24 @@ def say_pace(quiet: bool = False) -> Generator[Pace]:
         ended.set()
         if teller.is_alive():
             teller.join()
+
+
+@contextmanager
+def follow(quiet: bool, first: str = "reading") -> Generator[Callable[[int, int, str], None]]:
+    """Shows a long job: a bar in a terminal, a line every 30 s elsewhere, nothing if `quiet`.
+
+    Args:
+        quiet: show nothing.
+        first: what is done before the first unit.
+
+    Yields:
+        A function to call before each unit with (finished units, total units, name of the unit).
+    """
+    with bar(quiet) as progress, say_pace(quiet) as pace:
+        task = progress.add_task(first, total=None)
+
+        def tell(done: int, total: int, name: str) -> None:
+            progress.update(task, total=total, completed=done, description=name)
+            pace.begin(done, total, name)
+
+        yield tell

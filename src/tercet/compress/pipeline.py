@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from tercet.checkpoints.atomic import disk_errors
-from tercet.checkpoints.packed.layout import ModuleInfo, PackedModule, SourceInfo
+from tercet.checkpoints.packed.layout import ModuleInfo, SourceInfo
 from tercet.checkpoints.packed.write import (
     PackedWriter,
     RunIdentity,
@@ -346,16 +346,9 @@ class _Run:
                 )
         # beside the work on the next units
         self._wait_for_writing(_UNITS_WAITING)
-        self.writing.append(self.thread.submit(self._write_unit, unit, tensors, entries, modules))
-
-    def _write_unit(
-        self,
-        unit: int,
-        tensors: dict[str, Tensor],
-        entries: dict[str, PackedModule],
-        modules: dict[str, ModuleInfo],
-    ) -> None:
-        self.opening.result().write(unit, tensors, entries, modules)
+        self.writing.append(
+            self.thread.submit(lambda: self.opening.result().write(unit, tensors, entries, modules))
+        )
 
     def _note(self, unit: int) -> UnitNote | None:
         return self.opening.result().note(unit) if self.resumed else None

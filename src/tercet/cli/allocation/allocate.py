@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from tercet.checkpoints.atomic import write_atomic
-from tercet.cli.pace import say_pace
-from tercet.cli.show import Json, bar, console, print_json, say
+from tercet.cli.pace import follow
+from tercet.cli.show import Json, console, print_json, say
 from tercet.compress.allocate.sensitivity_file import Observed, add_observed, load
 from tercet.compress.allocate.solve import Allocation, Budget, solve
 from tercet.compress.allocate.write_plan import allocation_plan, plan_yaml
@@ -82,13 +82,7 @@ def allocate_command(
         _show(target, found, counts)
     verified = None
     if verify:
-        with bar(as_json) as progress, say_pace(as_json) as pace:
-            task = progress.add_task("reading", total=None)
-
-            def tell(done: int, total: int, unit: str) -> None:
-                progress.update(task, total=total, completed=done, description=unit)
-                pace.begin(done, total, unit)
-
+        with follow(as_json) as tell:
             verified = verify_allocation(
                 measured.identity,
                 plan,

@@ -7,8 +7,8 @@ import typer
 from rich.table import Table
 
 from tercet.cli.options.source_model import SourceModel
-from tercet.cli.pace import say_pace
-from tercet.cli.show import Json, bar, console, print_json, say
+from tercet.cli.pace import follow
+from tercet.cli.show import Json, console, print_json, say
 from tercet.compress.allocate.costs import rank_correlation
 from tercet.compress.allocate.measure import Scope, measure_sensitivity
 from tercet.compress.allocate.rows import Windows
@@ -103,13 +103,7 @@ def sensitivity_command(
         divergences=sample if proxy else None,
     )
     target = out or Path(f"{Path(model).stem}.sensitivity.jsonl")
-    with bar(as_json) as progress, say_pace(as_json) as pace:
-        task = progress.add_task("reading", total=None)
-
-        def tell(done: int, total: int, name: str) -> None:
-            progress.update(task, total=total, completed=done, description=name)
-            pace.begin(done, total, name)
-
+    with follow(as_json) as tell:
         found = measure_sensitivity(
             model,
             scope,

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from tercet.cli.pace import say_pace
-from tercet.cli.show import Json, bar, console, print_json
+from tercet.cli.pace import follow
+from tercet.cli.show import Json, console, print_json
 from tercet.cli.tasks.questions import (
     Chat,
     Confidence,
@@ -72,12 +72,10 @@ def gate_command(
     """
     check_confidence(confidence)
     limits = _limits([*(max_drop or []), *(more or [])])
-    with bar(as_json) as progress, say_pace(as_json) as pace:
-        shown = progress.add_task("opening the model", total=None)
+    with follow(as_json, "opening the model") as tell:
 
-        def tell(name: str, done: int, total: int) -> None:
-            progress.update(shown, total=total, completed=done, description=name)
-            pace.begin(done, total, name)
+        def named(name: str, done: int, total: int) -> None:
+            tell(done, total, name)
 
         decisions = gate(
             model,
@@ -92,7 +90,7 @@ def gate_command(
             out=out,
             resume=resume,
             device=device,
-            progress=tell,
+            progress=named,
         )
     verdict = overall(decisions)
     if as_json:
