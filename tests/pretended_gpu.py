@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from tercet.compress.blockwise import step_graph
+
 GPU = torch.device("cuda", 0)
 _MOVES = (Tensor.copy_, Tensor.__setitem__, Tensor.__getitem__, Tensor.index_copy_)
 
@@ -26,6 +28,14 @@ class OnGpu(Tensor):
     def data_ptr(self) -> int:
         """Code of the CPU cannot read it."""
         raise RuntimeError("the address of a tensor on the GPU, on the CPU")
+
+
+class _Captured:
+    """Runs anew what a graph would replay."""
+
+    def __init__(self, run: Callable[[], None], device: torch.device) -> None:
+        assert device.type == "cuda"
+        self.replay = run
 
 
 class _Pretending(TorchFunctionMode):
@@ -130,6 +140,9 @@ def pretend_gpu() -> Iterator[torch.device]:
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(torch.cuda, "device_count", lambda: 1)
         patch.setattr(torch.cuda, "max_memory_allocated", lambda *_: 1)
+        patch.setattr(torch.cuda, "get_sync_debug_mode", lambda: 0)
+        patch.setattr(torch.cuda, "set_sync_debug_mode", lambda _: None)
+        patch.setattr(step_graph, "Captured", _Captured)
         yield GPU
 
 

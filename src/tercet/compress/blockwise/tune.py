@@ -23,6 +23,7 @@ from torch import Tensor
 from tercet.compress.blockwise.latent_vector import LatentVector
 from tercet.compress.blockwise.latent_weight import LatentWeight
 from tercet.compress.blockwise.settings import Blockwise
+from tercet.compress.blockwise.step_graph import StepGraph
 
 Forward = Callable[[Mapping[str, Tensor], Tensor], Tensor]
 """The layer's output [batch, length, width] under parameters by name, for hidden states."""
@@ -93,22 +94,39 @@ class _Training:
         self._settings = settings
         levels = [one.latent for one in latents.values() if isinstance(one, LatentWeight)]
         relative = [leaf for one in latents.values() for leaf in one.relative()]
-        self._rates = (settings.learning_rate, settings.scale_learning_rate)
-        groups: list[dict[str, Any]] = [{"params": levels}, {"params": relative}]
         self._leaves = levels + relative
-        self._optimizer = torch.optim.Adam(groups, betas=_BETAS)
+        device = hidden.inputs.device
+        on_gpu = device.type == "cuda"
+        groups: list[dict[str, Any]] = [{"params": levels}, {"params": relative}]
+        for group in groups if on_gpu else ():
+            # a captured step reads its rate from the device's memory
+            group["lr"] = torch.zeros((), device=device)
+        self._optimizer = torch.optim.Adam(
+            groups, betas=_BETAS, capturable=on_gpu, fused=on_gpu or None
+        )
+        self._step = StepGraph(self._learn, settings.batch, device)
 
     def pass_over(self, sequences: Tensor, epoch: int) -> None:
         """One epoch over these sequences, in this order."""
         batches = self._batches(sequences)
         for index, batch in enumerate(batches):
-            done = (epoch + index / len(batches)) / self._settings.epochs
-            for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
-                group["lr"] = rate * (1 + cos(pi * done)) / 2
-            with torch.enable_grad():
-                self._error(batch).backward()
-            self._optimizer.step()
-            self._optimizer.zero_grad()
+            self._set_rates((epoch + index / len(batches)) / self._settings.epochs)
+            self._step(batch)
+
+    def _set_rates(self, done: float) -> None:
+        share = (1 + cos(pi * done)) / 2
+        rates = (self._settings.learning_rate, self._settings.scale_learning_rate)
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(rate * share)
+            else:
+                group["lr"] = rate * share
+
+    def _learn(self, batch: Tensor) -> None:
+        self._optimizer.zero_grad()
+        with torch.enable_grad():
+            self._error(batch).backward()
+        self._optimizer.step()
 
     @torch.no_grad()
     def measure(self, sequences: Tensor) -> float:
