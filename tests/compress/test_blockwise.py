@@ -1,5 +1,7 @@
 """Blockwise training lowers what a compressed layer gets wrong, and stores what it has trained."""
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from transformers.models.qwen3 import Qwen3Config
 
 import tercet  # noqa: F401  (transformers then reads packed checkpoints)
 from tercet.checkpoints.packed.read import open_packed
+from tercet.compress.blockwise import step_graph
 from tercet.compress.blockwise.latent_vector import LatentVector
 from tercet.compress.blockwise.latent_weight import LatentWeight
 from tercet.compress.blockwise.settings import Blockwise
@@ -151,6 +154,30 @@ def test_on_a_gpu_as_on_a_cpu(tmp_path: Path) -> None:
     before, here, there = (output_error(tmp_path / one, source) for one in ("gptq", "cpu", "gpu"))
     assert there == pytest.approx(here, rel=0.05)
     assert there < before
+
+
+def test_a_captured_step_is_freed_with_its_layer(tmp_path: Path) -> None:
+    source = save("llama", tmp_path / "source", layers=3)
+    made: list[weakref.ref[Any]] = []
+    alive: list[int] = []
+    with any_gpu() as device, pytest.MonkeyPatch.context() as patch:
+        kind: Any = step_graph.Captured
+
+        def capture(*arguments: Any) -> Any:
+            alive.append(sum(one() is not None for one in made))
+            captured = kind(*arguments)
+            made.append(weakref.ref(captured))
+            return captured
+
+        patch.setattr(step_graph, "Captured", capture)
+        # what is in a cycle stays until the collector comes, perhaps within the next capture
+        gc.disable()
+        try:
+            wanted = plan("int3-g16", {**QUICK, "batch": 8})
+            compress(source, wanted, tmp_path / "out", calibration=tokens(), device=device)
+        finally:
+            gc.enable()
+    assert alive == [0, 0, 0]
 
 
 @pytest.mark.parametrize("unit", [2, 3])

@@ -46,11 +46,11 @@ class StepGraph:
 
     def _warm_up(self, batch: Tensor) -> None:
         self._runs += 1
-        if self._runs == _WARM_UP and _waits(partial(self._step, batch)):
-            self._captures = False
-        if self._runs != _WARM_UP:
+        if self._runs < _WARM_UP:
             self._step(batch)
-        elif self._captures:
+        elif _waits(partial(self._step, batch)):
+            self._captures = False
+        else:
             self._graph = Captured(partial(self._step, self._batch), self._device)
 
 
@@ -75,9 +75,7 @@ class Captured:
 
     def __init__(self, run: Callable[[], None], device: torch.device) -> None:
         self._graph, self._device = torch.cuda.CUDAGraph(), device
-        # other threads, which read and write layers meanwhile, may allocate and wait
-        capture = torch.cuda.graph(self._graph, capture_error_mode="thread_local")
-        with torch.cuda.device(device), capture:
+        with torch.cuda.device(device), torch.cuda.graph(self._graph):
             run()
 
     def replay(self) -> None:

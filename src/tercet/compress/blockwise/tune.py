@@ -72,11 +72,14 @@ def tune(
     """
     held, rest = split_sequences(len(hidden.inputs), settings.held_out)
     training = _Training(forward, latents, hidden, settings)
+    # not an attribute of what it calls: in a cycle, a layer's graph would outlive the layer, until
+    # the garbage collector frees it, perhaps while the next one is captured, which CUDA forbids
+    step = StepGraph(training.learn, settings.batch, hidden.inputs.device)
     best = before = training.measure(held)
     kept = training.copy()
     generator = torch.Generator().manual_seed(seed)
     for epoch in range(settings.epochs):
-        training.pass_over(rest[torch.randperm(len(rest), generator=generator)], epoch)
+        training.pass_over(rest[torch.randperm(len(rest), generator=generator)], epoch, step)
         found = training.measure(held)
         if found < best:
             best, kept = found, training.copy()
@@ -104,14 +107,13 @@ class _Training:
         self._optimizer = torch.optim.Adam(
             groups, betas=_BETAS, capturable=on_gpu, fused=on_gpu or None
         )
-        self._step = StepGraph(self._learn, settings.batch, device)
 
-    def pass_over(self, sequences: Tensor, epoch: int) -> None:
-        """One epoch over these sequences, in this order."""
+    def pass_over(self, sequences: Tensor, epoch: int, step: Callable[[Tensor], None]) -> None:
+        """One epoch over these sequences, in this order; `step` runs `learn`."""
         batches = self._batches(sequences)
         for index, batch in enumerate(batches):
             self._set_rates((epoch + index / len(batches)) / self._settings.epochs)
-            self._step(batch)
+            step(batch)
 
     def _set_rates(self, done: float) -> None:
         share = (1 + cos(pi * done)) / 2
@@ -122,7 +124,8 @@ class _Training:
             else:
                 group["lr"] = rate * share
 
-    def _learn(self, batch: Tensor) -> None:
+    def learn(self, batch: Tensor) -> None:
+        """A step for the sequences of these places, at the rates that are set."""
         self._optimizer.zero_grad()
         with torch.enable_grad():
             self._error(batch).backward()
