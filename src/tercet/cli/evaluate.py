@@ -119,15 +119,11 @@ def _answer(
     quiet: bool,
 ) -> list[Record]:
     with follow(quiet, "opening the model") as tell:
-
-        def named(name: str, done: int, total: int) -> None:
-            tell(done, total, name)
-
         return [
             one
             for model in models
             for one in evaluate_tasks(
-                str(model), questions, out=out, resume=resume, device=device, progress=named
+                str(model), questions, out=out, resume=resume, device=device, progress=tell
             )
         ]
 

@@ -29,8 +29,8 @@ from tercet.records import Environment, Record
 from tercet.runtime import load
 from tercet.workflows.teacher import open_uncompressed
 
-Progress = Callable[[str, int, int], None]
-"""A function called with (task, requests done, requests in all); (task, 0, 0) when one begins."""
+Progress = Callable[[int, int, str], None]
+"""A function called with (requests done, requests in all, task); (0, 0, task) when one begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,8 +158,8 @@ def _ask(
     if settings.chat and not tokenizer.chat_template:
         raise CheckpointError(f"{settings.model}: has no chat template: leave --chat out")
     if progress is not None:
-        progress(task.name, 0, 0)
-        model.progress = lambda done, total: progress(task.name, done, total)
+        progress(0, 0, task.name)
+        model.progress = lambda done, total: progress(done, total, task.name)
     start = perf_counter()
     samples = evaluate_task(
         model, questions.built[task.name], limit=settings.limit, chat=settings.chat

@@ -73,10 +73,6 @@ def gate_command(
     check_confidence(confidence)
     limits = _limits([*(max_drop or []), *(more or [])])
     with follow(as_json, "opening the model") as tell:
-
-        def named(name: str, done: int, total: int) -> None:
-            tell(done, total, name)
-
         decisions = gate(
             model,
             limits,
@@ -90,7 +86,7 @@ def gate_command(
             out=out,
             resume=resume,
             device=device,
-            progress=named,
+            progress=tell,
         )
     verdict = overall(decisions)
     if as_json:
