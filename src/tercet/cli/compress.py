@@ -5,11 +5,13 @@ from typing import Annotated
 
 import typer
 
+from tercet.cli.options.calibration import Calibration, Length
+from tercet.cli.options.device import Device
 from tercet.cli.options.source_model import SourceModel
 from tercet.cli.pace import follow
-from tercet.cli.show import Json, console, mebibytes, print_json, say
+from tercet.cli.show import Json, console, mebibytes, print_json, print_size, say
 from tercet.compress.memory import Estimate
-from tercet.compress.pipeline import Progress, compress
+from tercet.compress.pipeline import Compressed, Progress, compress
 from tercet.compress.plan import load_plan, set_calibration, train_blockwise
 from tercet.errors import PlanError
 from tercet.workflows.inspection import inspect
@@ -27,13 +29,7 @@ def compress_command(
     out: Annotated[
         Path | None, typer.Option("--out", help="Output directory. Default: MODEL-FORMAT.")
     ] = None,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(
-            help="Calibration data: a UTF-8 text file, or a .safetensors file with the tensor "
-            "input_ids, one row of token ids per sequence. Default: a text that ships with tercet."
-        ),
-    ] = None,
+    calibration: Calibration = None,
     effort: Annotated[
         str,
         typer.Option(
@@ -53,13 +49,8 @@ def compress_command(
     sequences: Annotated[
         int | None, typer.Option(help="Calibration sequences. Default: as --effort says.")
     ] = None,
-    length: Annotated[
-        int | None, typer.Option(help="Tokens per calibration sequence. Default: the plan's.")
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(help="cpu, cuda or cuda:N. Default: the GPU, if there is one."),
-    ] = None,
+    length: Length = None,
+    device: Device = None,
     overwrite: Annotated[
         bool, typer.Option(help="Replace the output directory if it exists.")
     ] = False,
@@ -93,6 +84,10 @@ def compress_command(
                 planned=_announce, idle=_warn if plan is not None else _silent, unit=unit
             ),
         )
+    _show(result, as_json)
+
+
+def _show(result: Compressed, as_json: bool) -> None:
     size = inspect(result.directory)["size"]
     if as_json:
         print_json(
@@ -107,11 +102,7 @@ def compress_command(
             }
         )
         return
-    console.print(
-        f"{result.directory}: {mebibytes(size['disk_bytes'])}, {size['bits_per_weight']:.2f} bits "
-        f"a weight with everything counted, {size['ratio_to_bf16']:.1f} times smaller than bf16",
-        soft_wrap=True,
-    )
+    print_size(result.directory, size)
     on_gpu = result.device_peak_bytes
     console.print(
         f"peak memory {mebibytes(result.peak_bytes)} "

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from tercet.cli.options.device import Device
 from tercet.cli.pace import follow
 from tercet.cli.show import Json, bar, console, print_json, say
 from tercet.cli.tasks.questions import (
@@ -55,10 +56,7 @@ def evaluate_command(
     chat: Chat = False,
     out: Out = None,
     resume: Resume = False,
-    device: Annotated[
-        str | None,
-        typer.Option(help="cpu, cuda or cuda:N. Default: the GPU, if there is one."),
-    ] = None,
+    device: Device = None,
     record: Annotated[
         Path | None, typer.Option(help="Append the results to this JSON-lines file.")
     ] = None,

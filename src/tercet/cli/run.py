@@ -8,6 +8,7 @@ import typer
 
 from tercet.checkpoints.seal import Verification
 from tercet.cli.lazy import importing
+from tercet.cli.options.device import Device
 from tercet.cli.show import Json, mebibytes, print_json, say
 from tercet.records import peak_resident_bytes
 from tercet.runtime import GenerationSettings
@@ -44,10 +45,7 @@ def run_command(
         bool,
         typer.Option(help="Do not stop at an end-of-text token; for speed measurements."),
     ] = False,
-    device: Annotated[
-        str | None,
-        typer.Option(help="cpu, cuda or cuda:N. Default: the GPU, if there is one."),
-    ] = None,
+    device: Device = None,
     verify: Annotated[
         bool, typer.Option(help="Check every file against the checkpoint's hashes first.")
     ] = True,

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -30,6 +31,15 @@ def mebibytes(size_bytes: float) -> str:
 def print_json(content: Any) -> None:
     """Print `content` as JSON on standard output."""
     typer.echo(json.dumps(content, indent=1))
+
+
+def print_size(directory: Path, size: dict[str, Any]) -> None:
+    """Print a packed checkpoint's size, as `inspect` gives it, on standard output."""
+    console.print(
+        f"{directory}: {mebibytes(size['disk_bytes'])}, {size['bits_per_weight']:.2f} bits "
+        f"a weight with everything counted, {size['ratio_to_bf16']:.1f} times smaller than bf16",
+        soft_wrap=True,
+    )
 
 
 def say(line: str) -> None:

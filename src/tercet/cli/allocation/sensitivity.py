@@ -6,6 +6,8 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from tercet.cli.options.calibration import Calibration, Length
+from tercet.cli.options.device import Device
 from tercet.cli.options.source_model import SourceModel
 from tercet.cli.pace import follow
 from tercet.cli.show import Json, console, print_json, say
@@ -59,19 +61,11 @@ def sensitivity_command(
         int,
         typer.Option(help="With --proxy, how many divergences to measure; 0 for none.", min=0),
     ] = _SAMPLE,
-    calibration: Annotated[
-        Path | None,
-        typer.Option(
-            help="Calibration data: a UTF-8 text file, or a .safetensors file with the tensor "
-            "input_ids, one row of token ids per sequence. Default: a text that ships with tercet."
-        ),
-    ] = None,
+    calibration: Calibration = None,
     sequences: Annotated[
         int | None, typer.Option(help="Calibration sequences. Default: the plan's.")
     ] = None,
-    length: Annotated[
-        int | None, typer.Option(help="Tokens per calibration sequence. Default: the plan's.")
-    ] = None,
+    length: Length = None,
     windows: Annotated[
         int, typer.Option(help="Windows of the text that divergence is measured on.")
     ] = Windows.count,
@@ -80,10 +74,7 @@ def sensitivity_command(
         Path | None,
         typer.Option(help="Output file (JSON lines). Default: MODEL.sensitivity.jsonl."),
     ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(help="cpu, cuda or cuda:N. Default: the GPU, if there is one."),
-    ] = None,
+    device: Device = None,
     overwrite: Annotated[bool, typer.Option(help="Replace the output file if it exists.")] = False,
     resume: Annotated[
         bool, typer.Option(help="Continue an interrupted run; what is measured stays.")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 
-from tercet.cli.show import bar, console, mebibytes, print_json
+from tercet.cli.show import bar, console, print_json, print_size
 from tercet.compress.training.settings import TrainingSettings
 from tercet.environment import rank
 from tercet.errors import PlanError
@@ -109,11 +109,7 @@ def show(result: Trained, as_json: bool) -> None:
     if as_json:
         print_json({"directory": str(result.directory), "size": size, "last": result.last})
         return
-    console.print(
-        f"{result.directory}: {mebibytes(size['disk_bytes'])}, {size['bits_per_weight']:.2f} bits "
-        f"a weight with everything counted, {size['ratio_to_bf16']:.1f} times smaller than bf16",
-        soft_wrap=True,
-    )
+    print_size(result.directory, size)
     if result.last is not None:
         console.print(
             f"after {result.last['tokens']:,} tokens the loss was {result.last['loss']:.4f}"

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from tercet.cli.options.device import Device
 from tercet.cli.pace import follow
 from tercet.cli.show import Json, console, print_json
 from tercet.cli.tasks.questions import (
@@ -59,10 +60,7 @@ def gate_command(
     chat: Chat = False,
     out: Out = None,
     resume: Resume = False,
-    device: Annotated[
-        str | None,
-        typer.Option(help="cpu, cuda or cuda:N. Default: the GPU, if there is one."),
-    ] = None,
+    device: Device = None,
     as_json: Json = False,
 ) -> None:
     """Decide whether a compressed model lost more on tasks than is allowed.
@@ -89,6 +87,11 @@ def gate_command(
             progress=tell,
         )
     verdict = overall(decisions)
+    _show(decisions, verdict, confidence, as_json)
+    raise typer.Exit(EXIT_CODES[verdict])
+
+
+def _show(decisions: list[Decision], verdict: Verdict, confidence: float, as_json: bool) -> None:
     if as_json:
         print_json(
             {
@@ -105,7 +108,6 @@ def gate_command(
         for one in decisions:
             console.print(_reason(one), highlight=False, soft_wrap=True)
         console.print(f"gate: {_WORDS[verdict]}", highlight=False)
-    raise typer.Exit(EXIT_CODES[verdict])
 
 
 _WORDS = {
