@@ -8,63 +8,24 @@ from typing import Any
 import pytest
 import torch
 from pretended_gpu import any_gpu
+from tiny_decoders import SCHEMES, contents, plan, save, tokens
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
-from transformers.models.gemma3 import Gemma3TextConfig
-from transformers.models.llama import LlamaConfig
-from transformers.models.qwen2_moe import Qwen2MoeConfig
-from transformers.models.qwen3 import Qwen3Config
 
 import tercet  # noqa: F401  (transformers then reads packed checkpoints)
 from tercet.checkpoints.packed.read import open_packed
 from tercet.compress.blockwise import step_graph
 from tercet.compress.blockwise.latent_vector import LatentVector
 from tercet.compress.blockwise.latent_weight import LatentWeight
+from tercet.compress.blockwise.output_loss import Hidden, output_loss, relative_error
 from tercet.compress.blockwise.settings import Blockwise
-from tercet.compress.blockwise.tune import Hidden, relative_error, split_sequences, tune
+from tercet.compress.blockwise.tune import split_sequences, tune
 from tercet.compress.pipeline import Progress, compress
-from tercet.compress.plan import Plan, load_plan, train_blockwise
+from tercet.compress.plan import load_plan, train_blockwise
 from tercet.compress.ptq import rtn
 from tercet.errors import PlanError
 from tercet.formats import parse_scheme
 
-SHAPE: dict[str, Any] = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "initializer_range": 0.2,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "max_position_embeddings": 64,
-}
-MODELS: dict[str, Any] = {
-    "llama": LlamaConfig(**SHAPE),
-    "qwen3": Qwen3Config(**SHAPE),
-    "gemma3": Gemma3TextConfig(**SHAPE, query_pre_attn_scalar=16, sliding_window=8),
-    "qwen2_moe": Qwen2MoeConfig(
-        **{name: value for name, value in SHAPE.items() if name != "head_dim"},
-        num_experts=4,
-        num_experts_per_tok=2,
-        moe_intermediate_size=16,
-        shared_expert_intermediate_size=16,
-    ),
-}
-SCHEMES = [
-    "ternary-g16",
-    "nonary-g16-bfloat16",
-    "int2-g16-asym",
-    "int2-g16-hqq",
-    "int3-channel",
-    "int4-tensor",
-    "int4-b8x16",
-    "int3-g16-e4m3-twolevel",
-    "int4-channel-float32",
-]
 QUICK: dict[str, Any] = {
     "epochs": 6,
     "batch": 8,
@@ -74,24 +35,10 @@ QUICK: dict[str, Any] = {
 }
 
 
-def save(kind: str, folder: Path, dtype: torch.dtype = torch.float32, layers: int = 2) -> Path:
-    torch.manual_seed(5)
-    config = MODELS[kind]
-    config.num_hidden_layers = layers
-    AutoModelForCausalLM.from_config(config).eval().to(dtype).save_pretrained(folder)
-    return folder
-
-
-def plan(form: str, blockwise: dict[str, Any] | None, **rule: Any) -> Plan:
-    rules = [
-        {"match": "*embed_tokens", "format": "int8-g16", "algorithm": "rtn"},
-        {"match": "*layers*", "format": form, **rule},
-    ]
-    return Plan.model_validate({"name": "tried", "blockwise": blockwise, "rules": rules})
-
-
-def tokens(sequences: int = 64, seed: int = 0) -> Tensor:
-    return torch.randint(3, 64, (sequences, 16), generator=torch.Generator().manual_seed(seed))
+def train(forward: Any, latents: Any, hidden: Hidden, settings: Blockwise) -> Any:
+    device = hidden.inputs.device
+    loss = output_loss(forward, hidden)
+    return tune(loss, latents, len(hidden.inputs), settings, seed=0, device=device)
 
 
 @torch.no_grad()
@@ -103,10 +50,6 @@ def output_error(directory: Path, source: Path) -> float:
         for one in (directory, source)
     )
     return float(relative_error(found, wanted))
-
-
-def contents(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
 
 
 @pytest.mark.parametrize("form", SCHEMES)
@@ -277,7 +220,7 @@ def test_training_finds_a_linear_map_that_one_scale_would_not() -> None:
         return nn.functional.linear(hidden, parameters["w"])
 
     hidden = Hidden(inputs=x, targets=x @ weight.T)
-    errors = tune(forward, {"w": latent}, hidden, settings, seed=0)
+    errors = train(forward, {"w": latent}, hidden, settings)
     assert errors.before > 0.02
     assert errors.after < 1e-3 * errors.before
     assert torch.equal(latent.pack().unpack(), wanted.unpack())
@@ -294,7 +237,7 @@ def test_the_result_of_the_algorithm_stays_where_no_epoch_is_better() -> None:
         return nn.functional.linear(hidden * parameters["n"], parameters["w"])
 
     hidden = Hidden(inputs=x, targets=x @ packed.dequantize().T)
-    errors = tune(forward, {"w": latent, "n": vector}, hidden, settings, seed=0)
+    errors = train(forward, {"w": latent, "n": vector}, hidden, settings)
     assert errors.after == errors.before < 1e-6
     assert torch.equal(latent.values(), packed.dequantize())
     assert torch.equal(vector.stored(), torch.ones(8))

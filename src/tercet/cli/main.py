@@ -28,12 +28,16 @@ COMMANDS = {
         "tercet.cli.allocation.allocate:allocate_command",
         "Choose a format for each module within a budget, and write the plan.",
     ),
+    "finetune": (
+        "tercet.cli.training.finetune:finetune_command",
+        "Train a packed checkpoint as a whole for its teacher's predictions, in the same formats.",
+    ),
     "distill": (
-        "tercet.cli.distill:distill_command",
+        "tercet.cli.training.distill:distill_command",
         "Distill a model into a quantized copy of itself and write a packed checkpoint.",
     ),
     "train": (
-        "tercet.cli.train:train_command",
+        "tercet.cli.training.train:train_command",
         "Train a quantized model on text by next-token prediction and write a packed checkpoint.",
     ),
     "eval": (

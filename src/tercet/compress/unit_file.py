@@ -47,7 +47,7 @@ def stored_parts(
             format=result.packed.scheme.name,
             algorithm=rule.algorithm,
             options=rule.parsed_options().model_dump(),
-            relative_error=_relative_error(weight(name), result),
+            relative_error=relative_error(weight(name), result),
         )
     return tensors, entries, modules
 
@@ -84,7 +84,7 @@ def read_vectors(path: Path, parameters: Iterable[str]) -> dict[str, Tensor]:
     return {name: value for name, value in found.items() if value.ndim == 1}
 
 
-def _relative_error(weight: Tensor, result: Quantized) -> float:
+def relative_error(weight: Tensor, result: Quantized) -> float:
     """|W - Q|_F / |W|_F, Q taken back to the basis of W."""
     total = apart = 0.0
     for rows, restored in result.packed.dequantize_by_rows():

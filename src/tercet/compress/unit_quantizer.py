@@ -7,7 +7,7 @@ from torch import Tensor
 
 from tercet.compress.algorithm import Quantized, Statistics
 from tercet.compress.blockwise.layer import tune_layer
-from tercet.compress.blockwise.tune import Hidden
+from tercet.compress.blockwise.output_loss import Hidden
 from tercet.compress.calibration.module_hooks import transforming
 from tercet.compress.calibration.stream import Stream
 from tercet.compress.plan import Plan, Rule

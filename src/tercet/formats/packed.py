@@ -1,7 +1,7 @@
 """PackedTensor: a weight in storage form. Its docstring is its contract."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -57,6 +57,16 @@ class PackedTensor:
             "second": self.second,
         }
         return {name: part for name, part in named.items() if part is not None}
+
+    def to(self, device: torch.device) -> "PackedTensor":
+        """The same on a device."""
+        return replace(
+            self,
+            codes=self.codes.to(device),
+            scale=self.scale.to(device),
+            zero=None if self.zero is None else self.zero.to(device),
+            second=None if self.second is None else self.second.to(device),
+        )
 
     def validate(self, name: str = "tensor") -> None:
         """Raise FormatError, naming the tensor, if an invariant does not hold."""

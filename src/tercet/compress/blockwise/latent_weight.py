@@ -33,24 +33,28 @@ class LatentWeight:
         original: the weight [N, K] that it stands for, in the same basis. A latent level begins
             half-way between the packed level and the original weight, but within the cell that
             rounds to the packed level: what the algorithm made is where training begins, and what
-            it rounded far moves first.
+            it rounded far moves first. None where it begins at the packed level.
         name: for messages.
+        levels: whether levels are trained, and not scales and zero points alone.
 
     Attributes:
-        latent: V [R, C, B], float32, a leaf that requires gradients.
+        latent: V [R, C, B], float32, a leaf; it requires gradients where levels are trained.
         log_scale: u [R, C], or None where the scales' dtype is too coarse to train them.
         zero: z [R, C] before it is rounded, or None where there are none or they are integers.
     """
 
-    def __init__(self, packed: PackedTensor, original: Tensor, name: str) -> None:
+    def __init__(
+        self, packed: PackedTensor, original: Tensor | None, name: str, *, levels: bool = True
+    ) -> None:
         self._name, self._packed = name, packed
         scheme, element = packed.scheme, packed.scheme.element
         self._range = (element.lowest, element.highest)
         self._first_scale = effective_scale(packed.scale, packed.second)
         self._first_zero = None if packed.zero is None else packed.zero.float()
-        levels = element.decode(packed.unpack())
-        start = self._begin(blocks_of(levels, scheme)[0], blocks_of(original, scheme)[0])
-        self.latent = start.requires_grad_()
+        start = blocks_of(element.decode(packed.unpack()), scheme)[0]
+        if original is not None:
+            start = self._begin(start, blocks_of(original, scheme)[0])
+        self.latent = start.requires_grad_(levels)
         self.log_scale: Tensor | None = None
         if scheme.scaling.dtype in SCALES_TO_REFIT and packed.second is None:
             self.log_scale = torch.zeros_like(self._first_scale).requires_grad_()
@@ -120,7 +124,9 @@ class _Decode(torch.autograd.Function):
         levels = latent.round().clamp_(low, high)
         if zero is not None:
             levels -= zero
-        inside = (latent >= low - 0.5) & (latent <= high + 0.5)
+        inside = None
+        if ctx.needs_input_grad[0]:
+            inside = (latent >= low - 0.5) & (latent <= high + 0.5)
         ctx.save_for_backward(levels, scale, inside)
         ctx.with_zero = zero is not None
         return levels * scale
@@ -129,7 +135,7 @@ class _Decode(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         levels, scale, inside = ctx.saved_tensors
         gradient = gradients[0]
-        latent = (gradient * scale).mul_(inside)
+        latent = None if inside is None else (gradient * scale).mul_(inside)
         by_scale = (gradient * levels).sum(-1, keepdim=True)
         by_zero = gradient.sum(-1, keepdim=True).mul_(scale).neg_() if ctx.with_zero else None
         return latent, by_scale, by_zero, None, None

@@ -1,20 +1,19 @@
 """layer: one layer of a skeleton, whose quantized linears and norms are trained together."""
 
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
-from warnings import catch_warnings, simplefilter
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from tercet.compress.algorithm import Quantized
 from tercet.compress.blockwise.latent_vector import LatentVector
 from tercet.compress.blockwise.latent_weight import LatentWeight
+from tercet.compress.blockwise.output_loss import Hidden, output_loss
+from tercet.compress.blockwise.repeatable import repeatable
 from tercet.compress.blockwise.settings import Blockwise
-from tercet.compress.blockwise.tune import Errors, Hidden, tune
+from tercet.compress.blockwise.tune import Errors, tune
 from tercet.compress.calibration.stream import LayerCall
 from tercet.compress.skeleton import Skeleton
 from tercet.models.input_transform import InputTransform
@@ -58,7 +57,7 @@ def tune_layer(
     layer = skeleton.layers[index]
     prefix = skeleton.layer_names()[index] + "."
     weights = {
-        name: LatentWeight(result.packed, _in_basis(originals[name], result), name)
+        name: LatentWeight(result.packed, in_basis(originals[name], result), name)
         for name, result in quantized.items()
     }
     vectors = _vectors(skeleton, layer, prefix) if settings.norms else {}
@@ -70,8 +69,15 @@ def tune_layer(
 
         return call.differentiably(run, x)
 
-    with _repeatable(skeleton.device):
-        errors = tune(forward, {**latents, **vectors}, hidden, settings, settings.seed + index)
+    with repeatable(skeleton.device):
+        errors = tune(
+            output_loss(forward, hidden),
+            {**latents, **vectors},
+            len(hidden.inputs),
+            settings,
+            seed=settings.seed + index,
+            device=skeleton.device,
+        )
     return Tuned(
         quantized={
             name: replace(result, packed=weights[name].pack()) for name, result in quantized.items()
@@ -81,7 +87,7 @@ def tune_layer(
     )
 
 
-def _in_basis(weight: Tensor, result: Quantized) -> Tensor:
+def in_basis(weight: Tensor, result: Quantized) -> Tensor:
     """The original weight for the inputs that the quantized one reads."""
     if result.input_scale is not None:
         weight = weight / result.input_scale.to(weight.device)
@@ -96,27 +102,3 @@ def _vectors(skeleton: Skeleton, layer: nn.Module, prefix: str) -> dict[str, Lat
         for name, value in layer.named_parameters()
         if value.ndim == 1
     }
-
-
-@contextmanager
-def _repeatable(device: torch.device) -> Generator[None]:
-    """Within the block a GPU adds gradients in the same order each time, as a CPU does.
-
-    Attention in float32 does not by itself. cuBLAS, asked for that, warns where an environment
-    variable is not set: on one stream, as here, it gives the same each time without.
-    """
-    if device.type != "cuda":
-        yield
-        return
-    before = torch.are_deterministic_algorithms_enabled()
-    memory = cast(Any, torch.utils.deterministic)
-    fill = memory.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    memory.fill_uninitialized_memory = False
-    try:
-        with catch_warnings():
-            simplefilter("ignore", UserWarning)
-            yield
-    finally:
-        torch.use_deterministic_algorithms(before)
-        memory.fill_uninitialized_memory = fill

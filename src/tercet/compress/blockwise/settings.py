@@ -1,10 +1,10 @@
-"""Settings: how the quantized weights of a layer are trained, a section of a plan."""
+"""Settings: how quantized weights are trained; `Blockwise` is a section of a plan."""
 
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Blockwise(BaseModel):
-    """Training of each layer's quantized weights, after the algorithms of the rules.
+class Tuning(BaseModel):
+    """Training of quantized weights by `tune`.
 
     Attributes:
         epochs: passes over the calibration sequences.
@@ -14,7 +14,7 @@ class Blockwise(BaseModel):
             floating zero points, in levels, a step.
         held_out: share of the sequences that are not trained on: by these the best epoch is chosen,
             and the algorithms' own result is kept where no epoch is better.
-        norms: also train the layer's norms and biases.
+        norms: also train norms and biases.
         seed: of the order of the sequences.
     """
 
@@ -27,3 +27,7 @@ class Blockwise(BaseModel):
     held_out: float = Field(default=0.0625, gt=0, lt=1)
     norms: bool = True
     seed: int = 0
+
+
+class Blockwise(Tuning):
+    """Training of each layer's quantized weights, after the algorithms of the rules."""

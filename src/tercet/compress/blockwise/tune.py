@@ -1,15 +1,7 @@
-"""tune: trains what a layer stores, until its output is the uncompressed layer's.
+"""tune: trains what is stored of quantized weights for a loss over calibration sequences.
 
-With x the compressed model's hidden states before the layer, t the uncompressed model's behind it,
-and f(x; W, n) the layer with decoded weights W and norms n, the loss of a batch is
-
-    mean over tokens of |f(x; W, n) - t|^2 / |t|^2
-
-so the layer also makes up for what the layers before it have lost, and a token whose hidden state
-is a thousand times larger than the others', as a first one's is, does not drown those. Weights are
-trained as in `LatentWeight`, by Adam, a layer after the other as in BRECQ (arXiv:2102.05426) and
-Block-AP of EfficientQAT (arXiv:2407.11062); rates fall along a cosine, so that levels come to rest.
-After each epoch the loss over sequences that are not trained on says which epoch is kept.
+Weights are trained as in `LatentWeight`, by Adam; rates fall along a cosine, so that levels come to
+rest. After each epoch the loss over sequences that are not trained on says which epoch is kept.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,27 +14,14 @@ from torch import Tensor
 
 from tercet.compress.blockwise.latent_vector import LatentVector
 from tercet.compress.blockwise.latent_weight import LatentWeight
-from tercet.compress.blockwise.settings import Blockwise
+from tercet.compress.blockwise.settings import Tuning
 from tercet.compress.blockwise.step_graph import StepGraph
 
-Forward = Callable[[Mapping[str, Tensor], Tensor], Tensor]
-"""The layer's output [batch, length, width] under parameters by name, for hidden states."""
+Loss = Callable[[Mapping[str, Tensor], Tensor], Tensor]
+"""The loss [] of the sequences of indices [batch], int64 on the device, under values by name."""
 
 Latents = Mapping[str, LatentWeight | LatentVector]
-"""What is trained, by the names of the layer's parameters."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Hidden:
-    """Hidden states [sequences, length, width].
-
-    Attributes:
-        inputs: the compressed model's before the layer.
-        targets: the uncompressed model's behind it.
-    """
-
-    inputs: Tensor
-    targets: Tensor
+"""What is trained, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,22 +38,31 @@ class Errors:
 
 
 def tune(
-    forward: Forward, latents: Latents, hidden: Hidden, settings: Blockwise, seed: int
+    loss: Loss,
+    latents: Latents,
+    sequences: int,
+    settings: Tuning,
+    *,
+    seed: int,
+    device: torch.device,
+    passed: Callable[[int, float], None] = lambda _, __: None,
 ) -> Errors:
     """Trains the latents, which then hold those of the best epoch.
 
     Args:
-        forward: the layer.
+        loss: what is to become small.
         latents: what is trained.
-        hidden: of all sequences.
+        sequences: how many there are, at least 2.
         settings: see there.
         seed: of the order of the sequences.
+        device: where the latents are.
+        passed: called after each epoch, with how many are over and the loss of held-out sequences.
     """
-    held, rest = split_sequences(len(hidden.inputs), settings.held_out)
-    training = _Training(forward, latents, hidden, settings)
-    # not an attribute of what it calls: in a cycle, a layer's graph would outlive the layer, until
+    held, rest = split_sequences(sequences, settings.held_out)
+    training = _Training(loss, latents, settings, device)
+    # not an attribute of what it calls: in a cycle, a graph would outlive what it computes, until
     # the garbage collector frees it, perhaps while the next one is captured, which CUDA forbids
-    step = StepGraph(training.learn, settings.batch, hidden.inputs.device)
+    step = StepGraph(training.learn, settings.batch, device)
     best = before = training.measure(held)
     kept = training.copy()
     generator = torch.Generator().manual_seed(seed)
@@ -83,24 +71,28 @@ def tune(
         found = training.measure(held)
         if found < best:
             best, kept = found, training.copy()
+        passed(epoch + 1, found)
     training.restore(kept)
     return Errors(before=before, after=best)
 
 
 class _Training:
-    """The layer, its latents and their optimizer."""
+    """Latents, what they are trained for, and their optimizer."""
 
     def __init__(
-        self, forward: Forward, latents: Latents, hidden: Hidden, settings: Blockwise
+        self, loss: Loss, latents: Latents, settings: Tuning, device: torch.device
     ) -> None:
-        self._forward, self._latents, self._hidden = forward, latents, hidden
-        self._settings = settings
-        levels = [one.latent for one in latents.values() if isinstance(one, LatentWeight)]
+        self._loss, self._latents = loss, latents
+        self._settings, self._device = settings, device
+        weights = [one for one in latents.values() if isinstance(one, LatentWeight)]
+        levels = [one.latent for one in weights if one.latent.requires_grad]
         relative = [leaf for one in latents.values() for leaf in one.relative()]
         self._leaves = levels + relative
-        device = hidden.inputs.device
         on_gpu = device.type == "cuda"
-        groups: list[dict[str, Any]] = [{"params": levels}, {"params": relative}]
+        groups: list[dict[str, Any]] = [
+            {"params": levels, "base": settings.learning_rate},
+            {"params": relative, "base": settings.scale_learning_rate},
+        ]
         for group in groups if on_gpu else ():
             # a captured step reads its rate from the device's memory
             group["lr"] = torch.zeros((), device=device)
@@ -117,27 +109,26 @@ class _Training:
 
     def _set_rates(self, done: float) -> None:
         share = (1 + cos(pi * done)) / 2
-        rates = (self._settings.learning_rate, self._settings.scale_learning_rate)
-        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+        for group in self._optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(rate * share)
+                group["lr"].fill_(group["base"] * share)
             else:
-                group["lr"] = rate * share
+                group["lr"] = group["base"] * share
 
     def learn(self, batch: Tensor) -> None:
         """A step for the sequences of these places, at the rates that are set."""
         self._optimizer.zero_grad()
         with torch.enable_grad():
-            self._error(batch).backward()
+            self._loss(self._values(), batch).backward()
         self._optimizer.step()
 
     @torch.no_grad()
     def measure(self, sequences: Tensor) -> float:
         """The loss over these sequences."""
-        values = {name: one.values() for name, one in self._latents.items()}
-        total = torch.zeros((), device=self._hidden.inputs.device)
+        values = self._values()
+        total = torch.zeros((), device=self._device)
         for batch in self._batches(sequences):
-            total += self._error(batch, values) * len(batch)
+            total += self._loss(values, batch) * len(batch)
         return float(total) / len(sequences)
 
     def copy(self) -> list[Tensor]:
@@ -152,21 +143,13 @@ class _Training:
 
     def _batches(self, sequences: Tensor) -> tuple[Tensor, ...]:
         # once a pass, not once a step, the host waits for the device
-        return torch.split(sequences.to(self._hidden.inputs.device), self._settings.batch)
+        return torch.split(sequences.to(self._device), self._settings.batch)
 
-    def _error(self, batch: Tensor, values: Mapping[str, Tensor] | None = None) -> Tensor:
-        values = values or {name: one.values() for name, one in self._latents.items()}
-        made = self._forward(values, self._hidden.inputs[batch])
-        return relative_error(made, self._hidden.targets[batch])
+    def _values(self) -> dict[str, Tensor]:
+        return {name: one.values() for name, one in self._latents.items()}
 
 
 _BETAS = (0.9, 0.95)
-
-
-def relative_error(made: Tensor, target: Tensor) -> Tensor:
-    """mean over tokens of |y - t|^2 / |t|^2, for y and t [.., width]."""
-    size = target.square().sum(-1).clamp_min(torch.finfo(target.dtype).tiny)
-    return ((made - target).square().sum(-1) / size).mean()
 
 
 def split_sequences(count: int, share: float) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,1 @@
+"""Training of a packed model as a whole, for its teacher's predictions."""

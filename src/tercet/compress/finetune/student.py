@@ -1,0 +1,176 @@
+"""PackedStudent: a packed checkpoint as values that are trained, in its teacher's module tree.
+
+With p the teacher's distribution of the token after each, and q the student's, the loss is
+
+    mean over tokens of KL(p || q)
+
+as in distillation (arXiv:1503.02531) and in the second phase of EfficientQAT (arXiv:2407.11062),
+which trains scales alone. Embeddings and the head stay as they are packed.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from tercet.checkpoints.packed.read import PackedCheckpoint
+from tercet.compress.algorithm import Quantized
+from tercet.compress.blockwise.latent_vector import LatentVector
+from tercet.compress.blockwise.latent_weight import LatentWeight
+from tercet.compress.calibration.module_hooks import transforming
+from tercet.compress.finetune.settings import FineTuning
+from tercet.compress.qat.positions import one_sequence_a_row
+from tercet.compress.qat.student import Student
+from tercet.compress.skeleton import Skeleton
+from tercet.errors import CheckpointError, UnsupportedError
+from tercet.models.input_transform import InputTransform
+from tercet.ops.linear_kl import linear_kl
+
+
+class PackedStudent:
+    """A packed model beside its teacher, on the same tokens.
+
+    Args:
+        teacher: the uncompressed model, its weights in memory.
+        checkpoint: made from it.
+        tokens: ids [sequences, length] on the teacher's device.
+        settings: what is trained.
+
+    Attributes:
+        weights: levels and scales that are trained, by module.
+        vectors: norms and biases that are, by parameter.
+
+    Raises:
+        UnsupportedError: nothing of the checkpoint can be trained, or the model has no head.
+    """
+
+    def __init__(
+        self,
+        teacher: Skeleton,
+        checkpoint: PackedCheckpoint,
+        tokens: Tensor,
+        settings: FineTuning,
+    ) -> None:
+        self._device, self._tokens = teacher.device, tokens
+        self._dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
+        self._teacher = Student(teacher.model, {}, self._dtype)
+        self._base: Any = cast(Any, teacher.model).base_model
+        self._prefix = f"{teacher.model.base_model_prefix}."
+        self._layers = f"{teacher.layers_name}."
+        self._check_whole(checkpoint)
+        self._quantized: dict[str, Quantized] = {}
+        self.weights: dict[str, LatentWeight] = {}
+        self.vectors: dict[str, LatentVector] = {}
+        self._transforms: dict[str, InputTransform] = {}
+        self._fixed: dict[str, Tensor] = {}
+        for name in checkpoint.modules:
+            self._take_module(checkpoint, name, settings)
+        if not self.weights:
+            raise UnsupportedError(
+                f"{checkpoint.directory}: no linear of its layers has integer levels, which are "
+                f"what is trained: compress it to ternary, nonary or an int format"
+            )
+        for name in checkpoint.names():
+            self._take_tensor(checkpoint, name, settings)
+        self._linears = {
+            name: teacher.module(name) for name in self._transforms if name.startswith(self._layers)
+        }
+        model = cast(Any, teacher.model)
+        self._head_name = _name_of(model.get_output_embeddings(), teacher.model)
+        self._head = self._find_head(_name_of(model.get_input_embeddings(), teacher.model))
+
+    def _take_module(self, checkpoint: PackedCheckpoint, name: str, settings: FineTuning) -> None:
+        entry = checkpoint.modules[name]
+        packed = checkpoint.read_packed(name)
+        scale = checkpoint.input_scale(name).to(self._device) if entry.input_scale else None
+        transform = InputTransform(
+            scale=scale, hadamard=entry.hadamard, activation=entry.activation
+        )
+        if not transform.identity:
+            self._transforms[name] = transform
+        if not (name.startswith(self._layers) and entry.scheme.element.integer):
+            self._fixed[f"{name}.weight"] = packed.dequantize().to(self._device)
+            return
+        packed = packed.to(self._device)
+        self._quantized[name] = Quantized(
+            packed=packed,
+            input_scale=scale,
+            hadamard=entry.hadamard,
+            activation=entry.activation,
+        )
+        self.weights[name] = LatentWeight(packed, None, name, levels=settings.levels)
+
+    def _take_tensor(self, checkpoint: PackedCheckpoint, name: str, settings: FineTuning) -> None:
+        stored = checkpoint.tensor(name)
+        value = stored.to(self._device, torch.float32)
+        if settings.norms and value.ndim == 1 and name.startswith(self._prefix):
+            self.vectors[name] = LatentVector(value, stored.dtype)
+        else:
+            self._fixed[name] = value
+
+    def _check_whole(self, checkpoint: PackedCheckpoint) -> None:
+        """What is missing would be the teacher's own."""
+        modules = {f"{name}.weight": entry.shape for name, entry in checkpoint.modules.items()}
+        shapes = modules | {name: checkpoint.layout[name][1] for name in checkpoint.names()}
+        for name, value in self._base.named_parameters():
+            found = shapes.get(self._prefix + name)
+            if found != tuple(value.shape):
+                raise CheckpointError(
+                    f"{checkpoint.directory}: {self._prefix}{name} is "
+                    f"{'not in it' if found is None else list(found)}, the teacher's is "
+                    f"{list(value.shape)}: give the model that it was made from as --teacher"
+                )
+
+    def _find_head(self, embedding: str) -> Tensor:
+        """The head [V, H]; of tied ones that of the embedding."""
+        own = f"{self._head_name}.weight"
+        return self._fixed[own if own in self._fixed else f"{embedding}.weight"].to(self._dtype)
+
+    @property
+    def latents(self) -> dict[str, LatentWeight | LatentVector]:
+        """All that is trained, by parameter."""
+        return {**{f"{name}.weight": one for name, one in self.weights.items()}, **self.vectors}
+
+    def packed(self) -> dict[str, Quantized]:
+        """The modules that are trained, by name, as they are now."""
+        return {
+            name: replace(one, packed=self.weights[name].pack())
+            for name, one in self._quantized.items()
+        }
+
+    def loss(self, values: Mapping[str, Tensor], indices: Tensor) -> Tensor:
+        """KL divergence [], nats a token, of the sequences of these indices, for `tune`."""
+        ids = self._tokens[indices]
+        on_gpu = self._device.type == "cuda"
+        with torch.autocast("cuda", self._dtype) if on_gpu else nullcontext():
+            with torch.no_grad():
+                wanted = self._teacher.hidden(ids)
+            hidden = self._hidden(ids, {**self._fixed, **values})
+            return linear_kl(hidden, self._head, wanted, self._teacher.head())
+
+    def _hidden(self, ids: Tensor, values: Mapping[str, Tensor]) -> Tensor:
+        """The last hidden states [B, T, H] under these values, as the head reads them."""
+        own = {
+            name.removeprefix(self._prefix): value
+            for name, value in values.items()
+            if name.startswith(self._prefix)
+        }
+        with one_sequence_a_row(), transforming(self._linears, self._transforms_of_layers()):
+            found: Any = functional_call(
+                self._base, own, (), {"input_ids": ids, "use_cache": False}
+            )
+        hidden = found.last_hidden_state
+        transform = self._transforms.get(self._head_name)
+        return (hidden if transform is None else transform(hidden)).to(self._dtype)
+
+    def _transforms_of_layers(self) -> dict[str, InputTransform]:
+        return {name: self._transforms[name] for name in self._linears}
+
+
+def _name_of(module: nn.Module, model: nn.Module) -> str:
+    named = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
+    return next(name for name, one in named if one is module)

@@ -1,0 +1,170 @@
+"""finetune: trains a packed checkpoint as a whole, for its teacher's predictions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from tercet.checkpoints.packed.layout import Manifest
+from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
+from tercet.checkpoints.packed.write import check_free, check_writable
+from tercet.checkpoints.sources.open import open_source
+from tercet.compress import text
+from tercet.compress.blockwise.repeatable import repeatable
+from tercet.compress.blockwise.tune import Errors, tune
+from tercet.compress.finetune.settings import FineTuning
+from tercet.compress.finetune.student import PackedStudent
+from tercet.compress.finetune.write import write_finetuned
+from tercet.compress.plan import Calibration
+from tercet.compress.skeleton import Skeleton
+from tercet.compress.soundness import check_source
+from tercet.errors import CheckpointError, PlanError
+from tercet.models.device import resolve_device
+
+SEQUENCES = 128
+LENGTH = 512
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTuned:
+    """Result of fine-tuning.
+
+    Attributes:
+        directory: the new packed checkpoint.
+        before, after: KL divergence from the teacher over the held-out sequences, nats a token.
+        device_peak_bytes: the peak of what tensors took on the GPU, in bytes; 0 without one.
+    """
+
+    directory: Path
+    before: float
+    after: float
+    device_peak_bytes: int
+
+
+def finetune(
+    checkpoint: str | Path,
+    out: str | Path,
+    *,
+    teacher: str | Path | None = None,
+    calibration: str | Path | Tensor | None = None,
+    sequences: int = SEQUENCES,
+    length: int = LENGTH,
+    settings: FineTuning | None = None,
+    device: torch.device | str | None = None,
+    overwrite: bool = False,
+    progress: Callable[[int, int, str], None] = lambda _, __, ___: None,
+) -> FineTuned:
+    """Train the quantized weights of a packed checkpoint together, and write them as a new one.
+
+    The teacher and everything that is trained are on the device at once: some 40 bytes a weight,
+    fewer where `settings.levels` is off. Formats, sizes and files stay as they are. A run that is
+    killed leaves nothing behind.
+
+    Args:
+        checkpoint: a packed checkpoint of a causal language model.
+        out: the directory to write.
+        teacher: the model that it was made from; None for the one that its manifest names.
+        calibration: a text file, a safetensors file with input_ids, or token ids
+            [sequences, length]; None for the text that ships with the package.
+        sequences, length: of a text.
+        settings: how it is trained; None for the defaults.
+        device: "cpu", "cuda" or "cuda:N"; None for the GPU where there is one.
+        overwrite: replace a checkpoint at `out`.
+        progress: called before each epoch with (finished epochs, epochs, what is being done).
+
+    Raises:
+        CheckpointError, PlanError, UnsupportedError: the input is not valid; found before any
+            training.
+    """
+    settings = settings or FineTuning()
+    check_free(Path(out), overwrite=overwrite, resume=False)
+    check_writable(Path(out))
+    packed = open_packed(checkpoint)
+    manifest = _manifest(packed)
+    where = resolve_device(device)
+    tokens = _tokens(packed, calibration, sequences, length)
+    source = open_source(teacher if teacher is not None else manifest.source.reference)
+    skeleton = Skeleton(source, where)
+    text.check_tokens(tokens, int(cast(Any, skeleton.model).config.vocab_size))
+    check_source(skeleton)
+    if where.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(where)
+    with skeleton.materialize([name for name, _ in skeleton.model.named_children()]):
+        student = PackedStudent(skeleton, packed, tokens.to(where), settings)
+        errors = _train(student, len(tokens), settings, where, progress)
+        progress(settings.epochs, settings.epochs, "writing")
+        write_finetuned(
+            packed,
+            manifest,
+            skeleton,
+            student.packed(),
+            {name: one.stored() for name, one in student.vectors.items()},
+            {**settings.model_dump(mode="json"), **text.describe(tokens).model_dump()},
+            Path(out),
+            overwrite=overwrite,
+        )
+    return FineTuned(
+        directory=Path(out),
+        before=errors.before,
+        after=errors.after,
+        device_peak_bytes=torch.cuda.max_memory_allocated(where) if where.type == "cuda" else 0,
+    )
+
+
+def _manifest(packed: PackedCheckpoint) -> Manifest:
+    if packed.manifest is None:
+        raise CheckpointError(
+            f"{packed.directory}: has no manifest, which says what it was made from: compress the "
+            f"model again, or import the checkpoint that another program wrote"
+        )
+    return packed.manifest
+
+
+def _tokens(
+    packed: PackedCheckpoint,
+    calibration: str | Path | Tensor | None,
+    sequences: int,
+    length: int,
+) -> Tensor:
+    if isinstance(calibration, Tensor):
+        tokens = calibration.long()
+    else:
+        if calibration is not None:
+            text.check_file(Path(calibration))
+        path = Path(calibration) if calibration is not None else text.default_text()
+        wanted = Calibration(sequences=sequences, length=length)
+        tokens = text.calibration_tokens(path, packed.directory, wanted)
+    if len(tokens) < 2:
+        raise PlanError(
+            "1 sequence: some are trained on and others measured on: give more with --sequences "
+            "or --calibration"
+        )
+    return tokens
+
+
+def _train(
+    student: PackedStudent,
+    sequences: int,
+    settings: FineTuning,
+    device: torch.device,
+    progress: Callable[[int, int, str], None],
+) -> Errors:
+    progress(0, settings.epochs, "epoch 1")
+
+    def passed(epochs: int, divergence: float) -> None:
+        text = f"held-out KL {divergence:.4f}, epoch {epochs + 1}"
+        progress(epochs, settings.epochs, text)
+
+    with repeatable(device):
+        return tune(
+            student.loss,
+            student.latents,
+            sequences,
+            settings,
+            seed=settings.seed,
+            device=device,
+            passed=passed,
+        )

@@ -1,0 +1,183 @@
+"""Fine-tuning brings a packed model nearer to its teacher, and stores what it has trained."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from command_line import runner
+from safetensors.torch import save_file
+from tiny_decoders import MODELS, SCHEMES, contents, plan, save, tokens
+from torch import Tensor
+from torch.nn import functional
+from transformers import AutoModelForCausalLM
+from transformers.models.llama import LlamaConfig
+
+from tercet.checkpoints.packed.read import open_packed
+from tercet.compress.finetune.settings import FineTuning
+from tercet.compress.pipeline import compress
+from tercet.errors import CheckpointError, PlanError, TercetError
+from tercet.workflows.finetune import FineTuned, finetune
+
+QUICK = FineTuning(epochs=4, batch=8, learning_rate=0.02, scale_learning_rate=0.003, held_out=0.25)
+
+
+def divergence(directory: Path, source: Path, ids: Tensor) -> float:
+    """KL(teacher || student), nats a token, as transformers computes both."""
+    with torch.no_grad():
+        found, wanted = (
+            AutoModelForCausalLM.from_pretrained(one, dtype=torch.float32)(input_ids=ids).logits
+            for one in (directory, source)
+        )
+    return float(
+        functional.kl_div(
+            found.log_softmax(-1).flatten(0, 1),
+            wanted.log_softmax(-1).flatten(0, 1),
+            reduction="batchmean",
+            log_target=True,
+        )
+    )
+
+
+def pack(kind: str, folder: Path, form: str = "int3-g16", **rule: Any) -> tuple[Path, Path]:
+    source, packed = save(kind, folder / "source"), folder / "packed"
+    compress(source, plan(form, None, **rule), packed, calibration=tokens(16), device="cpu")
+    return source, packed
+
+
+def tune(packed: Path, out: Path, settings: FineTuning = QUICK, **more: Any) -> FineTuned:
+    more = {"calibration": tokens(), "device": "cpu", **more}
+    return finetune(packed, out, settings=settings, **more)
+
+
+@pytest.mark.parametrize("form", SCHEMES)
+def test_every_scheme_gets_nearer_to_the_teacher(form: str, tmp_path: Path) -> None:
+    source, packed = pack("llama", tmp_path, form)
+    result = tune(packed, tmp_path / "out")
+    ids = tokens(32, seed=1)
+    assert divergence(tmp_path / "out", source, ids) < divergence(packed, source, ids)
+    assert result.after < result.before
+
+
+@pytest.mark.parametrize("kind", sorted(MODELS))
+def test_what_is_written_is_what_was_measured(kind: str, tmp_path: Path) -> None:
+    source, packed = pack(kind, tmp_path)
+    result = tune(packed, tmp_path / "out")
+    held = tokens()[::4]
+    assert divergence(packed, source, held) == pytest.approx(result.before, rel=1e-3)
+    assert divergence(tmp_path / "out", source, held) == pytest.approx(result.after, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"algorithm": "awq"},
+        {"algorithm": "hadamard"},
+        {"form": "int8-channel", "algorithm": "smoothquant"},
+    ],
+    ids=lambda rule: rule["algorithm"],
+)
+def test_inputs_are_transformed_in_training_as_in_the_checkpoint(
+    rule: dict[str, Any], tmp_path: Path
+) -> None:
+    source, packed = pack("llama", tmp_path, **rule)
+    result = tune(packed, tmp_path / "out", QUICK.model_copy(update={"scale_learning_rate": 1e-4}))
+    held = tokens()[::4]
+    assert result.after < result.before
+    assert divergence(tmp_path / "out", source, held) == pytest.approx(result.after, rel=2e-2)
+
+
+def test_without_levels_every_code_stays(tmp_path: Path) -> None:
+    _, packed = pack("llama", tmp_path)
+    result = tune(packed, tmp_path / "out", QUICK.model_copy(update={"levels": False}))
+    assert result.after < result.before
+    old, new = open_packed(packed), open_packed(tmp_path / "out")
+    moved = 0
+    for name in old.modules:
+        assert torch.equal(old.tensor(f"{name}.weight_packed"), new.tensor(f"{name}.weight_packed"))
+        moved += not torch.equal(
+            old.tensor(f"{name}.weight_scale"), new.tensor(f"{name}.weight_scale")
+        )
+    assert moved == len(old.modules) - 1, "the embedding is not trained"
+
+
+def test_formats_files_and_origin_stay_and_a_second_run_gives_the_same_bytes(
+    tmp_path: Path,
+) -> None:
+    _, packed = pack("llama", tmp_path)
+    before = contents(packed)
+    for name in ("a", "b"):
+        tune(packed, tmp_path / name)
+    assert contents(packed) == before
+    assert contents(tmp_path / "a") == contents(tmp_path / "b")
+    assert set(contents(tmp_path / "a")) == set(before)
+    old, new = open_packed(packed), open_packed(tmp_path / "a")
+    new.verify()
+    assert new.layout == old.layout
+    assert new.quantization == old.quantization
+    assert old.manifest is not None
+    assert new.manifest is not None
+    assert new.manifest.source == old.manifest.source
+    assert new.manifest.plan["rules"] == old.manifest.plan["rules"]
+    assert new.manifest.plan["finetuning"]
+    layers = [name for name in old.modules if "layers" in name]
+    assert all(
+        old.manifest.modules[name].relative_error != new.manifest.modules[name].relative_error
+        for name in layers
+    )
+
+
+def test_what_no_epoch_makes_better_stays_as_it_is(tmp_path: Path) -> None:
+    _, packed = pack("llama", tmp_path, "int8-g16")
+    wild = FineTuning(epochs=1, batch=8, learning_rate=100.0, scale_learning_rate=1.0)
+    result = tune(packed, tmp_path / "out", wild)
+    assert result.after == result.before
+    old, new = open_packed(packed), open_packed(tmp_path / "out")
+    assert all(torch.equal(old.tensor(name), new.tensor(name)) for name in old.layout)
+
+
+def test_the_command_says_what_was_gained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, packed = pack("llama", tmp_path)
+    ids = tmp_path / "ids.safetensors"
+    save_file({"input_ids": tokens()}, ids)
+    run = runner(monkeypatch, capsys)
+    chosen = ["--set", "epochs=4", "--set", "held_out=0.25", "--set", "learning_rate=0.02"]
+    found = run(
+        "finetune", packed, "--out", tmp_path / "out", "--calibration", ids, *chosen,
+        "--set", "scale_learning_rate=0.003", "--device", "cpu", "--json",
+    )  # fmt: skip
+    said = json.loads(found.out)
+    direct = tune(packed, tmp_path / "direct")
+    assert (said["kl_nats_before"], said["kl_nats_after"]) == (direct.before, direct.after)
+    assert contents(tmp_path / "out") == contents(tmp_path / "direct")
+    assert "already exists" in run("finetune", packed, "--out", tmp_path / "out").error
+    assert (
+        "did you mean" in run("finetune", packed, "--out", tmp_path / "b", "--set", "epoch=1").error
+    )
+
+
+def other_vocabulary(folder: Path) -> Path:
+    config = LlamaConfig(**{**MODELS["llama"].to_dict(), "vocab_size": 80})
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    return folder
+
+
+def test_bad_input_is_refused_before_training(tmp_path: Path) -> None:
+    _, packed = pack("llama", tmp_path)
+    _, floating = pack("llama", tmp_path / "floating", "fp4_e2m1-g16")
+    cases: list[tuple[type[TercetError], str, dict[str, Any]]] = [
+        (PlanError, "1 sequence", {"calibration": tokens(1)}),
+        (PlanError, "vocabulary", {"calibration": tokens() + 64}),
+        (PlanError, "no such file", {"calibration": tmp_path / "none.txt"}),
+        (CheckpointError, "--teacher", {"teacher": other_vocabulary(tmp_path / "other")}),
+        (CheckpointError, "already exists", {"out": packed}),
+        (TercetError, "integer levels", {"packed": floating}),
+    ]
+    for kind, words, case in cases:
+        with pytest.raises(kind, match=words):
+            tune(**{"packed": packed, "out": tmp_path / "out", **case})
+        assert not (tmp_path / "out").exists()
+        assert not (tmp_path / "out.partial").exists()
