@@ -1,4 +1,4 @@
-"""Writes the tables of README.md and of a guide: from committed records, and of the operations.
+"""Writes the tables of README.md and of guides: from committed records, and of the operations.
 
 python benchmarks/tables.py [--check]
 """
@@ -8,13 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tercet.compress.allocate.costs import correct
+from tercet.compress.allocate.sensitivity_file import Observed
 from tercet.ops.discover import discover
-from tercet.records import load_latest
+from tercet.records import Record, load_latest
 from tercet.records.page import Row, fill, markdown, write_pages
 
 ROOT = Path(__file__).parent.parent
 DEMO = ROOT / "benchmarks" / "demo" / "report.json"
 PEERS = ROOT / "benchmarks" / "ptq_peers" / "records.jsonl"
+ALLOCATION = ROOT / "benchmarks" / "compress" / "allocation.jsonl"
 BLOCKWISE = ROOT / "benchmarks" / "ptq_peers" / "blockwise.jsonl"
 
 
@@ -65,7 +68,7 @@ def blockwise() -> list[Row]:
     """Layers trained for their output, and the algorithm alone, on the text of each row."""
     columns = ("format", "bits a weight", "epochs", "sequences", "text", "perplexity", "KL, nats")
     rows = [[*columns, "top-1", "seconds", "GPU memory, GB"]]
-    for record in load_latest(BLOCKWISE):
+    for record in sorted(load_latest(BLOCKWISE), key=_in_order):
         settings, found = record.settings, record.metrics
         rows.append(
             [
@@ -79,6 +82,45 @@ def blockwise() -> list[Row]:
                 f"{found['top1']:.1%}",
                 f"{found['seconds']:.0f}",
                 f"{found['device_peak_bytes'] / 1e9:.1f}",
+            ]
+        )
+    return rows
+
+
+def _in_order(record: Record) -> tuple[Any, ...]:
+    settings = record.settings
+    bits = -record.metrics["bits_per_weight"]
+    return settings["windows"], bits, settings["blockwise"], settings["sequences"]
+
+
+def allocation() -> list[Row]:
+    """Allocated plans beside the best uniform one that is not larger, and what was predicted."""
+    records = load_latest(ALLOCATION)
+    allocated = [one for one in records if one.settings["budget_bits"] is not None]
+    uniform = [one for one in records if one.settings["budget_bits"] is None]
+    columns = ("budget", "bits a weight", "perplexity", "best uniform plan", "its perplexity")
+    rows = [[*columns, "gap closed", "KL, nats", "predicted", "by uniform plans"]]
+    observed: list[Observed] = []
+    for record in sorted(allocated, key=lambda one: one.metrics["bits_per_weight"]):
+        found, budget = record.metrics, float(str(record.settings["budget_bits"]))
+        best = min(
+            (one for one in uniform if one.metrics["bits_per_weight"] <= budget + 5e-3),
+            key=lambda one: one.metrics["perplexity"],
+        )
+        measured, total = found["windows_kl_nats"], found["sum_nats"]
+        predicted = correct(total, observed)
+        observed.append(Observed(sum_nats=total, observed_kl_nats=measured))
+        rows.append(
+            [
+                f"{budget:g}",
+                f"{found['bits_per_weight']:.3f}",
+                _number(found["perplexity"]),
+                f"{best.settings['plan']} ({best.metrics['bits_per_weight']:.2f} bits)",
+                _number(best.metrics["perplexity"]),
+                f"{found['gap_share']:.0%}",
+                f"{measured:.3f}",
+                f"{predicted:.3f} ({predicted / measured - 1:+.0%})",
+                f"{found['predicted_kl_nats'] / measured - 1:+.0%}",
             ]
         )
     return rows
@@ -113,17 +155,18 @@ def ops() -> list[Row]:
 
 
 README = ROOT / "README.md"
-GUIDE = ROOT / "docs" / "guides" / "blockwise.md"
+GUIDES = ROOT / "docs" / "guides"
 TABLES: dict[str, tuple[Path, Callable[[], list[Row]]]] = {
     "demo": (README, demo),
     "peers": (README, peers),
     "ops": (README, ops),
-    "blockwise": (GUIDE, blockwise),
+    "blockwise": (GUIDES / "blockwise.md", blockwise),
+    "allocation": (GUIDES / "allocate-bits.md", allocation),
 }
 
 
 def pages() -> dict[Path, str]:
-    """Both pages with every table made anew."""
+    """Every page with every table made anew."""
     found: dict[Path, str] = {}
     for name, (path, table) in TABLES.items():
         text = found.get(path) or path.read_text(encoding="utf-8")

@@ -8,9 +8,11 @@ which plans are selected; TEST is scored only. Embedding and head have 8 bits in
 
 1. Sensitivity with the other modules uncompressed.
 2. Uniform plans: each measured format, and others with groups of other sizes that fill a budget
-   better. What those of measured formats give corrects the predictions.
-3. For each budget the allocated plan, its prediction, and what it gives; then, in each round,
-   sensitivity in the context of that plan, and allocation again.
+   better.
+3. For each budget the allocated plan, its prediction, and what it gives, which corrects the
+   predictions after it, as `tercet allocate --verify` has it; then, in each round, sensitivity in
+   the context of that plan, and allocation again. Uniform plans would correct them worse: their
+   divergence is a smaller share of their modules' sum.
 
 A record a plan. `gap_share` of an allocated plan is the share of the perplexity gap to the teacher
 that it closes, of the best uniform plan that is not larger.
@@ -206,12 +208,14 @@ def compare_budget(
             path = bench.sensitivity(f"sensitivity-{bits:g}-{turn}", context)
         context, found = allocate(bench, path, bits, f"allocated {bits:g} round {turn}")
         result = bench.run(context, reference)
+        kl = result.windows.kl_nats or 0.0
+        add_observed(path, Observed(sum_nats=found.sum_nats, observed_kl_nats=kl))
         more = {
             "predicted_kl_nats": found.predicted_kl_nats,
             "sum_nats": found.sum_nats,
             "predicted_bytes": float(found.size.checkpoint_bytes),
         }
-        off = found.predicted_kl_nats / (result.windows.kl_nats or 1.0) - 1
+        off = found.predicted_kl_nats / (kl or 1.0) - 1
         held = found.predicted_kl_nats / (result.held_out.kl_nats or 1.0) - 1
         text = f"predicted {off:+.1%} of the windows' KL, {held:+.1%} of the held-out"
         if best is not None:
@@ -223,7 +227,7 @@ def compare_budget(
 
 
 def run_uniforms(bench: Bench, path: Path, reference: Logits) -> list[Result]:
-    """All that a budget may be compared with; those of measured formats correct predictions."""
+    """All that a budget may be compared with."""
     sensitivity: Sensitivity = load(path)
     costs, modules = find_costs(sensitivity), sensitivity.identity.modules
     results: list[Result] = []
@@ -236,9 +240,7 @@ def run_uniforms(bench: Bench, path: Path, reference: Logits) -> list[Result]:
         if form in FORMATS:
             formats = {n: form if form in m.formats else m.formats[0] for n, m in modules.items()}
             more["sum_nats"] = costs.sum_of(formats)
-            kl = result.windows.kl_nats or 0.0
             bench.say(f"its modules' KL add up to {more['sum_nats']:.4f}")
-            add_observed(path, Observed(sum_nats=more["sum_nats"], observed_kl_nats=kl))
         bench.record(result, None, more)
         results.append(result)
     return results

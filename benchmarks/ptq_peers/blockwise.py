@@ -1,8 +1,9 @@
-"""Quality of post-training quantization on a device, with and without blockwise training.
+"""Quality of post-training quantization on a device, with and without the trainings after it.
 
 python benchmarks/ptq_peers/blockwise.py MODEL --calibration TEXT[.gz] --evaluation TEXT[.gz]
     [--windows validation|test] [--formats F,..] [--sequences N] [--length T] [--epochs E,..]
     [--learning-rate R,..] [--scale-learning-rate R,..] [--batch B] [--no-norms] [--plain]
+    [--finetune KEY=VALUE,..]...
     [--device cuda] [--out FILE]
 
 MODEL is a directory, a GGUF file or a fetched model's name. The weights and windows are those of
@@ -11,7 +12,10 @@ perplexity over the first 40 windows of 1024 tokens that do not overlap, KL(teac
 nats and top-1 agreement over the first 10; calibration on sequences evenly spaced in their text,
 the length of a window of it set aside. `--windows test` takes the windows of `--evaluation`;
 `--windows validation`, for choosing settings, takes 10 + 10 windows from the end of the calibration
-text, which then is not calibrated on. Every combination of the comma-separated lists is a row.
+text, which then is not calibrated on. Every combination of the comma-separated lists is a row; each
+`--finetune` makes another of it, by what `tercet finetune` does of it by these settings (all
+defaults: `--finetune ""`). Its seconds are those of compression and fine-tuning together, its
+`held_out_kl` is by what fine-tuning chooses its best epoch, on sequences of the calibration text.
 """
 
 import argparse
@@ -22,7 +26,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,11 +38,14 @@ from torch.nn import functional as F
 
 from tercet.checkpoints.packed.read import open_packed
 from tercet.checkpoints.sources.open import ModelSource, open_source
+from tercet.compress.finetune.settings import FineTuning
 from tercet.compress.pipeline import compress
 from tercet.compress.plan import Plan
 from tercet.compress.skeleton import Skeleton
+from tercet.compress.training.setting_overrides import build_settings, parse_overrides
 from tercet.evaluate.size import measure_size
-from tercet.records import Environment, Record, append
+from tercet.records import Environment, Record, append, peak_resident_bytes
+from tercet.workflows.finetune import finetune
 
 WINDOW = 1024
 PERPLEXITY_WINDOWS = {"validation": 20, "test": 40}
@@ -163,10 +170,18 @@ def settings_of(options: argparse.Namespace) -> list[dict[str, Any] | None]:
     return tried
 
 
+Row = tuple[FineTuning | None, dict[str, float]]
+
+
 def run(
-    source: ModelSource, plan: Plan, text: Text, judge: Judge, device: torch.device
-) -> dict[str, float]:
-    """Compresses and evaluates."""
+    source: ModelSource,
+    plan: Plan,
+    text: Text,
+    judge: Judge,
+    device: torch.device,
+    tried: list[FineTuning],
+) -> Iterator[Row]:
+    """Compresses and evaluates; then fine-tunes the result by each of the settings."""
     folder = Path(tempfile.mkdtemp())
     try:
         if device.type == "cuda":
@@ -175,16 +190,35 @@ def run(
         begin = time.perf_counter()
         result = compress(source, plan, folder / "out", calibration=text.calibration, device=device)
         seconds = time.perf_counter() - begin
-        found = judge.measure(folder / "out")
-        bits = measure_size(open_packed(folder / "out")).body_bits_per_weight
+        yield None, measure(judge, folder / "out", seconds, result.device_peak_bytes)
+        for settings in tried:
+            begin = time.perf_counter()
+            tuned = finetune(
+                folder / "out",
+                folder / "tuned",
+                teacher=source.reference,
+                calibration=text.calibration,
+                settings=settings,
+                device=device,
+                overwrite=True,
+            )
+            more = time.perf_counter() - begin
+            peak = max(tuned.device_peak_bytes, result.device_peak_bytes)
+            metrics = measure(judge, folder / "tuned", seconds + more, peak)
+            held_out = {"held_out_kl_before": tuned.before, "held_out_kl_after": tuned.after}
+            yield settings, {**metrics, **held_out}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def measure(judge: Judge, directory: Path, seconds: float, device_peak: int) -> dict[str, float]:
+    """The metrics of a row."""
     return {
-        **found,
-        "bits_per_weight": bits,
+        **judge.measure(directory),
+        "bits_per_weight": measure_size(open_packed(directory)).body_bits_per_weight,
         "seconds": seconds,
-        "device_peak_bytes": float(result.device_peak_bytes),
-        "peak_bytes": float(result.peak_bytes),
+        "device_peak_bytes": float(device_peak),
+        "peak_bytes": float(peak_resident_bytes()),
     }
 
 
@@ -207,6 +241,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--no-norms", action="store_true")
     parser.add_argument("--plain", action="store_true", help="also a row without blockwise")
+    parser.add_argument("--finetune", action="append", default=[], help="settings, with commas")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--out", type=Path, help="append the records here (JSON lines)")
     return parser.parse_args(arguments)
@@ -220,6 +255,12 @@ def main(arguments: Sequence[str]) -> int:
     text = read_text(source, options)
     judge = Judge(source, text.windows, device)
     print("teacher", judge.measure(None), flush=True)
+    tunings = [
+        build_settings(
+            FineTuning, parse_overrides(words.split(",") if words else [], (FineTuning,))
+        )
+        for words in options.finetune
+    ]
     accelerator = torch.cuda.get_device_name() if device.type == "cuda" else None
     for form, settings in itertools.product(options.formats.split(","), settings_of(options)):
         plan = Plan.model_validate(
@@ -230,28 +271,31 @@ def main(arguments: Sequence[str]) -> int:
                 "rules": [{"match": options.match, "format": form, "algorithm": options.algorithm}],
             }
         )
-        metrics = run(source, plan, text, judge, device)
-        print(form, settings, {name: round(one, 4) for name, one in metrics.items()}, flush=True)
-        if options.out is None:
-            continue
-        record = Record(
-            kind="quality",
-            subject=source.reference,
-            settings={
-                "format": form,
-                "algorithm": options.algorithm,
-                "match_teacher": options.match_teacher,
-                "blockwise": settings is not None,
-                **(settings or {}),
-                "sequences": options.sequences,
-                "length": options.length,
-                "windows": options.windows,
-                "device": device.type,
-            },
-            metrics=metrics,
-            environment=Environment.here(accelerator),
-        )
-        append(options.out, [record])
+        for finetuning, metrics in run(source, plan, text, judge, device, tunings):
+            shown = {name: round(one, 4) for name, one in metrics.items()}
+            print(form, settings, finetuning, shown, flush=True)
+            if options.out is None:
+                continue
+            record = Record(
+                kind="quality",
+                subject=source.reference,
+                settings={
+                    "format": form,
+                    "algorithm": options.algorithm,
+                    "match_teacher": options.match_teacher,
+                    "blockwise": settings is not None,
+                    **(settings or {}),
+                    "finetune": finetuning is not None,
+                    **{f"finetune_{key}": value for key, value in finetuning or ()},
+                    "sequences": options.sequences,
+                    "length": options.length,
+                    "windows": options.windows,
+                    "device": device.type,
+                },
+                metrics=metrics,
+                environment=Environment.here(accelerator),
+            )
+            append(options.out, [record])
     return 0
 
 

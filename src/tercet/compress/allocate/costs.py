@@ -41,14 +41,18 @@ class Costs:
 
     def predict(self, formats: Mapping[str, str]) -> float:
         """KL divergence of the model with these formats, nats per token."""
-        total = self.sum_of(formats)
-        known = sorted((one.sum_nats, one.observed_kl_nats) for one in self.observed)
-        known = [(one, found) for one, found in known if one > 0 and found > 0]
-        if not known or total <= 0:
-            return total
-        sums = [log(one) for one, _ in known]
-        ratios = [log(found / one) for one, found in known]
-        return total * exp(float(np.interp(log(total), sums, ratios)))
+        return correct(self.sum_of(formats), self.observed)
+
+
+def correct(total: float, observed: Iterable[Observed]) -> float:
+    """What a plan gives whose choices add up to `total` nats, as plans carried out say."""
+    known = sorted((one.sum_nats, one.observed_kl_nats) for one in observed)
+    known = [(one, found) for one, found in known if one > 0 and found > 0]
+    if not known or total <= 0:
+        return total
+    sums = [log(one) for one, _ in known]
+    ratios = [log(found / one) for one, found in known]
+    return total * exp(float(np.interp(log(total), sums, ratios)))
 
 
 def find_costs(sensitivity: Sensitivity) -> Costs:
