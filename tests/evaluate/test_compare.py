@@ -26,7 +26,9 @@ def test_a_uniform_model_has_the_vocabulary_as_perplexity(vocabulary: int) -> No
     assert found.scored_tokens == 600
     assert found.kl_nats is None
     assert found.top1_agreement is None
-    assert set(found.metrics()) == {"perplexity", "scored_tokens"}
+    assert set(found.metrics()) == {
+        "perplexity", "perplexity_low", "perplexity_high", "scored_tokens"
+    }  # fmt: skip
 
 
 def test_by_hand() -> None:
@@ -48,6 +50,26 @@ def test_by_hand() -> None:
     assert student.kl_nats == pytest.approx(expected, rel=1e-5)
     assert student.top1_agreement == 0
     assert student.scored_tokens == 4
+
+
+def test_intervals_are_of_windows_drawn_with_replacement() -> None:
+    # of two windows a quarter of the draws has the first twice, a quarter the second
+    certain = [0.9, 0.1]
+    model, teacher = constant([log(x) for x in certain]), constant([0.0, 0.0])
+    found = compare(torch.tensor([[0, 0, 0], [1, 1, 1]]), {"m": model}, teacher)["m"]
+    assert found.intervals["perplexity"] == pytest.approx((1 / 0.9, 1 / 0.1), rel=1e-5)
+    assert found.metrics()["perplexity_high"] == pytest.approx(10, rel=1e-5)
+    low, high = found.intervals["kl_nats"]
+    assert low == pytest.approx(high)
+    assert low == pytest.approx(found.kl_nats)
+    # losses 0, 1, .., 99 nats: the mean's standard error is sqrt(833.25 / 100)
+    steps = torch.tensor([[0, step] for step in range(100)])
+    table = -torch.arange(100.0)
+    many = compare(steps, {"m": constant(table.tolist())})["m"]
+    low, high = (log(one) - log(float(table.exp().sum())) for one in many.intervals["perplexity"])
+    assert low == pytest.approx(49.5 - 1.96 * 8.3325**0.5, abs=0.4)
+    assert high == pytest.approx(49.5 + 1.96 * 8.3325**0.5, abs=0.4)
+    assert compare(steps[:1], {"m": model})["m"].intervals == {}
 
 
 def test_equal_models_agree_entirely() -> None:

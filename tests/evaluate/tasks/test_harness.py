@@ -75,6 +75,14 @@ def test_a_first_token_of_the_tokenizer_s_own_is_not_doubled(
     assert abs(found[0][0] - without) > 1e-2
 
 
+def test_texts_are_encoded_together(packed: PackedLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    contexts = ["Question: who?\nAnswer:", "ends in spaces  ", "<|end|>begins with the end"]
+    requests = [SimpleNamespace(args=(context, " she")) for context in contexts for _ in range(2)]
+    alone = [packed.loglikelihood([request])[0] for request in requests]
+    monkeypatch.setattr(packed.tokenizer, "encode", lambda *_, **__: pytest.fail("one by one"))
+    assert packed.loglikelihood(requests) == alone
+
+
 def test_an_empty_context_is_the_end_of_a_text(packed: PackedLM, own: Any) -> None:
     class Request:
         args = ("", "text")

@@ -4,7 +4,8 @@ It tokenizes, truncates and stops as the harness's own `hf` model does, so that 
 answers on the same weights.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any, cast
 
 import lm_eval.models.utils as harness
@@ -30,6 +31,7 @@ class PackedLM(TemplateLM):
         super().__init__()
         self._model = model
         self.tokenizer = tokenizer
+        self._encoded: dict[str, list[int]] = {}
         self.progress: Progress | None = None
         self.truncated = 0
 
@@ -53,17 +55,49 @@ class PackedLM(TemplateLM):
         self, string: str, add_special_tokens: bool | None = None, **_: Any
     ) -> list[int]:
         """Token ids of a text; a text that begins with the first special token gets none."""
-        if add_special_tokens is None:
-            begins = string.startswith(self.tokenizer.decode(self.prefix_token_id))
-            return self.tokenizer.encode(string, add_special_tokens=not begins)
-        return self.tokenizer.encode(string, add_special_tokens=add_special_tokens)
+        if add_special_tokens is not None:
+            return self.tokenizer.encode(string, add_special_tokens=add_special_tokens)
+        if string in self._encoded:
+            return self._encoded[string]
+        return self.tokenizer.encode(string, add_special_tokens=not self._begins(string))
+
+    @cached_property
+    def _prefix(self) -> str:
+        return self.tokenizer.decode(self.prefix_token_id)
+
+    def _begins(self, string: str) -> bool:
+        return string.startswith(self._prefix)
+
+    def _encode_all(self, strings: Iterable[str]) -> None:
+        """Encodes all at once, on all cores; `tok_encode` then finds them.
+
+        One after the other, MMLU's 14,042 questions of four answers took longer to be encoded than
+        a GPU takes to answer them.
+        """
+        by_start: dict[bool, list[str]] = {}
+        for string in dict.fromkeys(strings):
+            by_start.setdefault(self._begins(string), []).append(string)
+        self._encoded = {}
+        for begins, group in by_start.items():
+            ids = self.tokenizer(group, add_special_tokens=not begins)["input_ids"]
+            self._encoded.update(zip(group, ids, strict=True))
 
     def loglikelihood(
         self, requests: list[Any], disable_tqdm: bool = True
     ) -> list[tuple[float, bool]]:
         """(log-likelihood, is greedy) of each request's (context, continuation)."""
         del disable_tqdm
-        return super().loglikelihood(requests, disable_tqdm=True)
+        pairs = [_move_spaces(*request.args) for request in requests]
+        self._encode_all(
+            text
+            for context, continuation in pairs
+            if context
+            for text in (context, context + continuation)
+        )
+        try:
+            return super().loglikelihood(requests, disable_tqdm=True)
+        finally:
+            self._encoded = {}
 
     def _loglikelihood_tokens(
         self, requests: list[tuple[tuple[str, str], list[int], list[int]]], **_: Any
@@ -136,3 +170,9 @@ class PackedLM(TemplateLM):
             add_generation_prompt=add_generation_prompt,
             continue_final_message=not add_generation_prompt,
         )
+
+
+def _move_spaces(context: str, continuation: str) -> tuple[str, str]:
+    """As the harness has it: spaces at the end of a context belong to the continuation."""
+    kept = context.rstrip()
+    return kept, context[len(kept) :] + continuation

@@ -12,14 +12,12 @@ instead, and each is computed from where it differs from the one before.
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 
 from tercet.evaluate.tasks.token_model import Progress, TokenModel, shared_length
-
-BATCH_TOKENS = 4096
-"""Tokens of a batch, padding included, where no prefix is shared."""
 
 Ids = tuple[int, ...]
 
@@ -41,7 +39,7 @@ def score(
     model: TokenModel,
     requests: Sequence[tuple[Sequence[int], Sequence[int]]],
     progress: Progress | None = None,
-    batch_tokens: int = BATCH_TOKENS,
+    batch_tokens: int | None = None,
 ) -> list[Scored]:
     """The continuations' log-likelihoods, in the order of the requests.
 
@@ -50,7 +48,8 @@ def score(
         requests: token ids of (context, continuation), no context empty. An empty continuation
             (its text merged into the context's last token) is certain.
         progress: called as requests are done.
-        batch_tokens: of a batch, where the model shares no prefix.
+        batch_tokens: of a batch, padding included, where no prefix is shared; None for the model's
+            own number.
     """
     rows: dict[tuple[Ids, Ids], list[int]] = defaultdict(list)
     found = [Scored(loglikelihood=0.0, greedy=True)] * len(requests)
@@ -61,24 +60,26 @@ def score(
         split = max(len(kept) - len(continuation), 1)
         rows[kept[:split], kept[split:-1]].append(index)
     done = sum(not continuation for _, continuation in requests)
-    for row, logits in _rows_with_logits(model, rows, batch_tokens):
-        for index in rows[row]:
-            # a continuation as long as all positions lost its first token to the context
-            tokens = torch.tensor(list(requests[index][1]))[-len(logits) :]
-            found[index] = _score_tokens(logits, tokens)
+    for row, logits in _rows_with_logits(model, rows, batch_tokens or model.batch_tokens):
+        # a continuation as long as all positions lost its first token to the context
+        tokens = torch.tensor([list(requests[index][1])[-len(logits) :] for index in rows[row]])
+        for index, scored in zip(rows[row], _score_tokens(logits, tokens), strict=True):
+            found[index] = scored
         done += len(rows[row])
         if progress is not None:
             progress(done, len(requests))
     return found
 
 
-def _score_tokens(logits: Tensor, tokens: Tensor) -> Scored:
-    """Args: logits [T, V] before each of tokens [T]."""
+def _score_tokens(logits: Tensor, tokens: Tensor) -> list[Scored]:
+    """Args: logits [T, V] before each of tokens [continuations, T]."""
     tokens = tokens.to(logits.device)
-    logarithms = logits.float().log_softmax(-1).gather(1, tokens[:, None])
-    return Scored(
-        loglikelihood=float(logarithms.sum()), greedy=bool((logits.argmax(-1) == tokens).all())
-    )
+    logarithms = logits.float().log_softmax(-1)
+    of_tokens = logarithms[torch.arange(len(logits), device=logits.device), tokens].sum(1)
+    greedy = (logits.argmax(-1) == tokens).all(1)
+    # in one piece: what comes from a GPU is waited for
+    found = cast("list[list[float]]", torch.stack([of_tokens, greedy.float()], 1).tolist())
+    return [Scored(loglikelihood=one, greedy=bool(best)) for one, best in found]
 
 
 def _rows_with_logits(
