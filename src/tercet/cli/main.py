@@ -52,6 +52,10 @@ COMMANDS = {
         "tercet.cli.tasks.gate:gate_command",
         "Decide whether a compressed model lost more on tasks than is allowed.",
     ),
+    "report": (
+        "tercet.cli.report:report_command",
+        "Write one page about compressed models: sizes, losses, speeds, layers, bytes and texts.",
+    ),
     "run": (
         "tercet.cli.run:run_command",
         "Generate text with a packed checkpoint, printing tokens as they are generated.",

@@ -1,0 +1,159 @@
+"""What is known of each model: its checkpoint, and what records say of it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tercet.checkpoints.packed.read import PackedCheckpoint, is_packed, open_packed
+from tercet.errors import CheckpointError
+from tercet.evaluate.size import measure_size
+from tercet.evaluate.tasks.samples import RECORDS_NAME, SETTINGS_NAME
+from tercet.records import Record, load
+
+SPEED = "tokens/s"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measure:
+    """What is measured, of which text or questions: values of one measure can be compared.
+
+    Attributes:
+        name: "perplexity", or a task's metric.
+        of: the text or task, and how much of it.
+        lower_is_better: otherwise higher is.
+        share: whether it is one, shown in percent.
+    """
+
+    name: str
+    of: str
+    lower_is_better: bool
+    share: bool
+
+    @property
+    def title(self) -> str:
+        """Name and text."""
+        return f"{self.name}, {self.of}"
+
+    def show(self, value: float) -> str:
+        """A value in words."""
+        if self.share:
+            return f"{value:.1%}"
+        return f"{value:.2f}" if value >= 1 else f"{value:.4f}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Value:
+    """A measured value and its 95 % interval, where one is known."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(kw_only=True)
+class Model:
+    """A model of the report.
+
+    Attributes:
+        name: as the user called it.
+        checkpoint: None where only records are known.
+        values: by measure; the last record counts.
+        tokens_per_s: in generation, one sequence; None where not measured.
+        size_bytes, bits_per_weight: of the weight files, everything counted; None where unknown.
+    """
+
+    name: str
+    checkpoint: PackedCheckpoint | None = None
+    values: dict[Measure, Value] = field(default_factory=dict[Measure, Value])
+    tokens_per_s: float | None = None
+    size_bytes: float | None = None
+    bits_per_weight: float | None = None
+
+
+def read_runs(paths: Iterable[str | Path]) -> list[Model]:
+    """The models of packed checkpoints, of files of records and of folders of answered tasks.
+
+    Records and checkpoints of one directory are one model, however the path is written.
+
+    Raises:
+        CheckpointError: a path is none of these, or holds nothing that a report shows.
+    """
+    models: dict[str, Model] = {}
+    for path in map(Path, paths):
+        if path.is_dir() and is_packed(path):
+            _add_checkpoint(models, path)
+        elif path.is_dir() and (path / SETTINGS_NAME).is_file():
+            _add_records(models, path / RECORDS_NAME)
+        elif path.is_file():
+            _add_records(models, path)
+        else:
+            raise CheckpointError(
+                f"{path}: {'is no run' if path.exists() else 'no such file or directory'}: give "
+                f"packed checkpoints, files that `tercet eval --record FILE` wrote, or folders "
+                f"that `tercet eval --tasks NAMES --out FOLDER` wrote"
+            )
+    if not models:
+        raise CheckpointError("no run: give packed checkpoints or files of `tercet eval --record`")
+    return list(models.values())
+
+
+def _model(models: dict[str, Model], name: str) -> Model:
+    path = Path(name)
+    key = str(path.resolve()) if path.exists() else name
+    return models.setdefault(key, Model(name=name))
+
+
+def _add_checkpoint(models: dict[str, Model], path: Path) -> None:
+    checkpoint = open_packed(path)
+    size = measure_size(checkpoint)
+    model = _model(models, str(path))
+    model.checkpoint = checkpoint
+    model.size_bytes, model.bits_per_weight = size.disk_bytes, size.bits_per_weight
+
+
+def _add_records(models: dict[str, Model], path: Path) -> None:
+    records = [one for one in load(path) if one.metrics and one.kind in ("evaluation", "task")]
+    if not records:
+        raise CheckpointError(
+            f"{path}: holds no record of an evaluation: `tercet eval --record FILE` writes them"
+        )
+    for record in records:
+        model = _model(models, record.subject)
+        metrics = record.metrics
+        model.size_bytes = metrics.get("disk_bytes", model.size_bytes)
+        model.bits_per_weight = metrics.get("bits_per_weight", model.bits_per_weight)
+        model.tokens_per_s = metrics.get("decode_tokens_per_s", model.tokens_per_s)
+        model.values.update(_task(record) if record.kind == "task" else _evaluation(record))
+
+
+_QUALITIES: Mapping[str, tuple[str, bool, bool]] = {
+    "perplexity": ("perplexity", True, False),
+    "kl_nats": ("KL from the teacher, nats", True, False),
+    "top1_agreement": ("top-1 agreement with the teacher", False, True),
+}
+
+
+def _evaluation(record: Record) -> dict[Measure, Value]:
+    settings, found = record.settings, dict[Measure, Value]()
+    of = f"{settings['text']}, {settings['windows']} x {settings['window_tokens']} tokens"
+    for key, (name, lower, share) in _QUALITIES.items():
+        # the teacher's distance from itself is no result
+        if key in record.metrics and (key == "perplexity" or settings["role"] == "student"):
+            measure = Measure(name=name, of=of, lower_is_better=lower, share=share)
+            found[measure] = _value(record, key)
+    return found
+
+
+def _task(record: Record) -> dict[Measure, Value]:
+    settings = record.settings
+    count = record.metrics["questions"]
+    shots = settings.get("shots")
+    asked = f"{count:.0f} questions" + (f", {shots} shots" if shots is not None else "")
+    name = f"{settings['task']} ({settings['metric']})"
+    measure = Measure(name=name, of=asked, lower_is_better=False, share=True)
+    return {measure: _value(record, "score")}
+
+
+def _value(record: Record, key: str) -> Value:
+    metrics = record.metrics
+    return Value(value=metrics[key], low=metrics.get(f"{key}_low"), high=metrics.get(f"{key}_high"))
