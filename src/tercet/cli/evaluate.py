@@ -8,7 +8,7 @@ from rich.table import Table
 
 from tercet.cli.options.device import Device
 from tercet.cli.pace import follow
-from tercet.cli.show import Json, bar, console, print_json, say
+from tercet.cli.show import Json, console, print_json, say
 from tercet.cli.tasks.questions import (
     Chat,
     Limit,
@@ -69,8 +69,7 @@ def evaluate_command(
                 "--task-data, --limit, --shots, --max-tokens, --chat, --out and --resume are about "
                 "tasks: name some with --tasks"
             )
-        with bar(as_json) as progress:
-            task = progress.add_task("evaluating", total=None)
+        with follow(as_json, "opening the models") as tell:
             records = evaluate(
                 list(directories),
                 teacher=teacher,
@@ -78,7 +77,7 @@ def evaluate_command(
                 length=length,
                 count=windows or None,
                 device=device,
-                progress=lambda done, total: progress.update(task, total=total, completed=done),
+                progress=lambda done, total: tell(done, total, "windows"),
             )
     else:
         if teacher is not None or text is not None:

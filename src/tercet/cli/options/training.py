@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import typer
 from pydantic import BaseModel
 
-from tercet.cli.show import bar, console, print_json, print_size
+from tercet.cli.pace import follow
+from tercet.cli.show import console, print_json, print_size
 from tercet.compress.training.settings import TrainingSettings
 from tercet.environment import rank
 from tercet.errors import PlanError
@@ -87,16 +88,15 @@ def choose_plan(to: str | None, plan: Path | None) -> str:
 
 @contextmanager
 def run_live(quiet: bool) -> Generator[Callable[[dict[str, Any], int], None]]:
-    """Yield a callback (journal line, total steps) that updates a progress bar.
+    """Yield a callback (journal line, total steps) that shows how far the run is.
 
-    Under torchrun only the process of rank 0 shows the bar.
+    Under torchrun only the process of rank 0 shows it.
     """
-    with bar(quiet or rank() > 0) as progress:
-        task = progress.add_task("reading", total=None)
+    with follow(quiet or rank() > 0) as tell:
 
         def update(line: dict[str, Any], steps: int) -> None:
             words = f"loss {line['loss']:.4f} {line['tokens_per_s']:,.0f} tokens/s"
-            progress.update(task, total=steps, completed=line["step"], description=words)
+            tell(line["step"], steps, words)
 
         yield update
 
