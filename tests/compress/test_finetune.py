@@ -1,6 +1,9 @@
 """Fine-tuning brings a packed model nearer to its teacher, and stores what it has trained."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ from transformers.models.llama import LlamaConfig
 
 from tercet.checkpoints.packed.read import open_packed
 from tercet.compress.finetune.settings import FineTuning
+from tercet.compress.finetune.state_file import StateFile
 from tercet.compress.pipeline import compress
 from tercet.errors import CheckpointError, PlanError, TercetError
 from tercet.workflows.finetune import FineTuned, finetune
@@ -157,6 +161,70 @@ def test_the_command_says_what_was_gained(
     assert (
         "did you mean" in run("finetune", packed, "--out", tmp_path / "b", "--set", "epoch=1").error
     )
+
+
+KILLED_IN_THE_SECOND_SAVE = """
+import os, signal
+from tercet.compress.finetune import state_file
+write, saves = state_file.write_atomic, []
+def die(path, content):
+    saves.append(path)
+    if len(saves) == 2:
+        path.with_name(path.name + ".tmp").write_bytes(b"torn")
+        os.kill(os.getpid(), signal.SIGKILL)
+    write(path, content)
+state_file.write_atomic = die
+from tercet.cli.main import main
+main()
+"""
+
+
+@pytest.mark.parametrize("levels", [True, False])
+def test_killed_and_resumed_gives_the_same_bytes(levels: bool, tmp_path: Path) -> None:
+    _, packed = pack("llama", tmp_path)
+    settings = QUICK.model_copy(update={"levels": levels})
+    tune(packed, tmp_path / "whole", settings)
+    ids, out = tmp_path / "ids.safetensors", tmp_path / "out"
+    save_file({"input_ids": tokens()}, ids)
+    chosen = [f"--set={key}={value}" for key, value in settings.model_dump().items()]
+    words = ["finetune", packed, "--out", out, "--calibration", ids, "--device=cpu", *chosen]
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED_IN_THE_SECOND_SAVE, *map(str, words)],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    assert not out.exists()
+    with pytest.raises(CheckpointError, match="--resume"):
+        tune(packed, out, settings)
+    with pytest.raises(CheckpointError, match="another plan"):
+        tune(packed, out, settings.model_copy(update={"epochs": 5}), resume=True)
+    told: list[int] = []
+    tune(packed, out, settings, resume=True, progress=lambda done, *_: told.append(done))
+    assert told == [0, 2, 3, 4, 4], "the first epoch is not run again"
+    assert contents(out) == contents(tmp_path / "whole")
+    assert not (tmp_path / "out.partial").exists()
+
+
+def test_a_changed_byte_is_seen_before_training(tmp_path: Path) -> None:
+    _, packed = pack("llama", tmp_path)
+    file = next(packed.glob("*.safetensors"))
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(CheckpointError, match="sealed as"):
+        tune(packed, tmp_path / "out", progress=lambda *_: pytest.fail("was trained"))
+    assert not (tmp_path / "out.partial").exists()
+
+
+def test_a_damaged_state_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "training.pt"
+    file = StateFile(path, torch.device("cpu"))
+    assert file.load() is None
+    file.save({"epochs": 1})
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(CheckpointError, match=r"training.pt: cannot be read .*--overwrite"):
+        file.load()
 
 
 def other_vocabulary(folder: Path) -> Path:

@@ -11,13 +11,15 @@ from torch import Tensor
 from tercet.checkpoints.packed.layout import Manifest
 from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
 from tercet.checkpoints.packed.write import check_free, check_writable
+from tercet.checkpoints.seal import verified
 from tercet.checkpoints.sources.open import open_source
 from tercet.compress import text
 from tercet.compress.blockwise.repeatable import repeatable
 from tercet.compress.blockwise.tune import Errors, tune
 from tercet.compress.finetune.settings import FineTuning
+from tercet.compress.finetune.state_file import StateFile
 from tercet.compress.finetune.student import PackedStudent
-from tercet.compress.finetune.write import write_finetuned
+from tercet.compress.finetune.write import open_writer, write_finetuned
 from tercet.compress.plan import Calibration
 from tercet.compress.skeleton import Skeleton
 from tercet.compress.soundness import check_source
@@ -55,13 +57,14 @@ def finetune(
     settings: FineTuning | None = None,
     device: torch.device | str | None = None,
     overwrite: bool = False,
+    resume: bool = False,
     progress: Callable[[int, int, str], None] = lambda _, __, ___: None,
 ) -> FineTuned:
     """Train the quantized weights of a packed checkpoint together, and write them as a new one.
 
     The teacher and everything that is trained are on the device at once: some 40 bytes a weight,
     fewer where `settings.levels` is off. Formats, sizes and files stay as they are. A run that is
-    killed leaves nothing behind.
+    killed leaves the directory `OUT.partial`, from whose last whole epoch `resume` goes on.
 
     Args:
         checkpoint: a packed checkpoint of a causal language model.
@@ -72,7 +75,8 @@ def finetune(
         sequences, length: of a text.
         settings: how it is trained; None for the defaults.
         device: "cpu", "cuda" or "cuda:N"; None for the GPU where there is one.
-        overwrite: replace a checkpoint at `out`.
+        overwrite: replace a checkpoint or an unfinished run at `out`.
+        resume: continue an unfinished run at `out`; it gives the bytes of one in one piece.
         progress: called before each epoch with (finished epochs, epochs, what is being done).
 
     Raises:
@@ -80,7 +84,7 @@ def finetune(
             training.
     """
     settings = settings or FineTuning()
-    check_free(Path(out), overwrite=overwrite, resume=False)
+    check_free(Path(out), overwrite=overwrite, resume=resume)
     check_writable(Path(out))
     packed = open_packed(checkpoint)
     manifest = _manifest(packed)
@@ -93,18 +97,22 @@ def finetune(
     if where.type == "cuda":
         torch.cuda.reset_peak_memory_stats(where)
     with skeleton.materialize([name for name, _ in skeleton.model.named_children()]):
-        student = PackedStudent(skeleton, packed, tokens.to(where), settings)
-        errors = _train(student, len(tokens), settings, where, progress)
+        with verified(packed.directory):
+            student = PackedStudent(skeleton, packed, tokens.to(where), settings)
+        training = {**settings.model_dump(mode="json"), **text.describe(tokens).model_dump()}
+        writer = open_writer(
+            packed, manifest, training, Path(out), where, overwrite=overwrite, resume=resume
+        )
+        state = StateFile(writer.state / "training.pt", where)
+        errors = _train(student, len(tokens), settings, state, where, progress)
         progress(settings.epochs, settings.epochs, "writing")
         write_finetuned(
+            writer,
             packed,
             manifest,
             skeleton,
             student.packed(),
             {name: one.stored() for name, one in student.vectors.items()},
-            {**settings.model_dump(mode="json"), **text.describe(tokens).model_dump()},
-            Path(out),
-            overwrite=overwrite,
         )
     return FineTuned(
         directory=Path(out),
@@ -149,6 +157,7 @@ def _train(
     student: PackedStudent,
     sequences: int,
     settings: FineTuning,
+    state: StateFile,
     device: torch.device,
     progress: Callable[[int, int, str], None],
 ) -> Errors:
@@ -167,4 +176,5 @@ def _train(
             seed=settings.seed,
             device=device,
             passed=passed,
+            kept_state=state,
         )

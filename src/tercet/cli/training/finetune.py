@@ -40,6 +40,9 @@ def finetune_command(
     overwrite: Annotated[
         bool, typer.Option(help="Replace the output directory if it exists.")
     ] = False,
+    resume: Annotated[
+        bool, typer.Option(help="Continue an interrupted run after its last finished epoch.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Train a packed checkpoint as a whole for its teacher's predictions, in the same formats.
@@ -59,6 +62,7 @@ def finetune_command(
             settings=settings,
             device=device,
             overwrite=overwrite,
+            resume=resume,
             progress=progress,
         )
     _show(result, as_json)

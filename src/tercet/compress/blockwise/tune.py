@@ -7,7 +7,7 @@ rest. After each epoch the loss over sequences that are not trained on says whic
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import cos, pi
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -22,6 +22,18 @@ Loss = Callable[[Mapping[str, Tensor], Tensor], Tensor]
 
 Latents = Mapping[str, LatentWeight | LatentVector]
 """What is trained, by name."""
+
+
+class KeptState(Protocol):
+    """Where a training keeps what it can go on from."""
+
+    def load(self) -> dict[str, Any] | None:
+        """What was saved last, tensors on the device; None where nothing was."""
+        ...
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Saves, in the place of what was saved before."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +58,7 @@ def tune(
     seed: int,
     device: torch.device,
     passed: Callable[[int, float], None] = lambda _, __: None,
+    kept_state: KeptState | None = None,
 ) -> Errors:
     """Trains the latents, which then hold those of the best epoch.
 
@@ -57,20 +70,33 @@ def tune(
         seed: of the order of the sequences.
         device: where the latents are.
         passed: called after each epoch, with how many are over and the loss of held-out sequences.
+        kept_state: keeps what an interrupted training goes on from, after each epoch; it then gives
+            what it would have given in one piece.
     """
     held, rest = split_sequences(sequences, settings.held_out)
     training = _Training(loss, latents, settings, device)
     # not an attribute of what it calls: in a cycle, a graph would outlive what it computes, until
     # the garbage collector frees it, perhaps while the next one is captured, which CUDA forbids
     step = StepGraph(training.learn, settings.batch, device)
-    best = before = training.measure(held)
-    kept = training.copy()
+    state = kept_state.load() if kept_state is not None else None
+    done = 0 if state is None else training.take(state)
+    if state is None:
+        before = training.measure(held)
+        best, kept = before, training.copy()
+    else:
+        before, best, kept = state["before"], state["best"], state["kept"]
     generator = torch.Generator().manual_seed(seed)
     for epoch in range(settings.epochs):
-        training.pass_over(rest[torch.randperm(len(rest), generator=generator)], epoch, step)
+        order = rest[torch.randperm(len(rest), generator=generator)]
+        if epoch < done:
+            continue
+        training.pass_over(order, epoch, step)
         found = training.measure(held)
         if found < best:
             best, kept = found, training.copy()
+        if kept_state is not None:
+            so_far = {"before": before, "best": best, "kept": kept}
+            kept_state.save({**training.give(epoch + 1), **so_far})
         passed(epoch + 1, found)
     training.restore(kept)
     return Errors(before=before, after=best)
@@ -140,6 +166,20 @@ class _Training:
         """The latents as they were."""
         for leaf, value in zip(self._leaves, kept, strict=True):
             leaf.copy_(value)
+
+    def give(self, epochs: int) -> dict[str, Any]:
+        """All that goes on from here, after so many epochs."""
+        return {
+            "epochs": epochs,
+            "leaves": [leaf.detach() for leaf in self._leaves],
+            "optimizer": self._optimizer.state_dict(),
+        }
+
+    def take(self, state: Mapping[str, Any]) -> int:
+        """Goes on from what was given; how many epochs are over."""
+        self.restore(state["leaves"])
+        self._optimizer.load_state_dict(state["optimizer"])
+        return state["epochs"]
 
     def _batches(self, sequences: Tensor) -> tuple[Tensor, ...]:
         # once a pass, not once a step, the host waits for the device

@@ -1,9 +1,11 @@
 """What was fine-tuned, as a packed checkpoint: files and formats of the old one, values anew."""
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tercet.checkpoints.packed.layout import Manifest, ModuleInfo
@@ -14,46 +16,64 @@ from tercet.compress.skeleton import Skeleton
 from tercet.compress.unit_file import relative_error
 
 
+def open_writer(
+    checkpoint: PackedCheckpoint,
+    manifest: Manifest,
+    training: dict[str, Any],
+    out: Path,
+    device: torch.device,
+    *,
+    overwrite: bool,
+    resume: bool,
+) -> PackedWriter:
+    """Begins to write, or goes on.
+
+    Args:
+        checkpoint: what training begins with.
+        manifest: of it.
+        training: how, for the new manifest's plan.
+        out: the directory to write.
+        device: that trains.
+        overwrite: replace what lies there.
+        resume: go on with an unfinished run of the same command.
+    """
+    begun_with = hashlib.sha256(manifest.model_dump_json().encode()).hexdigest()
+    identity = RunIdentity(
+        source=manifest.source,
+        calibration=manifest.calibration,
+        plan={**manifest.plan, "finetuning": {**training, "begun_with_sha256": begun_with}},
+        versions=library_versions(),
+        units=len(_files(checkpoint)),
+        device=device.type,
+    )
+    return PackedWriter(out, identity, overwrite=overwrite, resume=resume)
+
+
 def write_finetuned(
+    writer: PackedWriter,
     checkpoint: PackedCheckpoint,
     manifest: Manifest,
     teacher: Skeleton,
     quantized: Mapping[str, Quantized],
     vectors: Mapping[str, Tensor],
-    training: dict[str, Any],
-    out: Path,
-    *,
-    overwrite: bool,
 ) -> None:
     """Writes every file, and moves the directory into place.
 
     Args:
+        writer: of `open_writer`.
         checkpoint: what training began with.
         manifest: of it.
         teacher: the uncompressed model, its weights in memory.
         quantized: the modules that were trained.
         vectors: the norms and biases that were, in their stored dtypes.
-        training: how, for the manifest's plan.
-        out: the directory to write.
-        overwrite: replace what lies there.
     """
-    files = sorted(set(checkpoint.file_of.values()))
-    identity = RunIdentity(
-        source=manifest.source,
-        calibration=manifest.calibration,
-        plan={**manifest.plan, "finetuning": training},
-        versions=library_versions(),
-        units=len(files),
-        device=teacher.device.type,
-    )
-    writer = PackedWriter(out, identity, overwrite=overwrite)
     teacher.source.save_tokenizer(writer.partial)
     trained = {
         f"{name}.weight_{part}": tensor.cpu()
         for name, one in quantized.items()
         for part, tensor in one.packed.parts().items()
     } | {name: value.cpu() for name, value in vectors.items()}
-    for unit, file in enumerate(files):
+    for unit, file in enumerate(_files(checkpoint)):
         names = [name for name, where in checkpoint.file_of.items() if where == file]
         modules = [
             name
@@ -71,6 +91,10 @@ def write_finetuned(
 
 
 _SECTION = "quantization_config"
+
+
+def _files(checkpoint: PackedCheckpoint) -> list[str]:
+    return sorted(set(checkpoint.file_of.values()))
 
 
 def _describe(
