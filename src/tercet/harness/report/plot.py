@@ -36,11 +36,24 @@ def log_scale(values: Sequence[float], start: float, end: float) -> Scale:
 
 
 def ticks(scale: Scale) -> list[float]:
-    """1, 2 and 5 of each decade where they are few; else the decades."""
+    """Round numbers: 1, 2 and 5 of each decade where they are few, else the decades.
+
+    Of a linear scale about five, at steps of 1, 2 or 5 times a power of ten.
+    """
+    if not scale.logarithmic:
+        step = _round_step((scale.high - scale.low) / 5)
+        places = range(ceil(scale.low / step), floor(scale.high / step) + 1)
+        return [round(place * step, 12) for place in places]
     first, last = floor(log10(scale.low)), ceil(log10(scale.high))
     steps = (1, 2, 5) if last - first <= 3 else (1,)
     found = [step * 10.0**power for power in range(first, last + 1) for step in steps]
     return [tick for tick in found if scale.low <= tick <= scale.high]
+
+
+def _round_step(least: float) -> float:
+    """1, 2 or 5 times a power of ten, not below `least`."""
+    power = 10.0 ** floor(log10(least))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9))
 
 
 def grid(x: Sequence[tuple[float, str]], y: Sequence[tuple[float, str]]) -> str:

@@ -32,6 +32,13 @@ class Cell:
     style: str = ""
 
 
+def number_cell(value: float | None, form: str, unit: float = 1.0, style: str = "") -> Cell:
+    """A number in units, sorted by its value; an empty cell for None."""
+    if value is None:
+        return Cell()
+    return Cell(text=form.format(value / unit), value=value, style=style)
+
+
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> str:
     """The HTML of a table with its search field and menus."""
     heads = "".join(

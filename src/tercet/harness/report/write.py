@@ -10,7 +10,7 @@ from tercet.harness.report.history import history
 from tercet.harness.report.page import page, section
 from tercet.harness.report.roofline import roofline
 from tercet.harness.report.rows import device_of, latest, select_succeeded, setting
-from tercet.harness.report.table import Cell, Column, table
+from tercet.harness.report.table import Cell, Column, number_cell, table
 from tercet.records import Outcome, Record
 
 # what was measured first: on a phone only the first columns are in sight
@@ -136,23 +136,17 @@ def _timed(record: Record) -> list[Cell]:
         Cell(text=record.subject),
         Cell(text=setting(record, "variant")),
         Cell(text=f"{time:.4g}", value=time),
-        _number(50 * (high - low) / time, "{:.1f}"),
+        number_cell(50 * (high - low) / time, "{:.1f}"),
         Cell(text=f"{fraction:.0%}", value=fraction, bar=fraction)
         if fraction is not None
         else Cell(),
         Cell(text=setting(record, "direction")),
-        _number(metrics.get("bytes_per_second"), "{:.2f}", 1e12),
-        _number(metrics.get("flops_per_second"), "{:.1f}", 1e12),
+        number_cell(metrics.get("bytes_per_second"), "{:.2f}", 1e12),
+        number_cell(metrics.get("flops_per_second"), "{:.1f}", 1e12),
         *(Cell(text=setting(record, name)) for name in call),
-        _number(metrics.get("peak_memory_bytes"), "{:,.0f}", 2**20),
-        _number(metrics.get("clock_mhz"), "{:.0f}", style=throttled),
+        number_cell(metrics.get("peak_memory_bytes"), "{:,.0f}", 2**20),
+        number_cell(metrics.get("clock_mhz"), "{:.0f}", style=throttled),
     ]
-
-
-def _number(value: float | None, form: str, unit: float = 1.0, style: str = "") -> Cell:
-    if value is None:
-        return Cell()
-    return Cell(text=form.format(value / unit), value=value, style=style)
 
 
 def _broken(record: Record) -> list[Cell]:
@@ -175,8 +169,8 @@ def _compiled(record: Record) -> list[Cell]:
         Cell(text=f"{setting(record, 'implementation')} {setting(record, 'kernel')}"),
         Cell(text=setting(record, "target")),
         Cell(text=setting(record, "variant")),
-        _number(metrics.get("registers"), "{:.0f}"),
-        _number(spills, "{:.0f}", style="bad" if spills else ""),
-        _number(metrics.get("shared_bytes"), "{:,.0f}"),
+        number_cell(metrics.get("registers"), "{:.0f}"),
+        number_cell(spills, "{:.0f}", style="bad" if spills else ""),
+        number_cell(metrics.get("shared_bytes"), "{:,.0f}"),
         Cell(text=", ".join(f"{name} {count:.0f}" for name, count in found.items() if count)),
     ]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, floor, log10
+from math import ceil
 
 from tercet.harness.report.plot import (
     BOTTOM,
@@ -17,6 +17,7 @@ from tercet.harness.report.plot import (
     grid,
     mark,
     short,
+    ticks,
 )
 from tercet.workflows.report.runs import Measure, Value
 
@@ -73,8 +74,8 @@ def plot_front(
     x = _scale([point.cost for point in points], LEFT, WIDTH - RIGHT)
     y = _scale(heights, HEIGHT - BOTTOM, TOP)
     content = grid(
-        [(x(tick), short(tick)) for tick in _ticks(x)],
-        [(y(tick), f"{tick:.0%}" if measure.share else short(tick)) for tick in _ticks(y)],
+        [(x(tick), short(tick)) for tick in ticks(x)],
+        [(y(tick), f"{tick:.0%}" if measure.share else short(tick)) for tick in ticks(y)],
     )
     if reference is not None:
         at = y(reference[1])
@@ -117,7 +118,7 @@ def plot_layers(errors: Sequence[tuple[str, int, Sequence[float]]]) -> str:
     every = max(ceil(count / 16), 1)
     content = grid(
         [(x(at), str(at)) for at in range(0, count, every)],
-        [(y(tick), f"{tick:.0%}") for tick in _ticks(y)],
+        [(y(tick), f"{tick:.0%}") for tick in ticks(y)],
     )
     for name, colour, values in errors:
         path = "L".join(f"{x(at):.1f} {y(value):.1f}" for at, value in enumerate(values))
@@ -140,21 +141,3 @@ def _scale(values: Sequence[float], start: float, end: float) -> Scale:
         return Scale(low=low / margin, high=high * margin, start=start, end=end, logarithmic=True)
     margin = 0.08 * (high - low) or 0.1 * abs(high) or 1.0
     return Scale(low=low - margin, high=high + margin, start=start, end=end)
-
-
-def _ticks(scale: Scale) -> list[float]:
-    """Round numbers within the scale."""
-    if scale.logarithmic:
-        powers = range(floor(log10(scale.low)), ceil(log10(scale.high)) + 1)
-        found = [step * 10.0**power for power in powers for step in (1, 2, 5)]
-    else:
-        step = _round_step((scale.high - scale.low) / 5)
-        first, last = ceil(scale.low / step), floor(scale.high / step)
-        found = [round(at * step, 12) for at in range(first, last + 1)]
-    return [tick for tick in found if scale.low <= tick <= scale.high]
-
-
-def _round_step(least: float) -> float:
-    """1, 2 or 5 times a power of ten, not below `least`."""
-    power = 10.0 ** floor(log10(least))
-    return next(step * power for step in (1, 2, 5, 10) if step * power >= least * (1 - 1e-9))

@@ -12,7 +12,7 @@ from tercet.checkpoints.atomic import write_atomic
 from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.errors import UnsupportedError
 from tercet.harness.report.page import page, section
-from tercet.harness.report.table import Cell, Column, table
+from tercet.harness.report.table import Cell, Column, number_cell, table
 from tercet.runtime import load
 from tercet.workflows.report.byte_shares import find_bytes
 from tercet.workflows.report.plots import Point, plot_front, plot_layers
@@ -99,10 +99,10 @@ def _summary(models: Sequence[Model], measures: Sequence[Measure]) -> str:
     rows = [
         [
             Cell(text=model.name),
-            _number(model.size_bytes, "{:,.1f}", 1e6),
-            _number(model.bits_per_weight, "{:.2f}"),
+            number_cell(model.size_bytes, "{:,.1f}", 1e6),
+            number_cell(model.bits_per_weight, "{:.2f}"),
             *(_cell(measure, model.values.get(measure)) for measure in measures),
-            _number(model.tokens_per_s, "{:,.0f}"),
+            number_cell(model.tokens_per_s, "{:,.0f}"),
         ]
         for model in models
     ]
@@ -116,10 +116,6 @@ def _cell(measure: Measure, value: Value | None) -> Cell:
     if value.low is not None and value.high is not None:
         text += f" ({measure.show(value.low)} to {measure.show(value.high)})"
     return Cell(text=text, value=value.value)
-
-
-def _number(value: float | None, form: str, unit: float = 1.0) -> Cell:
-    return Cell() if value is None else Cell(text=form.format(value / unit), value=value)
 
 
 def _fronts(models: Sequence[Model], measures: Sequence[Measure]) -> list[str]:
@@ -212,10 +208,10 @@ def _modules(name: str, checkpoint: PackedCheckpoint) -> list[list[Cell]]:
             Cell(text=name),
             Cell(text=module),
             Cell(text=entry.format),
-            _number(entry.shape[0], "{:,}"),
-            _number(entry.shape[1], "{:,}"),
-            _number(entry.scheme.bits_per_weight(entry.shape), "{:.2f}"),
-            _number(made[module].relative_error if module in made else None, "{:.4f}"),
+            number_cell(entry.shape[0], "{:,}"),
+            number_cell(entry.shape[1], "{:,}"),
+            number_cell(entry.scheme.bits_per_weight(entry.shape), "{:.2f}"),
+            number_cell(made[module].relative_error if module in made else None, "{:.4f}"),
             Cell(text=made[module].algorithm if module in made else ""),
         ]
         for module, entry in checkpoint.modules.items()
@@ -240,9 +236,12 @@ def _shares(name: str, checkpoint: PackedCheckpoint) -> list[list[Cell]]:
         [
             Cell(text=name),
             Cell(text=part),
-            _number(one.total, "{:,.2f}", 1e6),
+            number_cell(one.total, "{:,.2f}", 1e6),
             Cell(text=f"{one.total / whole:.1%}", value=one.total / whole, bar=one.total / whole),
-            *(_number(each, "{:,.2f}", 1e6) for each in (one.codes, one.scales, one.uncompressed)),
+            *(
+                number_cell(each, "{:,.2f}", 1e6)
+                for each in (one.codes, one.scales, one.uncompressed)
+            ),
         ]
         for part, one in sorted(parts.items(), key=lambda each: -each[1].total)
     ]
