@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from tercet.evaluate.intervals import bootstrap_bounds
+
 Logits = Callable[[Tensor], Tensor]
 
 _ROWS = 128
@@ -97,10 +99,8 @@ def _perplexity(loss: float) -> float:
 
 
 def _interval(values: np.ndarray) -> Interval:
-    """Of the mean over windows."""
-    drawn = np.random.default_rng(0).integers(0, len(values), (_DRAWS, len(values)))
-    low, high = np.quantile(values[drawn].mean(1), [(1 - _CONFIDENCE) / 2, (1 + _CONFIDENCE) / 2])
-    return float(low), float(high)
+    """Of the mean over windows; its bounds are wrong on one side each in 2.5 % of cases."""
+    return bootstrap_bounds(values.tolist(), (1 + _CONFIDENCE) / 2, rounds=_DRAWS)
 
 
 @torch.inference_mode()

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from tercet.evaluate.intervals import Pairs
 from tercet.evaluate.tasks.gate import Decision, Verdict, decide, overall
-from tercet.evaluate.tasks.intervals import Pairs
 
 
 def simulate(random: np.random.Generator, questions: int, drop: float) -> Pairs:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tercet.errors import CheckpointError
-from tercet.evaluate.tasks.intervals import Pairs, bootstrap_bounds, mcnemar, tango_bounds
+from tercet.evaluate.intervals import Pairs, bootstrap_bounds, mcnemar, tango_bounds
 from tercet.evaluate.tasks.samples import Sample, answered, read_samples
 
 

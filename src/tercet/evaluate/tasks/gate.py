@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import NormalDist
 
-from tercet.evaluate.tasks.intervals import Pairs, tango_bounds
+from tercet.evaluate.intervals import Pairs, tango_bounds
 
 _POWER = 0.8
 _MOST_QUESTIONS = 10**7

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import lm_eval.evaluator as harness
 
+from tercet.evaluate.intervals import wilson
 from tercet.evaluate.tasks.harness_task import quiet
-from tercet.evaluate.tasks.intervals import wilson
 from tercet.evaluate.tasks.language_model import PackedLM
 from tercet.evaluate.tasks.samples import Sample
 from tercet.evaluate.tasks.task import Task

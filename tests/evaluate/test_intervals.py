@@ -6,7 +6,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from tercet.evaluate.tasks.intervals import (
+from tercet.evaluate.intervals import (
     Pairs,
     bootstrap_bounds,
     mcnemar,
