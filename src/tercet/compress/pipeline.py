@@ -181,7 +181,7 @@ class _Run:
         """Estimates and checks; begins to write, behind the hash of a run that is a new one."""
         self.tokens: Tensor | None = None
         if self.needs_inputs:
-            self.tokens = self._tokens(calibration, tokenizer)
+            self.tokens = text.read_calibration(calibration, tokenizer, self.plan.calibration)
             text.check_tokens(
                 self.tokens, int(getattr(self.skeleton.model.config, "vocab_size", 2**31))
             )
@@ -231,15 +231,6 @@ class _Run:
         with disk_errors(writer.partial, None):
             shutil.copytree(tokenizer, writer.partial, dirs_exist_ok=True)
         return writer
-
-    def _tokens(self, calibration: str | Path | Tensor | None, tokenizer: Path) -> Tensor:
-        if isinstance(calibration, Tensor):
-            return calibration.long()
-        return text.calibration_tokens(
-            Path(calibration) if calibration is not None else text.default_text(),
-            tokenizer,
-            self.plan.calibration,
-        )
 
     def all_units(self) -> Compressed:
         self._quantize_all()

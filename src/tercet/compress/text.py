@@ -21,6 +21,16 @@ def default_text() -> Path:
     return Path(str(files("tercet.compress"))) / "text" / "state_of_the_union.txt.gz"
 
 
+def read_calibration(
+    calibration: str | Path | Tensor | None, tokenizer_directory: Path, wanted: Calibration
+) -> Tensor:
+    """Token ids [sequences, length]: those given, or of a file, or of the shipped text for None."""
+    if isinstance(calibration, Tensor):
+        return calibration.long()
+    path = Path(calibration) if calibration is not None else default_text()
+    return calibration_tokens(path, tokenizer_directory, wanted)
+
+
 def calibration_tokens(path: Path, tokenizer_directory: Path, wanted: Calibration) -> Tensor:
     """Token ids [sequences, length]: the file tokenized once, cut evenly spaced.
 

@@ -94,6 +94,8 @@ def finetune(
     skeleton = Skeleton(source, where)
     text.check_tokens(tokens, int(cast(Any, skeleton.model).config.vocab_size))
     check_source(skeleton)
+    # its hash is not asked for
+    source.stop_hashing()
     if where.type == "cuda":
         torch.cuda.reset_peak_memory_stats(where)
     with skeleton.materialize([name for name, _ in skeleton.model.named_children()]):
@@ -137,14 +139,10 @@ def _tokens(
     sequences: int,
     length: int,
 ) -> Tensor:
-    if isinstance(calibration, Tensor):
-        tokens = calibration.long()
-    else:
-        if calibration is not None:
-            text.check_file(Path(calibration))
-        path = Path(calibration) if calibration is not None else text.default_text()
-        wanted = Calibration(sequences=sequences, length=length)
-        tokens = text.calibration_tokens(path, packed.directory, wanted)
+    if isinstance(calibration, str | Path):
+        text.check_file(Path(calibration))
+    wanted = Calibration(sequences=sequences, length=length)
+    tokens = text.read_calibration(calibration, packed.directory, wanted)
     if len(tokens) < 2:
         raise PlanError(
             "1 sequence: some are trained on and others measured on: give more with --sequences "

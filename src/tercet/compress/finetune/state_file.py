@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from tercet.checkpoints.atomic import write_atomic
-from tercet.errors import CheckpointError
+from tercet.compress.training.state import read_content
 
 
 class StateFile:
@@ -22,14 +22,7 @@ class StateFile:
 
     def load(self) -> dict[str, Any] | None:
         """As KeptState's. CheckpointError where the file is damaged."""
-        if not self._path.exists():
-            return None
-        try:
-            return torch.load(self._path, map_location=self._device, weights_only=True)
-        except (RuntimeError, OSError, EOFError, ValueError) as error:
-            raise CheckpointError(
-                f"{self._path}: cannot be read ({error}): start anew with --overwrite"
-            ) from error
+        return read_content(self._path, self._device) if self._path.exists() else None
 
     def save(self, state: dict[str, Any]) -> None:
         """As KeptState's."""

@@ -28,6 +28,7 @@ from tercet.compress.qat.student import Student
 from tercet.compress.skeleton import Skeleton
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.models.input_transform import InputTransform
+from tercet.models.packed_modules import load_transform
 from tercet.ops.linear_kl import linear_kl
 
 
@@ -76,20 +77,20 @@ class PackedStudent:
             )
         for name in checkpoint.names():
             self._take_tensor(checkpoint, name, settings)
-        self._linears = {
-            name: teacher.module(name) for name in self._transforms if name.startswith(self._layers)
-        }
         model = cast(Any, teacher.model)
-        self._head_name = _name_of(model.get_output_embeddings(), teacher.model)
-        self._head = self._find_head(_name_of(model.get_input_embeddings(), teacher.model))
+        head = _name_of(model.get_output_embeddings(), teacher.model)
+        embedding = _name_of(model.get_input_embeddings(), teacher.model)
+        own = f"{head}.weight" if f"{head}.weight" in self._fixed else f"{embedding}.weight"
+        self._head = self._fixed[own].to(self._dtype)
+        self._teacher_head = self._teacher.head()
+        # the head is not called: its input is transformed here
+        self._before_head = self._transforms.pop(head, InputTransform())
+        self._linears = {name: teacher.module(name) for name in self._transforms}
 
     def _take_module(self, checkpoint: PackedCheckpoint, name: str, settings: FineTuning) -> None:
         entry = checkpoint.modules[name]
         packed = checkpoint.read_packed(name)
-        scale = checkpoint.input_scale(name).to(self._device) if entry.input_scale else None
-        transform = InputTransform(
-            scale=scale, hadamard=entry.hadamard, activation=entry.activation
-        )
+        transform = load_transform(checkpoint, name, self._device)
         if not transform.identity:
             self._transforms[name] = transform
         if not (name.startswith(self._layers) and entry.scheme.element.integer):
@@ -98,9 +99,9 @@ class PackedStudent:
         packed = packed.to(self._device)
         self._quantized[name] = Quantized(
             packed=packed,
-            input_scale=scale,
-            hadamard=entry.hadamard,
-            activation=entry.activation,
+            input_scale=transform.scale,
+            hadamard=transform.hadamard,
+            activation=transform.activation,
         )
         self.weights[name] = LatentWeight(packed, None, name, levels=settings.levels)
 
@@ -125,11 +126,6 @@ class PackedStudent:
                     f"{list(value.shape)}: give the model that it was made from as --teacher"
                 )
 
-    def _find_head(self, embedding: str) -> Tensor:
-        """The head [V, H]; of tied ones that of the embedding."""
-        own = f"{self._head_name}.weight"
-        return self._fixed[own if own in self._fixed else f"{embedding}.weight"].to(self._dtype)
-
     @property
     def latents(self) -> dict[str, LatentWeight | LatentVector]:
         """All that is trained, by parameter."""
@@ -150,7 +146,7 @@ class PackedStudent:
             with torch.no_grad():
                 wanted = self._teacher.hidden(ids)
             hidden = self._hidden(ids, {**self._fixed, **values})
-            return linear_kl(hidden, self._head, wanted, self._teacher.head())
+            return linear_kl(hidden, self._head, wanted, self._teacher_head)
 
     def _hidden(self, ids: Tensor, values: Mapping[str, Tensor]) -> Tensor:
         """The last hidden states [B, T, H] under these values, as the head reads them."""
@@ -159,16 +155,11 @@ class PackedStudent:
             for name, value in values.items()
             if name.startswith(self._prefix)
         }
-        with one_sequence_a_row(), transforming(self._linears, self._transforms_of_layers()):
+        with one_sequence_a_row(), transforming(self._linears, self._transforms):
             found: Any = functional_call(
                 self._base, own, (), {"input_ids": ids, "use_cache": False}
             )
-        hidden = found.last_hidden_state
-        transform = self._transforms.get(self._head_name)
-        return (hidden if transform is None else transform(hidden)).to(self._dtype)
-
-    def _transforms_of_layers(self) -> dict[str, InputTransform]:
-        return {name: self._transforms[name] for name in self._linears}
+        return self._before_head(found.last_hidden_state).to(self._dtype)
 
 
 def _name_of(module: nn.Module, model: nn.Module) -> str:

@@ -51,12 +51,7 @@ def load_state(
     path = _newest(directory, group)
     if path is None:
         return 0
-    try:
-        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except (RuntimeError, OSError, EOFError) as error:
-        raise CheckpointError(
-            f"{path}: cannot be read ({error}): start anew with --overwrite"
-        ) from error
+    content = read_content(path, "cpu", mapped=True)
     if content["version"] != _VERSION:
         raise CheckpointError(
             f"{path}: a state of version {content['version']}, where this Tercet reads version "
@@ -71,6 +66,22 @@ def load_state(
             local(parameter).copy_(saved[name])
         optimizer.load_state_dict(content["optimizer"])
     return int(content["step"])
+
+
+def read_content(path: Path, device: torch.device | str, *, mapped: bool = False) -> dict[str, Any]:
+    """What was saved in a file of a run's state; CheckpointError where it is damaged.
+
+    Args:
+        path: of the file.
+        device: of the tensors.
+        mapped: whether they are mapped from the file and not read, on the host alone.
+    """
+    try:
+        return torch.load(path, map_location=device, weights_only=True, mmap=mapped)
+    except (RuntimeError, OSError, EOFError, ValueError) as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({error}): start anew with --overwrite"
+        ) from error
 
 
 def trained(student: Student) -> dict[str, torch.nn.Parameter]:
