@@ -65,16 +65,19 @@ def peers() -> list[Row]:
 
 
 def blockwise() -> list[Row]:
-    """Layers trained for their output, and the algorithm alone, on the text of each row."""
-    columns = ("format", "bits a weight", "epochs", "sequences", "text", "perplexity", "KL, nats")
+    """The algorithm alone, layers trained for their output, and the whole trained after that."""
+    columns = ("format", "bits a weight", "training", "sequences", "text", "perplexity", "KL, nats")
     rows = [[*columns, "top-1", "seconds", "GPU memory, GB"]]
     for record in sorted(load_latest(BLOCKWISE), key=_in_order):
+        if _tries_finetuning(record):
+            continue
         settings, found = record.settings, record.metrics
+        layers = "layers" if settings["blockwise"] else "none: GPTQ alone"
         rows.append(
             [
                 str(settings["format"]),
                 f"{found['bits_per_weight']:.2f}",
-                str(settings["epochs"]) if settings["blockwise"] else "none: GPTQ alone",
+                f"{layers}, then the whole" if settings.get("finetune") else layers,
                 str(settings["sequences"]),
                 str(settings["windows"]),
                 _number(found["perplexity"]),
@@ -88,9 +91,34 @@ def blockwise() -> list[Row]:
 
 
 def _in_order(record: Record) -> tuple[Any, ...]:
-    settings = record.settings
-    bits = -record.metrics["bits_per_weight"]
-    return settings["windows"], bits, settings["blockwise"], settings["sequences"]
+    settings, bits = record.settings, record.metrics["bits_per_weight"]
+    trained = settings["blockwise"], settings["sequences"], settings.get("finetune", False)
+    return settings["windows"], -bits, *trained
+
+
+def finetuning() -> list[Row]:
+    """Settings of the training of the whole, on validation text, the best held-out KL first."""
+    rows = [["levels", "scales", "epochs", "held-out KL", "perplexity", "KL, nats", "seconds"]]
+    records = [one for one in load_latest(BLOCKWISE) if _tries_finetuning(one)]
+    for record in sorted(records, key=lambda one: one.metrics["held_out_kl_after"]):
+        settings, found = record.settings, record.metrics
+        rate = f"{settings['finetune_learning_rate']:g}"
+        rows.append(
+            [
+                rate if settings["finetune_levels"] else "stay",
+                f"{settings['finetune_scale_learning_rate']:g}",
+                str(settings["finetune_epochs"]),
+                f"{found['held_out_kl_before']:.4f} to {found['held_out_kl_after']:.4f}",
+                _number(found["perplexity"]),
+                f"{found['kl']:.4f}",
+                f"{found['seconds']:.0f}",
+            ]
+        )
+    return rows
+
+
+def _tries_finetuning(record: Record) -> bool:
+    return record.settings["windows"] == "validation" and bool(record.settings.get("finetune"))
 
 
 def allocation() -> list[Row]:
@@ -161,6 +189,7 @@ TABLES: dict[str, tuple[Path, Callable[[], list[Row]]]] = {
     "peers": (README, peers),
     "ops": (README, ops),
     "blockwise": (GUIDES / "blockwise.md", blockwise),
+    "finetuning": (GUIDES / "blockwise.md", finetuning),
     "allocation": (GUIDES / "allocate-bits.md", allocation),
 }
 
