@@ -15,7 +15,8 @@ _LOGIT = {torch.float32: 4e-6, torch.float16: 2**-11, torch.bfloat16: 2**-8}
 # that they lie apart by, of others all of it, over what a result may be off by relatively.
 _LOST = {torch.float32: 2**-106, torch.float16: 2**-14, torch.bfloat16: 2**-106}
 _AT_ONCE = 1024
-_SHORT = 1024  # terms of a float32 sum that the tolerance holds
+_SHORT = 1024  # terms of a float32 sum that the tolerance holds, their roundings being independent
+_DEPENDENT = 64  # the same, where all go one way
 
 
 def reference(
@@ -143,17 +144,22 @@ def _size_of_rows(
     grad = torch.maximum(softmax * apart, (most - softmax) / off) + softmax + _LOST[x.dtype]
     grad = grad.scatter_add(1, classes, torch.ones_like(classes, dtype=grad.dtype))
     grad = torch.where(kept[:, None], grad, 0.0) * unit
-    by_x, by_weight = (_longer(len(each), x.dtype) for each in (right, left))
+    by_x, by_weight = (_longer(each, x.dtype) for each in (right, left))
     return losses, lse, grad @ right.abs() * by_x, grad.T @ left.abs() * by_weight
 
 
-def _longer(terms: int, dtype: torch.dtype) -> float:
-    """How much more than a short one a float32 sum of so many terms is off, of the terms' sizes.
+def _longer(rows: Tensor, dtype: torch.dtype) -> float:
+    """How much more than a short one a float32 sum over rows is off, of the terms' sizes.
 
     It grows as the square root of their count: N. Higham and T. Mary, "A New Approach to
-    Probabilistic Rounding Error Analysis", 2019. Coarser dtypes' tolerances hold it all.
+    Probabilistic Rounding Error Analysis", 2019. Of equal terms all may be rounded the same way,
+    and it grows as their count. Coarser dtypes' tolerances hold it all.
     """
-    return max(1.0, (terms / _SHORT) ** 0.5) if dtype == torch.float32 else 1.0
+    if dtype != torch.float32:
+        return 1.0
+    if len(rows) > 1 and bool((rows == rows[:1]).all()):
+        return max(1.0, len(rows) / _DEPENDENT)
+    return max(1.0, (len(rows) / _SHORT) ** 0.5)
 
 
 def _unit(kept: Tensor, reduction: str, divide_late: bool) -> Tensor:
