@@ -55,13 +55,17 @@ def test_without_a_compiler_it_warns_once_and_still_computes(
 
 
 def test_on_a_gpu_the_slow_path_names_the_unmet_requirement() -> None:
-    options = {"layout": "rows16"}
+    options, sizes = {"layout": "rows16"}, {"M": 1}
     with pytest.warns(UserWarning, match="triton: takes layout fragments, it is rows16; cpu: runs"):
-        assert select.choose(OP, "cuda", FULL, {}, options).forward is torch_path.forward
-    verdicts = select.explain(OP, "cuda", FULL, {}, options)
+        assert select.choose(OP, "cuda", FULL, sizes, options).forward is torch_path.forward
+    verdicts = select.explain(OP, "cuda", FULL, sizes, options)
     assert [verdict.implementation for verdict in verdicts if verdict.chosen] == ["torch"]
     options = {"layout": "fragments", "activation": "none"}
-    assert select.choose(OP, "cuda", FULL, {}, options).forward is triton.forward
+    for tokens, found in ((1, triton), (255, triton), (256, torch_path), (16384, torch_path)):
+        sizes = {"M": tokens, "N": 576, "K": 576}
+        assert select.choose(OP, "cuda", FULL, sizes, options).forward is found.forward
+    half = select.choose(OP, "cuda", torch.bfloat16, {"M": 256}, {**options, "zero": True})
+    assert half.forward is triton.forward
 
 
 def test_a_requirement_speaks_of_the_traits_of_an_option() -> None:

@@ -279,6 +279,18 @@ OP = Op(
             (*_SMALL, *FLOAT_ELEMENTS),
             module="launch_float",
         ),
+        # float32 has no tensor cores that keep its 24 bits: many tokens pay for decoding W once
+        Implementation(
+            name="decoded",
+            requirement=Requirement(
+                devices=("cuda",),
+                dtypes=(torch.float32,),
+                ranges={"M": (256, 2**24)},
+                options={"activation": ("none",)},
+            ),
+            module="tercet.ops.linear_packed.torch_path",
+            language="torch",
+        ),
         Implementation(
             name="triton",
             requirement=Requirement(
