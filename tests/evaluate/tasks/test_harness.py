@@ -4,6 +4,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import lm_eval.utils
 import pytest
 from datasets import Dataset
 from lm_eval.models.huggingface import HFLM
@@ -85,6 +86,30 @@ def test_texts_are_encoded_together(packed: PackedLM, monkeypatch: pytest.Monkey
         # in a batch of another size products are summed in another order
         assert one == pytest.approx(other, abs=1e-3)
         assert greedy == other_greedy
+
+
+def test_subjects_are_asked_together(
+    packed: PackedLM, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (task,) = find_tasks(["mmlu"])
+    built = build(task, read_rows(task, data), 0)
+    seen: list[tuple[int, int]] = []
+    monkeypatch.setattr(packed, "progress", lambda done, total: seen.append((done, total)))
+    compiled: list[str] = []
+    compile_template = lm_eval.utils.env.compile
+
+    def count(source: str, *arguments: Any, **options: Any) -> Any:
+        compiled.append(source)
+        return compile_template(source, *arguments, **options)
+
+    monkeypatch.setattr(lm_eval.utils.env, "compile", count)
+    evaluate_task(packed, built, limit=1, chat=False)
+    # four answers of one question a subject, of which each gets its own text
+    assert seen[-1] == (4 * 57, 4 * 57)
+    assert 0 < len(compiled) == len(set(compiled)) < 57 * 3
+    lm_eval.utils.env.from_string("{{ a }}")
+    lm_eval.utils.env.from_string("{{ a }}")
+    assert compiled[-2:] == ["{{ a }}"] * 2, "the harness has its own way back"
 
 
 def test_an_empty_context_is_the_end_of_a_text(packed: PackedLM, own: Any) -> None:

@@ -3,13 +3,14 @@
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, cast
 
 import datasets
 import lm_eval.api.task as harness
 import lm_eval.tasks
+import lm_eval.utils
 from lm_eval.tasks._yaml_loader import load_yaml  # pyright: ignore[reportPrivateUsage]
 from tqdm import tqdm
 
@@ -70,6 +71,21 @@ def quiet() -> Generator[None]:
         harness.tqdm = bars
         if not mapping:
             datasets.enable_progress_bars()
+
+
+@contextmanager
+def compile_templates_once() -> Generator[None]:
+    """Within the block the harness compiles a template of prompts once, not for each question.
+
+    MMLU's 14,042 questions with five examples each fill one in 98,000 times; compiled each time it
+    took longer than all answers.
+    """
+    templates: Any = lm_eval.utils.env
+    templates.from_string = lru_cache(templates.from_string)
+    try:
+        yield
+    finally:
+        del templates.from_string
 
 
 def _of_subject(rows: StoredRows, subject: str) -> StoredRows:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import lm_eval.evaluator as harness
 
 from tercet.evaluate.intervals import wilson
-from tercet.evaluate.tasks.harness_task import quiet
+from tercet.evaluate.tasks.harness_task import compile_templates_once, quiet
 from tercet.evaluate.tasks.language_model import PackedLM
 from tercet.evaluate.tasks.samples import Sample
 from tercet.evaluate.tasks.task import Task
@@ -27,22 +27,20 @@ def evaluate_task(
         limit: questions of each of them, from the first; None for all.
         chat: write prompts by the model's chat template.
     """
-    samples: list[Sample] = []
-    for name, task in built.items():
-        with quiet():
-            results: Any = harness.evaluate(
-                lm=model,
-                task_dict={"tasks": {name: task}, "groups": {}},
-                limit=limit,
-                bootstrap_iters=0,
-                apply_chat_template=chat,
-                # a conversation that is already text needs no turns
-                fewshot_as_multiturn=chat,
-                # generated code is run by tercet.evaluate.tasks.run_code, in a sandbox
-                confirm_run_unsafe_code=True,
-            )
-        samples += _samples(name, results["samples"][name])
-    return samples
+    # all subjects at once: encoded and batched together, progress is over all questions
+    with quiet(), compile_templates_once():
+        results: Any = harness.evaluate(
+            lm=model,
+            task_dict={"tasks": built, "groups": {}},
+            limit=limit,
+            bootstrap_iters=0,
+            apply_chat_template=chat,
+            # a conversation that is already text needs no turns
+            fewshot_as_multiturn=chat,
+            # generated code is run by tercet.evaluate.tasks.run_code, in a sandbox
+            confirm_run_unsafe_code=True,
+        )
+    return [one for name in built for one in _samples(name, results["samples"][name])]
 
 
 def _samples(name: str, logged: Sequence[dict[str, Any]]) -> list[Sample]:
