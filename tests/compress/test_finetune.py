@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,14 @@ from transformers import AutoModelForCausalLM
 from transformers.models.llama import LlamaConfig
 
 from tercet.checkpoints.packed.read import open_packed
+from tercet.checkpoints.sources.open import open_source
+from tercet.compress.finetune import memory
+from tercet.compress.finetune.memory import least_bytes
 from tercet.compress.finetune.settings import FineTuning
 from tercet.compress.finetune.state_file import StateFile
 from tercet.compress.pipeline import compress
-from tercet.errors import CheckpointError, PlanError, TercetError
+from tercet.compress.skeleton import Skeleton
+from tercet.errors import CheckpointError, PlanError, TercetError, UnsupportedError
 from tercet.workflows.finetune import FineTuned, finetune
 
 QUICK = FineTuning(epochs=4, batch=8, learning_rate=0.02, scale_learning_rate=0.003, held_out=0.25)
@@ -53,6 +58,34 @@ def pack(kind: str, folder: Path, form: str = "int3-g16", **rule: Any) -> tuple[
 def tune(packed: Path, out: Path, settings: FineTuning = QUICK, **more: Any) -> FineTuned:
     more = {"calibration": tokens(), "device": "cpu", **more}
     return finetune(packed, out, settings=settings, **more)
+
+
+def test_what_cannot_fit_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, packed = pack("llama", tmp_path)
+    teacher = Skeleton(open_source(str(source)))
+    whole, scales = (
+        least_bytes(teacher, open_packed(packed), FineTuning(levels=levels))
+        for levels in (True, False)
+    )
+    modules = open_packed(packed).modules.items()
+    trained = sum(prod(one.shape) for name, one in modules if ".layers." in name)
+    weights = sum(one.numel() for one in teacher.model.parameters())
+    assert (whole, scales) == (8 * weights + 20 * trained, 8 * weights + 4 * trained)
+
+    def leave(free: int) -> None:
+        monkeypatch.setattr(memory, "free_bytes", lambda: free)
+
+    monkeypatch.setattr(Skeleton, "read", lambda *_: pytest.fail("weights were read"))
+    leave(whole - 1)
+    with pytest.raises(UnsupportedError, match="GB are free: levels=false takes at"):
+        tune(packed, tmp_path / "out")
+    leave(scales - 1)
+    for levels in (True, False):
+        with pytest.raises(UnsupportedError, match="compress --blockwise` trains one layer"):
+            tune(packed, tmp_path / "out", QUICK.model_copy(update={"levels": levels}))
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("form", SCHEMES)

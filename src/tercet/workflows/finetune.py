@@ -16,6 +16,7 @@ from tercet.checkpoints.sources.open import open_source
 from tercet.compress import text
 from tercet.compress.blockwise.repeatable import repeatable
 from tercet.compress.blockwise.tune import Errors, tune
+from tercet.compress.finetune.memory import check_memory
 from tercet.compress.finetune.settings import FineTuning
 from tercet.compress.finetune.state_file import StateFile
 from tercet.compress.finetune.student import PackedStudent
@@ -81,7 +82,7 @@ def finetune(
 
     Raises:
         CheckpointError, PlanError, UnsupportedError: the input is not valid; found before any
-            training.
+            training. UnsupportedError also where too little of the device's memory is free.
     """
     settings = settings or FineTuning()
     check_free(Path(out), overwrite=overwrite, resume=resume)
@@ -93,6 +94,7 @@ def finetune(
     source = open_source(teacher if teacher is not None else manifest.source.reference)
     skeleton = Skeleton(source, where)
     text.check_tokens(tokens, int(cast(Any, skeleton.model).config.vocab_size))
+    check_memory(skeleton, packed, settings, where)
     check_source(skeleton)
     # its hash is not asked for
     source.stop_hashing()
