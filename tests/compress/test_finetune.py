@@ -66,8 +66,7 @@ def test_what_cannot_fit_is_refused_before_it_is_read(
     source, packed = pack("llama", tmp_path)
     teacher = Skeleton(open_source(str(source)))
     whole, scales = (
-        least_bytes(teacher, open_packed(packed), FineTuning(levels=levels))
-        for levels in (True, False)
+        least_bytes(teacher, open_packed(packed), levels=levels) for levels in (True, False)
     )
     modules = open_packed(packed).modules.items()
     trained = sum(prod(one.shape) for name, one in modules if ".layers." in name)
@@ -75,7 +74,7 @@ def test_what_cannot_fit_is_refused_before_it_is_read(
     assert (whole, scales) == (8 * weights + 20 * trained, 8 * weights + 4 * trained)
 
     def leave(free: int) -> None:
-        monkeypatch.setattr(memory, "free_bytes", lambda: free)
+        monkeypatch.setattr(memory, "free_bytes", lambda _: free)
 
     monkeypatch.setattr(Skeleton, "read", lambda *_: pytest.fail("weights were read"))
     leave(whole - 1)

@@ -300,3 +300,20 @@ def test_the_cost_counts_products_and_tensors() -> None:
     assert frozen.flops == 2 * 2 * 3 * 4 * 5 + 5 * 15
     assert OP.gradient_cost is not None
     assert OP.gradient_cost(arguments).bytes == 2 * (24 + 40) + 4
+
+
+def test_roundings_that_all_go_one_way_are_within_the_limit() -> None:
+    vocabulary, hidden = 9000, 64
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, hidden, generator=generator) * 1e-3
+    row = torch.randn(1, hidden, generator=generator)
+    arguments = {"x": x, "weight": row.expand(vocabulary, hidden), "target": torch.tensor([0])}
+    *_, size, _ = OP.magnitude(**arguments)
+    limit = OP.tolerance(torch.float32).relative * size[0]
+    # the probabilities of equal logits, exact but for their own rounding, added one by one
+    found = torch.full((vocabulary,), 1 / vocabulary)
+    found[0] -= 1
+    total = torch.zeros(hidden)
+    for share in found:
+        total = total + share * row[0]
+    assert (total.abs() <= limit).all()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import cast
 
 import psutil
+import torch
 from torch import nn
 
 from tercet.compress.blockwise.settings import Blockwise
@@ -332,8 +333,14 @@ def _stored_bytes(skeleton: Skeleton, parameters: Iterable[str]) -> int:
     return sum(prod(source.shape(name)) * source.dtype(name).itemsize for name in names)
 
 
-def free_bytes() -> int:
-    """Memory that this process may still take: what is free here, and in its control group."""
+def free_bytes(device: torch.device | None = None) -> int:
+    """Memory that this process may still take.
+
+    Of a GPU what is free and what torch holds unused; else of the host, and of its control group.
+    """
+    if device is not None and device.type == "cuda":
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + unused
     free = psutil.virtual_memory().available
     for limit, used in _CONTROL_GROUPS:
         if limit.is_file() and used.is_file() and limit.read_text().strip().isdigit():

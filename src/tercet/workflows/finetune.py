@@ -94,7 +94,7 @@ def finetune(
     source = open_source(teacher if teacher is not None else manifest.source.reference)
     skeleton = Skeleton(source, where)
     text.check_tokens(tokens, int(cast(Any, skeleton.model).config.vocab_size))
-    check_memory(skeleton, packed, settings, where)
+    check_memory(skeleton, packed, where, levels=settings.levels)
     check_source(skeleton)
     # its hash is not asked for
     source.stop_hashing()

@@ -1,9 +1,11 @@
 """What fine-tuning has in memory at the least, before any of it is read."""
 
+from math import prod
+
 import torch
 
 from tercet.checkpoints.packed.read import PackedCheckpoint
-from tercet.compress.finetune.settings import FineTuning
+from tercet.compress.finetune.student import trained_modules
 from tercet.compress.memory import free_bytes
 from tercet.compress.skeleton import Skeleton
 from tercet.errors import UnsupportedError
@@ -14,51 +16,45 @@ _FLOAT = 4
 _LATENT, _OF_LEVELS = 2, 4
 
 
-def least_bytes(teacher: Skeleton, checkpoint: PackedCheckpoint, settings: FineTuning) -> int:
+def least_bytes(teacher: Skeleton, checkpoint: PackedCheckpoint, *, levels: bool) -> int:
     """The bytes of weights that are on the device at once: teacher's, student's and optimizer's.
 
     Activations and what belongs to scales come on top.
     """
     weights = sum(one.numel() for one in teacher.model.parameters())
-    layers = f"{teacher.layers_name}."
-    trained = sum(
-        entry.shape[0] * entry.shape[1]
-        for name, entry in checkpoint.modules.items()
-        if name.startswith(layers) and entry.scheme.element.integer
-    )
-    floats = _LATENT + _OF_LEVELS * settings.levels
+    modules = trained_modules(teacher, checkpoint)
+    trained = sum(prod(checkpoint.modules[name].shape) for name in modules)
+    floats = _LATENT + _OF_LEVELS * levels
     return _FLOAT * (weights + (weights - trained) + floats * trained)
 
 
 def check_memory(
-    teacher: Skeleton, checkpoint: PackedCheckpoint, settings: FineTuning, device: torch.device
+    teacher: Skeleton, checkpoint: PackedCheckpoint, device: torch.device, *, levels: bool
 ) -> None:
     """Refuses what cannot fit, before minutes are spent on reading it.
+
+    Args:
+        teacher: whose weights are not in memory yet.
+        checkpoint: made from it.
+        device: that is to train.
+        levels: as in FineTuning.
 
     Raises:
         UnsupportedError: less than `least_bytes` of the device's memory is free.
     """
-    least, free = least_bytes(teacher, checkpoint, settings), _free_bytes(device)
+    least, free = least_bytes(teacher, checkpoint, levels=levels), free_bytes(device)
     if least <= free:
         return
-    without = settings.model_copy(update={"levels": False})
-    fewer = least_bytes(teacher, checkpoint, without)
+    fewer = least_bytes(teacher, checkpoint, levels=False)
     advice = (
         f"levels=false takes at least {_gigabytes(fewer)}"
-        if settings.levels and fewer <= free
+        if levels and fewer <= free
         else "`tercet compress --blockwise` trains one layer at a time"
     )
     raise UnsupportedError(
         f"{checkpoint.directory}: teacher, student and optimizer take at least "
         f"{_gigabytes(least)}, of {device} {_gigabytes(free)} are free: {advice}"
     )
-
-
-def _free_bytes(device: torch.device) -> int:
-    if device.type != "cuda":
-        return free_bytes()
-    unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return torch.cuda.mem_get_info(device)[0] + unused
 
 
 def _gigabytes(count: int) -> str:

@@ -61,15 +61,15 @@ class PackedStudent:
         self._teacher = Student(teacher.model, {}, self._dtype)
         self._base: Any = cast(Any, teacher.model).base_model
         self._prefix = f"{teacher.model.base_model_prefix}."
-        self._layers = f"{teacher.layers_name}."
         self._check_whole(checkpoint)
         self._quantized: dict[str, Quantized] = {}
         self.weights: dict[str, LatentWeight] = {}
         self.vectors: dict[str, LatentVector] = {}
         self._transforms: dict[str, InputTransform] = {}
         self._fixed: dict[str, Tensor] = {}
+        trained = trained_modules(teacher, checkpoint)
         for name in checkpoint.modules:
-            self._take_module(checkpoint, name, settings)
+            self._take_module(checkpoint, name, settings, trained=name in trained)
         if not self.weights:
             raise UnsupportedError(
                 f"{checkpoint.directory}: no linear of its layers has integer levels, which are "
@@ -87,13 +87,14 @@ class PackedStudent:
         self._before_head = self._transforms.pop(head, InputTransform())
         self._linears = {name: teacher.module(name) for name in self._transforms}
 
-    def _take_module(self, checkpoint: PackedCheckpoint, name: str, settings: FineTuning) -> None:
-        entry = checkpoint.modules[name]
+    def _take_module(
+        self, checkpoint: PackedCheckpoint, name: str, settings: FineTuning, *, trained: bool
+    ) -> None:
         packed = checkpoint.read_packed(name)
         transform = load_transform(checkpoint, name, self._device)
         if not transform.identity:
             self._transforms[name] = transform
-        if not (name.startswith(self._layers) and entry.scheme.element.integer):
+        if not trained:
             self._fixed[f"{name}.weight"] = packed.dequantize().to(self._device)
             return
         packed = packed.to(self._device)
@@ -160,6 +161,15 @@ class PackedStudent:
                 self._base, own, (), {"input_ids": ids, "use_cache": False}
             )
         return self._before_head(found.last_hidden_state).to(self._dtype)
+
+
+def trained_modules(teacher: Skeleton, checkpoint: PackedCheckpoint) -> set[str]:
+    """The modules whose levels or scales are trained: linears of its layers, of integer levels."""
+    return {
+        name
+        for name, entry in checkpoint.modules.items()
+        if name.startswith(f"{teacher.layers_name}.") and entry.scheme.element.integer
+    }
 
 
 def _name_of(module: nn.Module, model: nn.Module) -> str:

@@ -77,8 +77,8 @@ def quiet() -> Generator[None]:
 def compile_templates_once() -> Generator[None]:
     """Within the block the harness compiles a template of prompts once, not for each question.
 
-    MMLU's 14,042 questions with five examples each fill one in 98,000 times; compiled each time it
-    took longer than all answers.
+    MMLU's 14,042 questions with five examples each fill one in 98,000 times: of 487 of them, model
+    left out, 84 s of 122 on a busy machine went to compiling.
     """
     templates: Any = lm_eval.utils.env
     templates.from_string = lru_cache(templates.from_string)

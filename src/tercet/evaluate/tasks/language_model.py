@@ -71,8 +71,8 @@ class PackedLM(TemplateLM):
     def _encode_all(self, strings: Iterable[str]) -> None:
         """Encodes all at once, on all cores; `tok_encode` then finds them.
 
-        One after the other, MMLU's 14,042 questions of four answers took longer to be encoded than
-        a GPU takes to answer them.
+        One after the other, a text of 369 tokens took 0.6 ms on a busy core, and MMLU's 14,042
+        questions of four answers have 70,000 of them.
         """
         by_start: dict[bool, list[str]] = {}
         for string in dict.fromkeys(strings):
