@@ -18,6 +18,8 @@ ROOT = Path(__file__).parent.parent
 DEMO = ROOT / "benchmarks" / "demo" / "report.json"
 PEERS = ROOT / "benchmarks" / "ptq_peers" / "records.jsonl"
 ALLOCATION = ROOT / "benchmarks" / "compress" / "allocation.jsonl"
+TASKS = ROOT / "benchmarks" / "tasks" / "records.jsonl"
+MUCH_TEXT = ROOT / "benchmarks" / "training" / "finetune.jsonl"
 BLOCKWISE = ROOT / "benchmarks" / "ptq_peers" / "blockwise.jsonl"
 
 
@@ -117,6 +119,32 @@ def finetuning() -> list[Row]:
     return rows
 
 
+def much_text() -> list[Row]:
+    """What fine-tuning of embedding, head and layers over millions of tokens gave."""
+    columns = ["layers", "MB", "perplexity", "95 % interval", "KL, nats", "held-out KL", "top-1"]
+    rows = [[*columns, *_TASKS.values(), "seconds", "GPU memory, GB"]]
+    for record in load_latest(MUCH_TEXT):
+        found = record.metrics
+        rows.append(
+            [
+                record.subject,
+                f"{found['disk_bytes'] / 1e6:.1f}",
+                _number(found["perplexity"]),
+                f"{found['perplexity_low']:.1f} to {found['perplexity_high']:.1f}",
+                f"{found['kl_nats']:.3f}",
+                f"{found['held_out_kl_after']:.3f}",
+                f"{found['top1_agreement']:.1%}",
+                *(f"{found[f'{task}_score']:.1%}" for task in _TASKS),
+                f"{found['seconds']:.0f}",
+                f"{found['device_peak_bytes'] / 1e9:.1f}",
+            ]
+        )
+    return rows
+
+
+_TASKS = {"arc_easy": "ARC-Easy", "piqa": "PIQA", "lambada": "LAMBADA", "hellaswag": "HellaSwag"}
+
+
 def _tries_finetuning(record: Record) -> bool:
     return record.settings["windows"] == "validation" and bool(record.settings.get("finetune"))
 
@@ -149,6 +177,26 @@ def allocation() -> list[Row]:
                 f"{measured:.3f}",
                 f"{predicted:.3f} ({predicted / measured - 1:+.0%})",
                 f"{found['predicted_kl_nats'] / measured - 1:+.0%}",
+            ]
+        )
+    return rows
+
+
+def tasks() -> list[Row]:
+    """What tasks took, start of the model included and that of Python not."""
+    rows = [["model", "task", "questions", "shots", "score", "95 % interval", "on", "seconds"]]
+    for record in load_latest(TASKS):
+        found, settings = record.metrics, record.settings
+        rows.append(
+            [
+                record.subject,
+                str(settings["task"]),
+                f"{found['questions']:,.0f}",
+                "-" if settings["shots"] is None else str(settings["shots"]),
+                f"{found['score']:.1%}",
+                f"{found['score_low']:.1%} to {found['score_high']:.1%}",
+                record.environment.accelerator or record.environment.processor,
+                f"{found['seconds']:.0f}",
             ]
         )
     return rows
@@ -189,7 +237,9 @@ TABLES: dict[str, tuple[Path, Callable[[], list[Row]]]] = {
     "peers": (README, peers),
     "ops": (README, ops),
     "blockwise": (GUIDES / "blockwise.md", blockwise),
+    "much text": (GUIDES / "blockwise.md", much_text),
     "finetuning": (GUIDES / "blockwise.md", finetuning),
+    "tasks": (GUIDES / "evaluate-tasks.md", tasks),
     "allocation": (GUIDES / "allocate-bits.md", allocation),
 }
 

@@ -45,7 +45,7 @@ from tercet.compress.skeleton import Skeleton
 from tercet.compress.training.setting_overrides import build_settings, parse_overrides
 from tercet.evaluate.size import measure_size
 from tercet.records import Environment, Record, append, peak_resident_bytes
-from tercet.workflows.finetune import finetune
+from tercet.workflows.training.finetune import finetune
 
 WINDOW = 1024
 PERPLEXITY_WINDOWS = {"validation": 20, "test": 40}

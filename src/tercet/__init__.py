@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from tercet.runtime import load
     from tercet.workflows.evaluation import evaluate
     from tercet.workflows.inspection import inspect
-    from tercet.workflows.training import distill, train
+    from tercet.workflows.training.from_source import distill, train
 
 __all__ = [
     "AccuracyError",
@@ -77,7 +77,7 @@ _WHERE = {
     "Plan": "tercet.compress.plan",
     "Scheme": "tercet.formats",
     "compress": "tercet.compress.pipeline",
-    "distill": "tercet.workflows.training",
+    "distill": "tercet.workflows.training.from_source",
     "evaluate": "tercet.workflows.evaluation",
     "fetch": "tercet.checkpoints.sources.fetch",
     "inspect": "tercet.workflows.inspection",
@@ -86,7 +86,7 @@ _WHERE = {
     "open_packed": "tercet.checkpoints.packed.read",
     "open_source": "tercet.checkpoints.sources.open",
     "parse_scheme": "tercet.formats",
-    "train": "tercet.workflows.training",
+    "train": "tercet.workflows.training.from_source",
 }
 
 

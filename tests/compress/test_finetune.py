@@ -12,22 +12,26 @@ import pytest
 import torch
 from command_line import runner
 from safetensors.torch import save_file
-from tiny_decoders import MODELS, SCHEMES, contents, plan, save, tokens
+from tiny_decoders import MODELS, SCHEMES, SHAPE, contents, plan, save, tokens
 from torch import Tensor
 from torch.nn import functional
 from transformers import AutoModelForCausalLM
 from transformers.models.llama import LlamaConfig
 
 from tercet.checkpoints.packed.read import open_packed
+from tercet.checkpoints.packed.write import STATE
 from tercet.checkpoints.sources.open import open_source
 from tercet.compress.finetune import memory
 from tercet.compress.finetune.memory import least_bytes
 from tercet.compress.finetune.settings import FineTuning
 from tercet.compress.finetune.state_file import StateFile
 from tercet.compress.pipeline import compress
+from tercet.compress.plan import Plan
 from tercet.compress.skeleton import Skeleton
+from tercet.compress.training.token_file import TokenFile
 from tercet.errors import CheckpointError, PlanError, TercetError, UnsupportedError
-from tercet.workflows.finetune import FineTuned, finetune
+from tercet.workflows.training import teacher_text
+from tercet.workflows.training.finetune import FineTuned, finetune
 
 QUICK = FineTuning(epochs=4, batch=8, learning_rate=0.02, scale_learning_rate=0.003, held_out=0.25)
 
@@ -66,7 +70,8 @@ def test_what_cannot_fit_is_refused_before_it_is_read(
     source, packed = pack("llama", tmp_path)
     teacher = Skeleton(open_source(str(source)))
     whole, scales = (
-        least_bytes(teacher, open_packed(packed), levels=levels) for levels in (True, False)
+        least_bytes(teacher, open_packed(packed), FineTuning(levels=levels))
+        for levels in (True, False)
     )
     modules = open_packed(packed).modules.items()
     trained = sum(prod(one.shape) for name, one in modules if ".layers." in name)
@@ -211,10 +216,12 @@ main()
 """
 
 
-@pytest.mark.parametrize("levels", [True, False])
-def test_killed_and_resumed_gives_the_same_bytes(levels: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "update", [{"levels": True}, {"levels": False}, {"epochs": 2, "measurements": 2}]
+)
+def test_killed_and_resumed_gives_the_same_bytes(update: dict[str, Any], tmp_path: Path) -> None:
     _, packed = pack("llama", tmp_path)
-    settings = QUICK.model_copy(update={"levels": levels})
+    settings = QUICK.model_copy(update=update)
     tune(packed, tmp_path / "whole", settings)
     ids, out = tmp_path / "ids.safetensors", tmp_path / "out"
     save_file({"input_ids": tokens()}, ids)
@@ -233,9 +240,85 @@ def test_killed_and_resumed_gives_the_same_bytes(levels: bool, tmp_path: Path) -
         tune(packed, out, settings.model_copy(update={"epochs": 5}), resume=True)
     told: list[int] = []
     tune(packed, out, settings, resume=True, progress=lambda done, *_: told.append(done))
-    assert told == [0, 2, 3, 4, 4], "the first epoch is not run again"
+    assert told == [0, 2, 3, 4, 4], "what was measured is not run again"
     assert contents(out) == contents(tmp_path / "whole")
     assert not (tmp_path / "out.partial").exists()
+
+
+def test_text_by_the_teacher_is_written_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, packed = pack("llama", tmp_path)
+    save_file({"input_ids": tokens(8)}, tmp_path / "ids.safetensors")
+    out = tmp_path / "out"
+    options: dict[str, Any] = {
+        "calibration": None,
+        "data": [tmp_path / "ids.safetensors", "teacher:640"],
+        "length": 16,
+    }
+    tune(packed, tmp_path / "whole", **options)
+
+    def stop(done: int, *_: Any) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(packed, out, progress=stop, **options)
+    kept = TokenFile(tmp_path / "out.partial" / STATE / "tokens")
+    assert torch.equal(kept.read(0, 8 * 16).view(8, 16), tokens(8))
+    # texts come in batches: no fewer than were asked for
+    assert len(kept) >= 8 * 16 + 640
+    monkeypatch.setattr(teacher_text, "generate", lambda *_, **__: pytest.fail("written again"))
+    tune(packed, out, resume=True, **options)
+    assert contents(out) == contents(tmp_path / "whole")
+    with pytest.raises(PlanError, match="both given"):
+        tune(packed, tmp_path / "other", data=["teacher:640"])
+
+
+def test_fewer_sequences_of_the_data(tmp_path: Path) -> None:
+    _, packed = pack("llama", tmp_path)
+    save_file({"input_ids": tokens(64)}, tmp_path / "ids.safetensors")
+    options: dict[str, Any] = {
+        "calibration": None,
+        "data": [tmp_path / "ids.safetensors"],
+        "length": 16,
+    }
+    tune(packed, tmp_path / "some", sequences=16, **options)
+    save_file({"input_ids": tokens(64)[:16]}, tmp_path / "ids.safetensors")
+    tune(packed, tmp_path / "all", **options)
+    some, every = (contents(tmp_path / name) for name in ("some", "all"))
+    differ = {name for name in some if some[name] != every[name]}
+    assert differ == {"tercet_manifest.json", "SHA256SUMS"}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_embedding_and_head_are_trained_where_they_have_a_rate(tied: bool, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    config = LlamaConfig(**{**SHAPE, "tie_word_embeddings": tied})
+    source, packed = tmp_path / "source", tmp_path / "packed"
+    AutoModelForCausalLM.from_config(config).eval().save_pretrained(source)
+    tables = ["model.embed_tokens", *([] if tied else ["lm_head"])]
+    matches = {**dict.fromkeys(tables, "rtn"), "*layers*": "gptq"}
+    rules = [
+        {"match": match, "format": "ternary-g16", "algorithm": algorithm}
+        for match, algorithm in matches.items()
+    ]
+    scheme = Plan.model_validate({"name": "all", "rules": rules})
+    compress(source, scheme, packed, calibration=tokens(16), device="cpu")
+    results: list[FineTuned] = []
+    for rate in (0.0, 0.05):
+        update = {"embedding_learning_rate": rate, "epochs": 3}
+        settings = QUICK.model_copy(update=update)
+        results.append(tune(packed, tmp_path / f"out {rate}", settings, calibration=tokens(256)))
+        new = open_packed(results[-1].directory)
+        for name in tables:
+            old = open_packed(packed).tensor(f"{name}.weight_packed")
+            assert torch.equal(old, new.tensor(f"{name}.weight_packed")) == (rate == 0)
+    assert results[1].after < results[0].after
+    held = tokens(256)[::4]
+    assert divergence(results[1].directory, source, held) == pytest.approx(
+        results[1].after, rel=1e-3
+    )
 
 
 def test_a_changed_byte_is_seen_before_training(tmp_path: Path) -> None:
@@ -253,7 +336,7 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
     path = tmp_path / "training.pt"
     file = StateFile(path, torch.device("cpu"))
     assert file.load() is None
-    file.save({"epochs": 1})
+    file.save({"measured": 1})
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(CheckpointError, match=r"training.pt: cannot be read .*--overwrite"):
         file.load()

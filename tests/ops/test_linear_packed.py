@@ -242,3 +242,32 @@ def test_packed_size_is_close_to_its_bits() -> None:
     for scheme, bits in (("ternary", 2.25), ("nonary", 4.25), ("int4-asym", 4.5), ("nvfp4", 6.0)):
         weight = prepare(random_weight(scheme, *shape, seed=1))
         assert weight.size_bytes * 8 == bits * shape[0] * shape[1]
+
+
+@pytest.mark.parametrize("scheme", ["int8-channel", "int4-g32-asym"])
+def test_a_gradient_that_cancels_in_a_whole_row_is_as_near_as_its_terms(scheme: str) -> None:
+    # with one column nothing else in its row says how large the terms were
+    x, weight = normal(300, 1), random_weight(scheme, 3, 1, seed=1)
+    dy = normal(300, 3)
+    w = weight.dequantize(torch.float64)
+    dy[:, 2] = -((dy[:, :2].double() @ w[:2])[:, 0] / w[2, 0]).float()
+    assert OP.gradient_magnitude is not None
+    sizes = OP.gradient_magnitude([dy], x=x, weight=weight, bias=dy[0])
+    levels = weight.scheme.element.decode(weight.unpack(), torch.float64).abs()
+    zero = 0 if weight.zero is None else weight.zero.double().abs()
+    expected = [
+        sum(
+            abs(float(dy[m, n])) * float(((levels + zero) * weight.scale.double())[n, 0])
+            for n in range(3)
+        )
+        for m in range(300)
+    ]
+    assert sizes["x"][:, 0].tolist() == pytest.approx(expected)
+    assert sizes["bias"].tolist() == pytest.approx(dy.double().abs().sum(0).tolist())
+    found, limit = torch.zeros(300), OP.tolerance(torch.float32).gradient_relative
+    for n in range(3):
+        found = found + dy[:, n] * w[n, 0].float()
+    error = (found.double() - (dy.double() @ w)[:, 0]).abs()
+    assert (error <= limit * sizes["x"][:, 0]).all()
+    # by the size of the result, which is what is left of them, right sums would be wrong ones
+    assert (error > limit * (dy.double() @ w)[:, 0].abs()).any()

@@ -40,13 +40,20 @@ class Tokenizer:
 
     def encode_chat(self, messages: Sequence[Message]) -> list[int]:
         """Convert a conversation to token ids; CheckpointError without a chat template."""
+        return self.encode_formatted(self.format_chat(messages))
+
+    def encode_formatted(self, text: str) -> list[int]:
+        """Convert text that names its special tokens itself, as a chat template's, to token ids."""
+        return self._backend.encode(text, add_special_tokens=False).ids
+
+    def format_chat(self, messages: Sequence[Message]) -> str:
+        """Write a conversation as the chat template does; CheckpointError without one."""
         if self.template is None:
             raise CheckpointError(
                 "the checkpoint has no chat template (chat_template.jinja, or chat_template in "
                 "tokenizer_config.json): pass the prompt as plain text (chat=False)"
             )
-        text = render(self.template, messages, self.special)
-        return self._backend.encode(text, add_special_tokens=False).ids
+        return render(self.template, messages, self.special)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Convert token ids to text, leaving out special tokens."""

@@ -13,7 +13,7 @@ from tercet.compress.training.loop import Loop
 from tercet.compress.training.phases import Phases, seconds
 from tercet.compress.training.settings import TrainingSettings
 from tercet.kernel.device.async_copy import copy_async
-from tercet.workflows.training import distill
+from tercet.workflows.training.from_source import distill
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 

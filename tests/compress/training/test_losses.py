@@ -9,9 +9,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
+from tercet.checkpoints.sources.open import open_source
 from tercet.compress.distill.attention_relation import PARTS, attention_relation_loss
 from tercet.compress.distill.generate import generate
 from tercet.compress.distill.hidden_states import hidden_state_loss
+from tercet.compress.distill.next_token import DecoderNextToken, ModelNextToken, next_token
 from tercet.compress.distill.objective import Distillation
 from tercet.compress.distill.settings import DistillSettings
 from tercet.compress.distill.targets import Targets, TargetsIdentity, write_targets
@@ -205,19 +207,80 @@ def test_interrupted_targets_go_on(model: Path, sequences: Sequences, tmp_path: 
     Targets(place, identity(sequences)).read(list(range(10)))
 
 
+def writers(model: Path) -> list[DecoderNextToken | ModelNextToken]:
+    return [
+        DecoderNextToken(open_source(str(model)), torch.float32, torch.device("cpu")),
+        ModelNextToken(opened(model)),
+    ]
+
+
 def test_texts_by_the_teacher(model: Path) -> None:
-    teacher = opened(model)
-    texts = list(generate(teacher, 200, length=16, batch=8, seed=3))
-    assert [text.shape for text in texts] == [torch.Size([16])] * 16
-    again = list(generate(teacher, 200, length=16, batch=8, seed=3))
-    assert torch.equal(torch.stack(texts), torch.stack(again))
-    other = list(generate(teacher, 200, length=16, batch=8, seed=4))
-    assert not torch.equal(torch.stack(texts), torch.stack(other))
-    # the second to fifth tokens are the teacher's likeliest, the others are drawn
-    logits = teacher.logits(torch.stack(texts))
-    likeliest = logits.argmax(-1)[:, :-1] == torch.stack(texts)[:, 1:]
-    assert likeliest[:, :4].all()
-    assert not likeliest[:, 4:].all()
+    teacher, written = opened(model), list[Tensor]()
+    for writer in writers(model):
+        texts = torch.stack(list(generate(writer, 200, length=16, batch=8, seed=3)))
+        assert texts.shape == (16, 16)
+        again = torch.stack(list(generate(writer, 200, length=16, batch=8, seed=3)))
+        assert torch.equal(texts, again)
+        other = torch.stack(list(generate(writer, 200, length=16, batch=8, seed=4)))
+        assert not torch.equal(texts, other)
+        # the second to fifth tokens are the teacher's likeliest, the others are drawn
+        likeliest = teacher.logits(texts).argmax(-1)[:, :-1] == texts[:, 1:]
+        assert likeliest[:, :4].all()
+        assert not likeliest[:, 4:].all()
+        written.append(texts)
+    # the two writers differ by rounding alone, and draw the same numbers
+    assert (written[0] == written[1]).float().mean() > 0.9
+
+
+def test_drawn_tokens_have_the_teachers_probabilities_cooled() -> None:
+    class Biased:
+        device, vocabulary = torch.device("cpu"), 3
+
+        def begin(self, batch: int, length: int) -> None:
+            pass
+
+        def scores(self, ids: Tensor) -> Tensor:
+            return torch.tensor([0.2, 0.3, 0.5]).log().expand(len(ids), 3)
+
+    texts = torch.stack(list(generate(Biased(), 400_000, length=4000, batch=100)))[:, 5:]
+    found = torch.stack([(texts == token).double().mean(1) for token in range(3)], 1)
+
+    def at(heat: float) -> Tensor:
+        return (torch.tensor([0.2, 0.3, 0.5]).double().log() / heat).softmax(-1)
+
+    # five standard errors of one text around what its temperature, between 0.7 and 1, gives
+    error = 5 * (0.25 / texts.shape[1]) ** 0.5
+    low, high = at(1.0)[2], at(0.7)[2]
+    assert (found[:, 2] > low - error).all()
+    assert (found[:, 2] < high + error).all()
+    # temperatures are spread evenly
+    wanted = torch.stack([at(0.7 + 0.3 * (step + 0.5) / 50) for step in range(50)]).mean(0)
+    assert (found.mean(0) - wanted).abs().max() < 0.01
+    assert found[:, 2].std() > 0.2 * (high - low)
+
+
+def test_half_of_the_texts_are_conversations(model: Path) -> None:
+    opening = [7, 3, 9]
+    for writer in writers(model):
+        texts = torch.stack(
+            list(generate(writer, 16 * 64, length=16, batch=64, seed=3, opening=opening))
+        )
+        begins = (texts[:, :3] == torch.tensor(opening)).all(1)
+        assert begins[:32].all()
+        assert not begins[32:].any()
+        # what follows an opening is drawn: the conversations differ at once
+        assert len(set(texts[:32, 3].tolist())) > 4
+        # longer than a text: there is no room for it
+        short = torch.stack(list(generate(writer, 8, length=2, batch=4, opening=opening)))
+        assert not (short[:, 0] == 7).all()
+
+
+def test_an_architecture_that_the_decoder_does_not_know_still_writes(model: Path) -> None:
+    source = open_source(str(model))
+    known = next_token(source, opened(model))
+    assert isinstance(known, DecoderNextToken)
+    source.config["model_type"] = "unheard-of"
+    assert isinstance(next_token(source, opened(model)), ModelNextToken)
 
 
 def test_settings_that_teach_nothing() -> None:

@@ -17,7 +17,7 @@ from tercet.compress.training.group import Group, open_group
 from tercet.compress.training.journal import Line, read_journal
 from tercet.compress.training.settings import TrainingSettings
 from tercet.errors import CheckpointError
-from tercet.workflows.training import distill
+from tercet.workflows.training.from_source import distill
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*slow path"),

@@ -15,7 +15,7 @@ from tercet.compress.training.journal import read_journal
 from tercet.compress.training.settings import TrainingSettings
 from tercet.errors import CheckpointError, PlanError, UnsupportedError
 from tercet.runtime import load
-from tercet.workflows.training import distill, train
+from tercet.workflows.training.from_source import distill, train
 
 # a CPU has the slow path only, and says so
 pytestmark = pytest.mark.filterwarnings("ignore:.*slow path")

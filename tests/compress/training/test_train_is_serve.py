@@ -14,7 +14,7 @@ from tercet.compress.training.settings import TrainingSettings
 from tercet.export.huggingface import register
 from tercet.ops.linear_packed import linear_packed
 from tercet.ops.linear_qat import linear_qat
-from tercet.workflows import training
+from tercet.workflows.training import from_source
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*slow path")
 
@@ -62,15 +62,15 @@ def test_logits_of_training_are_those_of_the_checkpoint(
     plan: str, model: Path, ids: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept: list[Student] = []
-    write = training.write_student
+    write = from_source.write_student
 
     def keep(skeleton, student, *rest):
         kept.append(student)
         return write(skeleton, student, *rest)
 
-    monkeypatch.setattr(training, "write_student", keep)
+    monkeypatch.setattr(from_source, "write_student", keep)
     settings = TrainingSettings(steps=4, sequences=2, length=32, learning_rate=2e-3, warmup=1)
-    training.distill(model, plan, tmp_path / "out", data=[ids], settings=settings, device="cpu")
+    from_source.distill(model, plan, tmp_path / "out", data=[ids], settings=settings, device="cpu")
     register()
     served = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     tokens = torch.arange(48).reshape(2, 24) % 64

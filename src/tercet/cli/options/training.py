@@ -14,7 +14,7 @@ from tercet.compress.training.settings import TrainingSettings
 from tercet.environment import rank
 from tercet.errors import PlanError
 from tercet.workflows.inspection import inspect
-from tercet.workflows.training import Trained
+from tercet.workflows.training.from_source import Trained
 
 
 def _default(name: str) -> str:

@@ -10,7 +10,7 @@ from tercet.cli.show import Json
 from tercet.compress.distill.settings import DistillSettings
 from tercet.compress.training.setting_overrides import build_settings, parse_overrides
 from tercet.compress.training.settings import TrainingSettings
-from tercet.workflows.training import distill
+from tercet.workflows.training.from_source import distill
 
 _MODELS = (TrainingSettings, DistillSettings)
 

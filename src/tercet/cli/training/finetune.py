@@ -11,8 +11,8 @@ from tercet.cli.pace import follow
 from tercet.cli.show import Json, console, mebibytes, print_json, print_size
 from tercet.compress.finetune.settings import FineTuning
 from tercet.compress.training.setting_overrides import build_settings, parse_overrides
-from tercet.workflows.finetune import LENGTH, SEQUENCES, FineTuned, finetune
 from tercet.workflows.inspection import inspect
+from tercet.workflows.training.finetune import LENGTH, SEQUENCES, FineTuned, finetune
 
 
 def finetune_command(
@@ -25,7 +25,22 @@ def finetune_command(
         ),
     ] = None,
     calibration: Calibration = None,
-    sequences: Annotated[int, typer.Option(min=2, help="Sequences to train on.")] = SEQUENCES,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--data",
+            help="Much text in the place of --calibration (may be repeated): a text file, a .jsonl "
+            "file, a .safetensors file with input_ids, hf:DATASET, or teacher:TOKENS to have the "
+            "teacher write that many tokens.",
+        ),
+    ] = None,
+    sequences: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help=f"Sequences to train on. Default: {SEQUENCES}, or all of --data.",
+        ),
+    ] = None,
     length: Annotated[int, typer.Option(min=8, help="Tokens of each.")] = LENGTH,
     words: Annotated[
         list[str] | None,
@@ -41,7 +56,7 @@ def finetune_command(
         bool, typer.Option(help="Replace the output directory if it exists.")
     ] = False,
     resume: Annotated[
-        bool, typer.Option(help="Continue an interrupted run after its last finished epoch.")
+        bool, typer.Option(help="Continue an interrupted run after its last measurement.")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -57,6 +72,7 @@ def finetune_command(
             out,
             teacher=teacher,
             calibration=calibration,
+            data=data or (),
             sequences=sequences,
             length=length,
             settings=settings,

@@ -9,7 +9,7 @@ from tercet.cli.options.source_model import SourceModel
 from tercet.cli.show import Json
 from tercet.compress.training.setting_overrides import build_settings, parse_overrides
 from tercet.compress.training.settings import TrainingSettings
-from tercet.workflows.training import train
+from tercet.workflows.training.from_source import train
 
 _MODELS = (TrainingSettings,)
 

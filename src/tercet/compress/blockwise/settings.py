@@ -12,8 +12,9 @@ class Tuning(BaseModel):
         learning_rate: of the latent weights, in levels a step; it falls to 0 along a cosine.
         scale_learning_rate: of scales, norms and biases, relative to what they begin with, and of
             floating zero points, in levels, a step.
-        held_out: share of the sequences that are not trained on: by these the best epoch is chosen,
-            and the algorithms' own result is kept where no epoch is better.
+        held_out: share of the sequences, and 512 at most, that are not trained on: by these the
+            best measurement is chosen, and the algorithms' own result is kept where none is better.
+        measurements: how many times an epoch the loss over them is measured.
         norms: also train norms and biases.
         seed: of the order of the sequences.
     """
@@ -25,6 +26,7 @@ class Tuning(BaseModel):
     learning_rate: float = Field(default=2e-2, gt=0)
     scale_learning_rate: float = Field(default=3e-3, ge=0)
     held_out: float = Field(default=0.0625, gt=0, lt=1)
+    measurements: int = Field(default=1, ge=1)
     norms: bool = True
     seed: int = 0
 

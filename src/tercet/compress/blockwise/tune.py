@@ -1,11 +1,13 @@
 """tune: trains what is stored of quantized weights for a loss over calibration sequences.
 
 Weights are trained as in `LatentWeight`, by Adam; rates fall along a cosine, so that levels come to
-rest. After each epoch the loss over sequences that are not trained on says which epoch is kept.
+rest. The loss over sequences that are not trained on, measured once an epoch or more often, says
+what is kept.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from math import cos, pi
 from typing import Any, Protocol
 
@@ -57,10 +59,11 @@ def tune(
     *,
     seed: int,
     device: torch.device,
+    rates: Mapping[str, float] | None = None,
     passed: Callable[[int, float], None] = lambda _, __: None,
     kept_state: KeptState | None = None,
 ) -> Errors:
-    """Trains the latents, which then hold those of the best epoch.
+    """Trains the latents, which then hold those of the best measurement.
 
     Args:
         loss: what is to become small.
@@ -69,12 +72,14 @@ def tune(
         settings: see there.
         seed: of the order of the sequences.
         device: where the latents are.
-        passed: called after each epoch, with how many are over and the loss of held-out sequences.
-        kept_state: keeps what an interrupted training goes on from, after each epoch; it then gives
-            what it would have given in one piece.
+        rates: learning rates of the levels of some weights, by name, in the place of the settings'.
+        passed: called after each measurement, with how many are over and the loss of held-out
+            sequences.
+        kept_state: keeps what an interrupted training goes on from, after each measurement; it then
+            gives what it would have given in one piece.
     """
     held, rest = split_sequences(sequences, settings.held_out)
-    training = _Training(loss, latents, settings, device)
+    training = _Training(loss, latents, settings, device, rates or {})
     # not an attribute of what it calls: in a cycle, a graph would outlive what it computes, until
     # the garbage collector frees it, perhaps while the next one is captured, which CUDA forbids
     step = StepGraph(training.learn, settings.batch, device)
@@ -88,16 +93,18 @@ def tune(
     generator = torch.Generator().manual_seed(seed)
     for epoch in range(settings.epochs):
         order = rest[torch.randperm(len(rest), generator=generator)]
-        if epoch < done:
-            continue
-        training.pass_over(order, epoch, step)
-        found = training.measure(held)
-        if found < best:
-            best, kept = found, training.copy()
-        if kept_state is not None:
-            so_far = {"before": before, "best": best, "kept": kept}
-            kept_state.save({**training.give(epoch + 1), **so_far})
-        passed(epoch + 1, found)
+        for part, batches in enumerate(training.parts(order)):
+            measured = epoch * settings.measurements + part
+            if measured < done:
+                continue
+            training.pass_over(batches, measured, step)
+            found = training.measure(held)
+            if found < best:
+                best, kept = found, training.copy()
+            if kept_state is not None:
+                so_far = {"before": before, "best": best, "kept": kept}
+                kept_state.save({**training.give(measured + 1), **so_far})
+            passed(measured + 1, found)
     training.restore(kept)
     return Errors(before=before, after=best)
 
@@ -106,18 +113,32 @@ class _Training:
     """Latents, what they are trained for, and their optimizer."""
 
     def __init__(
-        self, loss: Loss, latents: Latents, settings: Tuning, device: torch.device
+        self,
+        loss: Loss,
+        latents: Latents,
+        settings: Tuning,
+        device: torch.device,
+        rates: Mapping[str, float],
     ) -> None:
         self._loss, self._latents = loss, latents
         self._settings, self._device = settings, device
-        weights = [one for one in latents.values() if isinstance(one, LatentWeight)]
-        levels = [one.latent for one in weights if one.latent.requires_grad]
+        levels = {
+            name: one.latent
+            for name, one in latents.items()
+            if isinstance(one, LatentWeight) and one.latent.requires_grad
+        }
         relative = [leaf for one in latents.values() for leaf in one.relative()]
-        self._leaves = levels + relative
+        self._leaves = [*levels.values(), *relative]
         on_gpu = device.type == "cuda"
         groups: list[dict[str, Any]] = [
-            {"params": levels, "base": settings.learning_rate},
+            {
+                "params": [leaf for name, leaf in levels.items() if name not in rates],
+                "base": settings.learning_rate,
+            },
             {"params": relative, "base": settings.scale_learning_rate},
+        ]
+        groups += [
+            {"params": [levels[name]], "base": rates[name]} for name in levels if name in rates
         ]
         for group in groups if on_gpu else ():
             # a captured step reads its rate from the device's memory
@@ -126,11 +147,19 @@ class _Training:
             groups, betas=_BETAS, capturable=on_gpu, fused=on_gpu or None
         )
 
-    def pass_over(self, sequences: Tensor, epoch: int, step: Callable[[Tensor], None]) -> None:
-        """One epoch over these sequences, in this order; `step` runs `learn`."""
-        batches = self._batches(sequences)
+    def parts(self, sequences: Tensor) -> list[tuple[Tensor, ...]]:
+        """Batches of an epoch in this order, those before each measurement together."""
+        batches, count = self._batches(sequences), self._settings.measurements
+        ends = [len(batches) * part // count for part in range(count + 1)]
+        return [batches[first:last] for first, last in pairwise(ends)]
+
+    def pass_over(
+        self, batches: tuple[Tensor, ...], measured: int, step: Callable[[Tensor], None]
+    ) -> None:
+        """Trains on what comes after so many measurements; `step` runs `learn`."""
+        parts = self._settings.epochs * self._settings.measurements
         for index, batch in enumerate(batches):
-            self._set_rates((epoch + index / len(batches)) / self._settings.epochs)
+            self._set_rates((measured + index / len(batches)) / parts)
             step(batch)
 
     def _set_rates(self, done: float) -> None:
@@ -167,19 +196,19 @@ class _Training:
         for leaf, value in zip(self._leaves, kept, strict=True):
             leaf.copy_(value)
 
-    def give(self, epochs: int) -> dict[str, Any]:
-        """All that goes on from here, after so many epochs."""
+    def give(self, measured: int) -> dict[str, Any]:
+        """All that goes on from here, after so many measurements."""
         return {
-            "epochs": epochs,
+            "measured": measured,
             "leaves": [leaf.detach() for leaf in self._leaves],
             "optimizer": self._optimizer.state_dict(),
         }
 
     def take(self, state: Mapping[str, Any]) -> int:
-        """Goes on from what was given; how many epochs are over."""
+        """Goes on from what was given; how many measurements are over."""
         self.restore(state["leaves"])
         self._optimizer.load_state_dict(state["optimizer"])
-        return state["epochs"]
+        return state["measured"]
 
     def _batches(self, sequences: Tensor) -> tuple[Tensor, ...]:
         # once a pass, not once a step, the host waits for the device
@@ -190,11 +219,13 @@ class _Training:
 
 
 _BETAS = (0.9, 0.95)
+# more of them say no better which measurement is the best
+_MOST_HELD_OUT = 512
 
 
 def split_sequences(count: int, share: float) -> tuple[Tensor, Tensor]:
     """Which of `count` sequences, at least 2, are held out, evenly spaced; which are trained on."""
-    held = torch.arange(min(max(round(count * share), 1), count - 1))
+    held = torch.arange(min(max(round(count * share), 1), count - 1, _MOST_HELD_OUT))
     held = held * count // len(held)
     rest = torch.ones(count, dtype=torch.bool)
     rest[held] = False

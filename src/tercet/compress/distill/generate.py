@@ -1,47 +1,90 @@
-"""Text that the teacher itself writes, to be distilled on: no data is needed.
+"""Text that the teacher itself writes, to be trained on: no data is needed.
 
-As in LLM-QAT (Liu et al. 2023, arXiv:2305.17888): a text begins with a token drawn at random; the
-next few are the likeliest, so that it finds its way; all others are drawn from the teacher's own
-distribution.
+As in LLM-QAT (Liu et al. 2023, arXiv:2305.17888) a text begins with a token drawn at random; the
+next few are the likeliest, so that it finds its way; all others are drawn from the teacher's
+distribution, each text at a temperature of its own between 0.7 and 1: at 1 words have the teacher's
+own probabilities, but a small model soon loses the thread. A teacher that was tuned for
+conversations writes half of them as conversations: what its chat template puts before a user's
+words is given, and the teacher writes the question, too (Magpie, Xu et al. 2024, arXiv:2406.08464).
 """
 
-from collections.abc import Iterator
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from tercet.compress.qat.student import Student
+from tercet.compress.distill.next_token import NextToken
 
 _LIKELIEST = 4
+_COOLEST = 0.7
+_CONVERSATIONS = 0.5
+# in openings: a token that the teacher chooses
+_FREE = -1
 
 
 @torch.no_grad()
 def generate(
-    teacher: Student, tokens: int, *, length: int, batch: int = 16, seed: int = 0
+    teacher: NextToken,
+    tokens: int,
+    *,
+    length: int,
+    batch: int = 16,
+    seed: int = 0,
+    opening: Sequence[int] = (),
 ) -> Iterator[Tensor]:
     """Texts, int64 [length] each, until there are `tokens` tokens of them.
 
     Args:
-        teacher: in eval mode.
+        teacher: what writes.
         tokens: how many, at least.
         length: of a text.
         batch: texts at a time.
-        seed: equal seeds give equal texts on one device.
+        seed: equal seeds and batches give equal texts on one device.
+        opening: ids that a conversation begins with, up to a user's first word; none: no text is
+            one.
     """
     generator = torch.Generator(teacher.device).manual_seed(seed)
-    model, vocabulary = cast(Any, teacher.model), int(teacher.config.vocab_size)
     done = 0
     while done < tokens:
-        ids = torch.randint(vocabulary, (batch, 1), generator=generator, device=teacher.device)
-        texts, cache = [ids], None
-        for position in range(1, length):
-            out = model(input_ids=ids, past_key_values=cache, use_cache=True)
-            cache, logits = out.past_key_values, out.logits[:, -1].float()
-            if position <= _LIKELIEST:
-                ids = logits.argmax(-1, keepdim=True)
-            else:
-                ids = torch.multinomial(logits.softmax(-1), 1, generator=generator)
-            texts.append(ids)
-        yield from torch.cat(texts, 1).cpu()
+        begun = _openings(teacher, batch, length, opening, generator)
+        yield from _write(teacher, begun, length, generator).cpu()
         done += batch * length
+
+
+def _openings(
+    teacher: NextToken,
+    batch: int,
+    length: int,
+    opening: Sequence[int],
+    generator: torch.Generator,
+) -> Tensor:
+    """How each text begins [batch, P], _FREE where the teacher chooses."""
+    conversations = int(_CONVERSATIONS * batch) if 0 < len(opening) < length else 0
+    width = max(len(opening), 1) if conversations else 1
+    begun = torch.full((batch, width), _FREE, device=teacher.device)
+    if conversations:
+        begun[:conversations] = torch.tensor(opening, device=teacher.device)
+    first = torch.randint(
+        teacher.vocabulary, (batch - conversations,), generator=generator, device=teacher.device
+    )
+    begun[conversations:, 0] = first
+    return begun
+
+
+def _write(teacher: NextToken, begun: Tensor, length: int, generator: torch.Generator) -> Tensor:
+    """Texts [batch, length] that begin as they are told to."""
+    batch, width = begun.shape
+    alone = (begun == _FREE).any(1) | (width == 1)
+    heat = torch.rand((batch, 1), generator=generator, device=teacher.device)
+    heat = _COOLEST + (1 - _COOLEST) * heat
+    teacher.begin(batch, length)
+    ids, texts = begun[:, 0], [begun[:, 0]]
+    for position in range(1, length):
+        scores = teacher.scores(ids).float()
+        ids = torch.multinomial((scores / heat).softmax(-1), 1, generator=generator)[:, 0]
+        if position <= _LIKELIEST:
+            ids = torch.where(alone, scores.argmax(-1), ids)
+        if position < width:
+            ids = torch.where(begun[:, position] == _FREE, ids, begun[:, position])
+        texts.append(ids)
+    return torch.stack(texts, 1)

@@ -5,7 +5,7 @@ With p the teacher's distribution of the token after each, and q the student's, 
     mean over tokens of KL(p || q)
 
 as in distillation (arXiv:1503.02531) and in the second phase of EfficientQAT (arXiv:2407.11062),
-which trains scales alone. Embeddings and the head stay as they are packed.
+which trains scales alone.
 """
 
 from collections.abc import Iterable, Mapping
@@ -38,7 +38,6 @@ class PackedStudent:
     Args:
         teacher: the uncompressed model, its weights in memory.
         checkpoint: made from it.
-        tokens: ids [sequences, length] on the teacher's device.
         settings: what is trained.
 
     Attributes:
@@ -53,11 +52,10 @@ class PackedStudent:
         self,
         teacher: Skeleton,
         checkpoint: PackedCheckpoint,
-        tokens: Tensor,
         settings: FineTuning,
     ) -> None:
-        self._device, self._tokens = teacher.device, tokens
-        self._dtype = torch.bfloat16 if self._device.type == "cuda" else torch.float32
+        self._device = teacher.device
+        self._dtype = product_dtype(self._device)
         self._teacher = Student(teacher.model, {}, self._dtype)
         self._base: Any = cast(Any, teacher.model).base_model
         self._prefix = f"{teacher.model.base_model_prefix}."
@@ -67,7 +65,7 @@ class PackedStudent:
         self.vectors: dict[str, LatentVector] = {}
         self._transforms: dict[str, InputTransform] = {}
         self._fixed: dict[str, Tensor] = {}
-        trained = trained_modules(teacher, checkpoint)
+        trained = trained_modules(teacher, checkpoint, settings)
         for name in checkpoint.modules:
             self._take_module(checkpoint, name, settings, trained=name in trained)
         if not self.weights:
@@ -80,8 +78,9 @@ class PackedStudent:
         model = cast(Any, teacher.model)
         head = _name_of(model.get_output_embeddings(), teacher.model)
         embedding = _name_of(model.get_input_embeddings(), teacher.model)
-        own = f"{head}.weight" if f"{head}.weight" in self._fixed else f"{embedding}.weight"
-        self._head = self._fixed[own].to(self._dtype)
+        here = {*self._fixed, *self.latents}
+        self._head = f"{head}.weight" if f"{head}.weight" in here else f"{embedding}.weight"
+        self._tables = (head, embedding)
         self._teacher_head = self._teacher.head()
         # the head is not called: its input is transformed here
         self._before_head = self._transforms.pop(head, InputTransform())
@@ -139,15 +138,27 @@ class PackedStudent:
             for name, one in self._quantized.items()
         }
 
-    def loss(self, values: Mapping[str, Tensor], indices: Tensor) -> Tensor:
-        """KL divergence [], nats a token, of the sequences of these indices, for `tune`."""
-        ids = self._tokens[indices]
+    def rates(self, settings: FineTuning) -> dict[str, float]:
+        """Learning rates of levels, for `tune`: those of embedding and head."""
+        rate = settings.embedding_learning_rate
+        return {f"{name}.weight": rate for name in self._tables if name in self.weights}
+
+    def loss(self, tokens: Tensor, values: Mapping[str, Tensor], indices: Tensor) -> Tensor:
+        """KL divergence [], nats a token, of the sequences of these indices, for `tune`.
+
+        Args:
+            tokens: ids [sequences, length] on the teacher's device.
+            values: what is trained, by parameter.
+            indices: int64 [batch] on that device.
+        """
+        ids = tokens[indices]
         on_gpu = self._device.type == "cuda"
         with torch.autocast("cuda", self._dtype) if on_gpu else nullcontext():
             with torch.no_grad():
                 wanted = self._teacher.hidden(ids)
-            hidden = self._hidden(ids, {**self._fixed, **values})
-            return linear_kl(hidden, self._head, wanted, self._teacher_head)
+            values = {**self._fixed, **values}
+            head = values[self._head].to(self._dtype)
+            return linear_kl(self._hidden(ids, values), head, wanted, self._teacher_head)
 
     def _hidden(self, ids: Tensor, values: Mapping[str, Tensor]) -> Tensor:
         """The last hidden states [B, T, H] under these values, as the head reads them."""
@@ -163,12 +174,27 @@ class PackedStudent:
         return self._before_head(found.last_hidden_state).to(self._dtype)
 
 
-def trained_modules(teacher: Skeleton, checkpoint: PackedCheckpoint) -> set[str]:
-    """The modules whose levels or scales are trained: linears of its layers, of integer levels."""
+def product_dtype(device: torch.device) -> torch.dtype:
+    """The dtype of products in training on that device."""
+    return torch.bfloat16 if device.type == "cuda" else torch.float32
+
+
+def trained_modules(
+    teacher: Skeleton, checkpoint: PackedCheckpoint, settings: FineTuning
+) -> set[str]:
+    """The modules whose levels or scales are trained: those of integer levels.
+
+    Linears of the layers, and embedding and head where these have a learning rate.
+    """
+    model, layers = cast(Any, teacher.model), f"{teacher.layers_name}."
+    tables: set[str] = set()
+    if settings.embedding_learning_rate:
+        both = (model.get_input_embeddings(), model.get_output_embeddings())
+        tables = {_name_of(one, teacher.model) for one in both if one is not None}
     return {
         name
         for name, entry in checkpoint.modules.items()
-        if name.startswith(f"{teacher.layers_name}.") and entry.scheme.element.integer
+        if (name.startswith(layers) or name in tables) and entry.scheme.element.integer
     }
 
 

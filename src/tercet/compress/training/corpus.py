@@ -13,8 +13,9 @@ Several are read one after the other, until there are as many tokens as the run 
 import gzip
 import importlib.util
 import json
+import sys
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -62,9 +63,9 @@ class Corpus:
         if not self._parts:
             raise PlanError(f"no data to train on: give {', '.join(_SUFFIXES)} or {HUB}NAME")
 
-    def chunks(self, most: int) -> Iterator[Tensor]:
+    def chunks(self, most: int | None = None) -> Iterator[Tensor]:
         """Token ids, int64 [n] each, until there are `most` of them or no more."""
-        left = most
+        left = sys.maxsize if most is None else most
         for part in self._parts:
             for chunk in self._read_chunks(part):
                 if left <= 0:
@@ -105,6 +106,12 @@ class Corpus:
         encoder.no_truncation()
         encoder.no_padding()
         return encoder
+
+
+def end_token(config: Mapping[str, Any]) -> int | None:
+    """The token after each document, by config.json; None where it names none."""
+    end: Any = config.get("eos_token_id")
+    return cast("list[int]", end)[0] if isinstance(end, list) else end
 
 
 def _parts(reference: str) -> list[str]:

@@ -26,7 +26,7 @@ from tercet.ops.linear_packed.arguments import (
 from tercet.ops.linear_packed.cases import CASES, inputs, shapes
 from tercet.ops.linear_packed.hopper_decode.plan import GROUPS, MOST_COLUMNS, MOST_TOKENS
 from tercet.ops.linear_packed.hopper_prefill import fp8_sums
-from tercet.ops.linear_packed.reference import magnitude, reference
+from tercet.ops.linear_packed.reference import gradient_magnitude, magnitude, reference
 from tercet.packed_weight.call import (
     FLOATS,
     INPUTS,
@@ -223,6 +223,7 @@ OP = Op(
     run=_forward,
     reference=reference,
     magnitude=magnitude,
+    gradient_magnitude=gradient_magnitude,
     prepare=prepared,
     defaults={"activation": "none"},
     traits=traits,

@@ -60,6 +60,34 @@ def magnitude(
     It is what a rounding is relative to.
     """
     del x_sum, out_dtype
+    product = _input(x, x_scale, activation).detach().abs() @ _sizes(weight).T
+    for term in (bias, residual):
+        product = product if term is None else product + term.double().abs()
+    return product
+
+
+def gradient_magnitude(
+    directions: list[Tensor | None],
+    x: Tensor,
+    weight: PackedTensor,
+    bias: Tensor | None = None,
+    residual: Tensor | None = None,
+    x_scale: Tensor | None = None,
+    x_sum: Tensor | None = None,
+    activation: str = "none",
+    out_dtype: torch.dtype | None = None,
+) -> dict[str, Tensor]:
+    """The same for the gradients: of x |dy| |W|, which may cancel in all of a row's columns."""
+    del residual, x_scale, x_sum, activation, out_dtype
+    if directions[0] is None:
+        return {}
+    dy = directions[0].double().abs().reshape(x.shape[:-1].numel(), weight.shape[0])
+    sizes = {"x": (dy @ _sizes(weight)).reshape(x.shape)}
+    return sizes if bias is None else {**sizes, "bias": dy.sum(0)}
+
+
+def _sizes(weight: PackedTensor) -> Tensor:
+    """|W| [N, K]."""
     element, scaling = weight.scheme.element, weight.scheme.scaling
     levels = element.decode(weight.unpack(), torch.float64).abs()
     rows, columns = scaling.block(weight.shape)
@@ -73,7 +101,4 @@ def magnitude(
     sizes = levels * spread(weight.scale)
     if weight.second is not None:
         sizes = sizes * weight.second.double()
-    product = _input(x, x_scale, activation).detach().abs() @ sizes.T
-    for term in (bias, residual):
-        product = product if term is None else product + term.double().abs()
-    return product
+    return sizes

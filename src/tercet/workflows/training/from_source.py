@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,9 +19,8 @@ from tercet.checkpoints.packed.write import (
     library_versions,
     partial_directory,
 )
-from tercet.checkpoints.sources.open import ModelSource, open_source
+from tercet.checkpoints.sources.open import open_source
 from tercet.compress.distill.cached import CachedDistillation
-from tercet.compress.distill.generate import generate
 from tercet.compress.distill.objective import Distillation
 from tercet.compress.distill.settings import DistillSettings
 from tercet.compress.distill.targets import Targets, TargetsIdentity, has_targets, write_targets
@@ -33,7 +32,7 @@ from tercet.compress.qat.swap import refresh, swap
 from tercet.compress.qat.write import units_of, write_student
 from tercet.compress.skeleton import Skeleton
 from tercet.compress.soundness import check_source
-from tercet.compress.training.corpus import Corpus
+from tercet.compress.training.corpus import Corpus, end_token
 from tercet.compress.training.cross_entropy import CrossEntropy
 from tercet.compress.training.flops import forward_flops, peak_flops
 from tercet.compress.training.group import Group, open_group
@@ -42,6 +41,7 @@ from tercet.compress.training.loop import Loop, Objective, RunPaths, Speed
 from tercet.compress.training.sequences import Sequences
 from tercet.compress.training.settings import TrainingSettings
 from tercet.compress.training.token_file import TokenFile, has_tokens, write_tokens
+from tercet.workflows.training.teacher_text import write_texts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,7 +154,7 @@ class _Run:
         self.corpus = Corpus(
             self.data,
             partial_directory(self.out) / "tokenizer.json",
-            _end_token(self.source),
+            end_token(self.source.config),
             self._generate_data if losses is not None else None,
         )
         self.skeleton = Skeleton(self.source)
@@ -209,8 +209,13 @@ class _Run:
 
     def _generate_data(self, tokens: int) -> Iterator[Tensor]:
         assert self.losses is not None
-        return generate(
-            self.teacher, tokens, length=self.losses.generated_length, seed=self.settings.seed
+        return write_texts(
+            self.source,
+            self.teacher,
+            partial_directory(self.out),
+            tokens,
+            length=self.losses.generated_length,
+            seed=self.settings.seed,
         )
 
     def _objective(
@@ -291,11 +296,6 @@ class _Run:
         if settings.compile:
             student.compile(keep_inputs=settings.keep_inputs)
         return student, speed
-
-
-def _end_token(source: ModelSource) -> int | None:
-    end: Any = source.config.get("eos_token_id")
-    return cast("list[int]", end)[0] if isinstance(end, list) else end
 
 
 def _load_model(skeleton: Skeleton, device: torch.device, dtype: torch.dtype) -> Any:

@@ -1,7 +1,8 @@
 """finetune: trains a packed checkpoint as a whole, for its teacher's predictions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,19 +14,21 @@ from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
 from tercet.checkpoints.packed.write import check_free, check_writable
 from tercet.checkpoints.seal import verified
 from tercet.checkpoints.sources.open import open_source
-from tercet.compress import text
 from tercet.compress.blockwise.repeatable import repeatable
 from tercet.compress.blockwise.tune import Errors, tune
 from tercet.compress.finetune.memory import check_memory
 from tercet.compress.finetune.settings import FineTuning
 from tercet.compress.finetune.state_file import StateFile
-from tercet.compress.finetune.student import PackedStudent
+from tercet.compress.finetune.student import PackedStudent, product_dtype
+from tercet.compress.finetune.training_text import CalibrationText, CorpusText, TrainingText
 from tercet.compress.finetune.write import open_writer, write_finetuned
-from tercet.compress.plan import Calibration
+from tercet.compress.qat.student import Student
 from tercet.compress.skeleton import Skeleton
 from tercet.compress.soundness import check_source
+from tercet.compress.training.corpus import end_token
 from tercet.errors import CheckpointError, PlanError
 from tercet.models.device import resolve_device
+from tercet.workflows.training.teacher_text import write_texts
 
 SEQUENCES = 128
 LENGTH = 512
@@ -53,7 +56,8 @@ def finetune(
     *,
     teacher: str | Path | None = None,
     calibration: str | Path | Tensor | None = None,
-    sequences: int = SEQUENCES,
+    data: Sequence[str | Path] = (),
+    sequences: int | None = None,
     length: int = LENGTH,
     settings: FineTuning | None = None,
     device: torch.device | str | None = None,
@@ -65,7 +69,7 @@ def finetune(
 
     The teacher and everything that is trained are on the device at once: some 40 bytes a weight,
     fewer where `settings.levels` is off. Formats, sizes and files stay as they are. A run that is
-    killed leaves the directory `OUT.partial`, from whose last whole epoch `resume` goes on.
+    killed leaves the directory `OUT.partial`, from whose last measurement `resume` goes on.
 
     Args:
         checkpoint: a packed checkpoint of a causal language model.
@@ -73,12 +77,16 @@ def finetune(
         teacher: the model that it was made from; None for the one that its manifest names.
         calibration: a text file, a safetensors file with input_ids, or token ids
             [sequences, length]; None for the text that ships with the package.
-        sequences, length: of a text.
+        data: much text in the place of `calibration`, as `distill` takes it: "teacher:TOKENS" is
+            text that the teacher writes.
+        sequences: how many there are, at most; None for all of `data`, or 128 of a text.
+        length: of a sequence, in tokens.
         settings: how it is trained; None for the defaults.
         device: "cpu", "cuda" or "cuda:N"; None for the GPU where there is one.
         overwrite: replace a checkpoint or an unfinished run at `out`.
         resume: continue an unfinished run at `out`; it gives the bytes of one in one piece.
-        progress: called before each epoch with (finished epochs, epochs, what is being done).
+        progress: called before the first and after each measurement with (measurements done, of how
+            many, what is being done).
 
     Raises:
         CheckpointError, PlanError, UnsupportedError: the input is not valid; found before any
@@ -89,12 +97,27 @@ def finetune(
     check_writable(Path(out))
     packed = open_packed(checkpoint)
     manifest = _manifest(packed)
+    if data and calibration is not None:
+        raise PlanError("calibration and data are both given: data takes the place of calibration")
     where = resolve_device(device)
-    tokens = _tokens(packed, calibration, sequences, length)
     source = open_source(teacher if teacher is not None else manifest.source.reference)
     skeleton = Skeleton(source, where)
-    text.check_tokens(tokens, int(cast(Any, skeleton.model).config.vocab_size))
-    check_memory(skeleton, packed, where, levels=settings.levels)
+    vocabulary = int(cast(Any, skeleton.model).config.vocab_size)
+
+    def write(tokens: int) -> Iterator[Tensor]:
+        writer = Student(skeleton.model, {}, product_dtype(where))
+        return write_texts(
+            source, writer, packed.directory, tokens, length=length, seed=settings.seed
+        )
+
+    text: TrainingText
+    if data:
+        end = end_token(source.config)
+        text = CorpusText(data, sequences, length, packed.directory, vocabulary, end, write)
+    else:
+        count = SEQUENCES if sequences is None else sequences
+        text = CalibrationText(calibration, count, length, packed.directory, vocabulary)
+    check_memory(skeleton, packed, settings, where)
     check_source(skeleton)
     # its hash is not asked for
     source.stop_hashing()
@@ -102,14 +125,18 @@ def finetune(
         torch.cuda.reset_peak_memory_stats(where)
     with skeleton.materialize([name for name, _ in skeleton.model.named_children()]):
         with verified(packed.directory):
-            student = PackedStudent(skeleton, packed, tokens.to(where), settings)
-        training = {**settings.model_dump(mode="json"), **text.describe(tokens).model_dump()}
+            student = PackedStudent(skeleton, packed, settings)
+        training = {**settings.model_dump(mode="json"), **text.describe()}
         writer = open_writer(
             packed, manifest, training, Path(out), where, overwrite=overwrite, resume=resume
         )
+        measurements = settings.epochs * settings.measurements
+        if data:
+            progress(0, measurements, f"reading {', '.join(map(str, data))}")
+        tokens = text.read(writer.state).to(where)
         state = StateFile(writer.state / "training.pt", where)
-        errors = _train(student, len(tokens), settings, state, where, progress)
-        progress(settings.epochs, settings.epochs, "writing")
+        errors = _train(student, tokens, settings, state, where, progress)
+        progress(measurements, measurements, "writing")
         write_finetuned(
             writer,
             packed,
@@ -135,46 +162,30 @@ def _manifest(packed: PackedCheckpoint) -> Manifest:
     return packed.manifest
 
 
-def _tokens(
-    packed: PackedCheckpoint,
-    calibration: str | Path | Tensor | None,
-    sequences: int,
-    length: int,
-) -> Tensor:
-    if isinstance(calibration, str | Path):
-        text.check_file(Path(calibration))
-    wanted = Calibration(sequences=sequences, length=length)
-    tokens = text.read_calibration(calibration, packed.directory, wanted)
-    if len(tokens) < 2:
-        raise PlanError(
-            "1 sequence: some are trained on and others measured on: give more with --sequences "
-            "or --calibration"
-        )
-    return tokens
-
-
 def _train(
     student: PackedStudent,
-    sequences: int,
+    tokens: Tensor,
     settings: FineTuning,
     state: StateFile,
     device: torch.device,
     progress: Callable[[int, int, str], None],
 ) -> Errors:
-    progress(0, settings.epochs, "epoch 1")
+    measurements = settings.epochs * settings.measurements
+    progress(0, measurements, "epoch 1")
 
-    def passed(epochs: int, divergence: float) -> None:
-        text = f"held-out KL {divergence:.4f}, epoch {epochs + 1}"
-        progress(epochs, settings.epochs, text)
+    def passed(measured: int, divergence: float) -> None:
+        epoch = measured // settings.measurements + 1
+        progress(measured, measurements, f"held-out KL {divergence:.4f}, epoch {epoch}")
 
     with repeatable(device):
         return tune(
-            student.loss,
+            partial(student.loss, tokens),
             student.latents,
-            sequences,
+            len(tokens),
             settings,
             seed=settings.seed,
             device=device,
+            rates=student.rates(settings),
             passed=passed,
             kept_state=state,
         )
