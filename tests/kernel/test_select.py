@@ -12,7 +12,7 @@ from tercet.errors import UnsupportedError
 from tercet.kernel import requirement, select
 from tercet.kernel.contract import Op, TensorSpec
 from tercet.kernel.requirement import Context, Requirement
-from tercet.ops.linear_packed import cpu, linear_packed, prepare, torch_path, triton
+from tercet.ops.linear_packed import cpu, decoded, linear_packed, prepare, torch_path, triton
 from tercet.ops.linear_packed.cases import random_weight
 from tercet.ops.linear_packed.op import OP
 
@@ -61,7 +61,7 @@ def test_on_a_gpu_the_slow_path_names_the_unmet_requirement() -> None:
     verdicts = select.explain(OP, "cuda", FULL, sizes, options)
     assert [verdict.implementation for verdict in verdicts if verdict.chosen] == ["torch"]
     options = {"layout": "fragments", "activation": "none"}
-    for tokens, found in ((1, triton), (255, triton), (256, torch_path), (16384, torch_path)):
+    for tokens, found in ((1, triton), (255, triton), (256, decoded), (16384, decoded)):
         sizes = {"M": tokens, "N": 576, "K": 576}
         assert select.choose(OP, "cuda", FULL, sizes, options).forward is found.forward
     half = select.choose(OP, "cuda", torch.bfloat16, {"M": 256}, {**options, "zero": True})

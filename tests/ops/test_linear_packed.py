@@ -12,7 +12,7 @@ import torch
 from tercet.errors import UnsupportedError
 from tercet.formats import encode
 from tercet.kernel.contract import Case
-from tercet.ops.linear_packed import concatenate, cpu, linear_packed, prepare
+from tercet.ops.linear_packed import concatenate, cpu, decoded, linear_packed, prepare, torch_path
 from tercet.ops.linear_packed.cases import random_weight
 from tercet.ops.linear_packed.op import OP
 from tercet.packed_weight.call import PackedCall
@@ -271,3 +271,28 @@ def test_a_gradient_that_cancels_in_a_whole_row_is_as_near_as_its_terms(scheme: 
     assert (error <= limit * sizes["x"][:, 0]).all()
     # by the size of the result, which is what is left of them, right sums would be wrong ones
     assert (error > limit * (dy.double() @ w)[:, 0].abs()).any()
+
+
+@pytest.mark.parametrize("scheme", ["int4-g32-asym", "ternary-channel"])
+def test_a_weight_that_is_decoded_in_parts_gives_the_whole_product(
+    scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed = random_weight(scheme, 70, 96, seed=2)
+    weight, x, dy = prepare(packed).to_layout("fragments"), normal(300, 96), normal(300, 70)
+    w = packed.dequantize(torch.float64)
+    # 33 rows at a time: parts begin within a block of 16, and the last is smaller
+    monkeypatch.setattr(decoded, "_WEIGHTS_AT_ONCE", 33 * 96)
+    call = PackedCall.from_arguments(
+        x.view(2, 150, 96), *weight.parts, None, None, None, None, "none", torch.float32
+    )
+    found = decoded.forward(call)
+    torch.testing.assert_close(
+        found.double(), (x.double() @ w.T).view(2, 150, 70), rtol=0, atol=1e-4
+    )
+    back = decoded.gradient(dy, weight, torch.float32)
+    torch.testing.assert_close(back.double(), dy.double() @ w, rtol=0, atol=1e-4)
+    # a weight in the other layout has its own way
+    assert torch.equal(
+        decoded.gradient(dy, prepare(packed), torch.float32),
+        torch_path.gradient(dy, prepare(packed), torch.float32),
+    )

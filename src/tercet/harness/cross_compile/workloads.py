@@ -4,7 +4,7 @@ An op that dense models do not call has those of a mixture of experts.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -37,8 +37,8 @@ def calls(
 ) -> tuple[Call, ...]:
     """The calls that were asked for; else the op's production calls that the implementation takes.
 
-    Where there are none, the op's largest case. UnsupportedError where it takes none of those
-    asked for.
+    Where it takes none of their dtype, those calls in its own; else the op's largest case.
+    UnsupportedError where it takes none of those asked for.
     """
     if asked:
         found = _calls_of(asked, op, implementation)
@@ -52,8 +52,20 @@ def calls(
         [workload for model in models for workload in workloads_of(op, model)]
         for models in (MODELS, SPARSE_MODELS)
     )
-    found = _calls_of(dense, op, implementation) or _calls_of(sparse, op, implementation)
-    return found or _largest_case(op)
+    for usual in (dense, sparse, _in_own_dtype(dense, implementation)):
+        if found := _calls_of(usual, op, implementation):
+            return found
+    return _largest_case(op)
+
+
+def _in_own_dtype(
+    workloads: Iterable[Workload], implementation: Implementation
+) -> tuple[Workload, ...]:
+    dtype = implementation.requirement.dtypes[0]
+    word = str(dtype).removeprefix("torch.")
+    return tuple(
+        replace(workload, name=f"{workload.name} {word}", dtype=dtype) for workload in workloads
+    )
 
 
 def _calls_of(

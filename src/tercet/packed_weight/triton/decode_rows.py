@@ -1,0 +1,75 @@
+"""Rows of a packed weight W [N, K] in fragments, decoded: each code gathered by itself.
+
+    y[t, k] = (level(code[n, k]) - zero[n, g]) * scale[n, g],    n = ids[t], or first + t
+
+A row of W has 64 bytes together of every unit of 512, and of these every second word: twice the
+bytes of a row are read. The ids are looked at on the device alone, so that a CUDA graph can hold
+the call and nothing waits for it; an id that is no row gives a row of NaN.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from tercet.packed_weight.triton.fragment_levels import KINDS, any_columns
+from tercet.packed_weight.weight import PreparedWeight
+
+
+@triton.jit
+def _decode_rows(
+    ids_ptr, codes_ptr, scale_ptr, zero_ptr, y_ptr, first, T, N, K, units, groups, group,
+    BITS: tl.constexpr, KIND: tl.constexpr, HAS_IDS: tl.constexpr, HAS_ZERO: tl.constexpr,
+    BT: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    t = tl.program_id(0) * BT + tl.arange(0, BT)
+    columns = tl.program_id(1) * BK + tl.arange(0, BK)
+    n = tl.load(ids_ptr + t, t < T, 0).to(tl.int64) if HAS_IDS else first + t.to(tl.int64)
+    known = (n >= 0) & (n < N)
+    some = known[:, None] & (columns < K)[None, :]
+    block = n // 16
+    row_ptr = codes_ptr + (block * units * 128 + n % 8 * 16 + n % 16 // 8)
+    y = any_columns(row_ptr[:, None], columns, some, BITS, KIND).to(tl.float32)
+    at = (block * groups * 16 + n % 16)[:, None] + columns[None, :] // group * 16
+    if HAS_ZERO:
+        y -= tl.load(zero_ptr + at, some, 0.0).to(tl.float32)
+    y *= tl.load(scale_ptr + at, some, 0.0).to(tl.float32)
+    y = tl.where(known[:, None], y, float("nan"))
+    place = t.to(tl.int64)[:, None] * K + columns[None, :]
+    tl.store(y_ptr + place, y, (t < T)[:, None] & (columns < K)[None, :])
+
+
+def decode_rows(
+    weight: PreparedWeight,
+    which: Tensor | range,
+    dtype: torch.dtype,
+    *,
+    BT: int,
+    BK: int,
+    num_warps: int,
+) -> Tensor:
+    """Rows [*ids.shape, K] of W, or rows of a range of step 1, in that dtype.
+
+    Args:
+        weight: in fragments.
+        which: int32 or int64 ids on the weight's device, or a range.
+        dtype: of the result.
+        BT, BK: rows and columns of a program.
+        num_warps: of a program.
+    """
+    rows, columns = weight.shape
+    ids = which if isinstance(which, Tensor) else None
+    shape = (len(which),) if ids is None else ids.shape
+    y = torch.empty((*shape, columns), dtype=dtype, device=weight.codes.device)
+    if not y.numel():
+        return y
+    layout, count = weight.sizes, y.numel() // columns
+    grid = (triton.cdiv(count, BT), triton.cdiv(columns, BK))
+    _decode_rows[grid](
+        None if ids is None else ids.contiguous(), weight.codes, weight.scale, weight.zero, y,
+        0 if isinstance(which, Tensor) else which.start,
+        count, rows, columns, weight.codes.shape[1], layout.groups, layout.group,
+        BITS=layout.bits, KIND=KINDS.get(layout.element.name, 0), HAS_IDS=ids is not None,
+        HAS_ZERO=weight.zero is not None, BT=BT, BK=BK, num_warps=num_warps,
+    )  # fmt: skip
+    return y
