@@ -68,6 +68,7 @@ class Algorithm:
         name: its name in plans.
         options: the pydantic model of its options; unknown keys are refused.
         needs_inputs: whether it needs Statistics; if not, it also takes embeddings.
+        transforms_inputs: whether it may change a layer's input, which an embedding has not.
         quantize: (weights by name, all [N_i, K] with the same input; Statistics or None; scheme;
             options) to the quantized weights by name.
         gram_copies: how many float32 matrices [K, K] it holds at most beside the Gram matrix.
@@ -79,5 +80,6 @@ class Algorithm:
     options: type[BaseModel]
     needs_inputs: bool
     quantize: Callable[[dict[str, Tensor], Any, Scheme, Any], dict[str, Quantized]]
+    transforms_inputs: bool = False
     gram_copies: int = 6
     weight_copies: int = 20

@@ -129,6 +129,7 @@ def estimate(
     calibration: tuple[int, int] | None,
     streams: int,
     blockwise: Blockwise | None = None,
+    table: str | None = None,
 ) -> Estimate:
     """The expected peak of compressing this model.
 
@@ -140,6 +141,7 @@ def estimate(
         calibration: [sequences, length] of the calibration, or None without one.
         streams: as Tokens has it.
         blockwise: how layers are trained, or None where they are not.
+        table: the embedding that is quantized last, as the head that it is, too.
     """
     tokens = None
     if calibration is not None:
@@ -156,10 +158,15 @@ def estimate(
         ]
         works = [first, *larger]
     if behind:
-        works.append(_head_work(skeleton, rules, before, behind, tokens))
+        aims = 1 if tokens is not None and tokens.streams > 1 else 0
+        works.append(_head_work(skeleton, rules, before, behind, tokens, aims=aims))
+    if table is not None:
+        others = [name for name in before if name != f"{table}.weight"]
+        works.append(_head_work(skeleton, rules, others, [f"{table}.weight"], tokens, aims=0))
     kept = _keepable(skeleton, max(work.weights for work in works))
-    held = [kept, *_kept_at_layers(skeleton, before if not behind else (), kept)]
-    held += [min(kept, _stored_bytes(skeleton, [*before, *behind]))] if behind else []
+    last = [*behind, *([table] if table is not None else [])]
+    held = [kept, *_kept_at_layers(skeleton, before if not last else (), kept)]
+    held += [min(kept, _stored_bytes(skeleton, [*before, *behind]))] * (len(works) - len(held))
     peak, source = max(zip(works, held, strict=True), key=lambda found: found[0].total + found[1])
     return Estimate(
         process_bytes=psutil.Process().memory_info().rss,
@@ -230,7 +237,10 @@ def _head_work(
     before: Sequence[str],
     behind: Sequence[str],
     tokens: Tokens | None,
+    *,
+    aims: int,
 ) -> _Work:
+    """Of linears behind the layers; `aims` is how many matrices say what each shall become."""
     weights = _float_bytes(skeleton, before) + _float_bytes(skeleton, behind)
     hidden = 0 if tokens is None else tokens.streams * tokens.count * tokens.width
     worst = _Work(weights=weights, activations=_FLOAT_BYTES * hidden)
@@ -238,7 +248,6 @@ def _head_work(
         if name not in rules:
             continue
         rows, columns = skeleton.model.get_parameter(f"{name}.weight").shape
-        aims = 1 if tokens is not None and tokens.streams > 1 else 0
         own = _FLOAT_BYTES * aims * rows * columns + _packed_bytes(skeleton, rules, name)
         found = _Work(
             weights=weights + own,

@@ -39,7 +39,7 @@ from tercet.compress.skeleton import Skeleton
 from tercet.compress.soundness import check_source
 from tercet.compress.unit_file import read_back, read_vectors, stored_parts
 from tercet.compress.unit_quantizer import UnitQuantizer
-from tercet.compress.units import Units, match_rules
+from tercet.compress.units import Units, match_rules, tied_embedding
 from tercet.errors import PlanError
 from tercet.formats import check_weight
 from tercet.models.device import resolve_device
@@ -155,6 +155,10 @@ class _Run:
         self.rules, self.unmatched, self.idle = matched.rules, matched.unmatched, matched.idle
         self.writing: deque[Future[None]] = deque()
         self.quantizer = UnitQuantizer(self.skeleton, plan, self.rules)
+        tied = tied_embedding(self.skeleton.model)
+        inputs = tied in self.rules and algorithm(self.rules[tied].algorithm).needs_inputs
+        # an embedding that is quantized last, for what it reads as the head
+        self.table = tied if inputs else None
         parts = Units.of(self.skeleton)
         self.before, self.behind = parts.before, parts.behind
         self.behind_parameters, self.units = parts.behind_parameters, len(parts.parameters)
@@ -200,6 +204,7 @@ class _Run:
             else None,
             streams=2 if self.follows_teacher else 1,
             blockwise=self.plan.blockwise,
+            table=self.table,
         )
         self.progress.planned(self.estimate, self.unmatched)
         if self.idle:
@@ -248,31 +253,51 @@ class _Run:
         )
 
     def _quantize_all(self) -> None:
-        names = ["embeddings", *self.skeleton.layer_names(), "head"][: self.units]
         self.stream: Stream | None = None
+        self.begun = 0
         with self.skeleton.materialize(self.before):
-            self.progress.unit(0, self.units, names[0])
             teacher = None
+            if self.table is None:
+                self._tell("embeddings")
             if self.tokens is not None and self.follows_teacher:
                 teacher = Stream.start(self.skeleton, self.tokens).hidden
-            self.quantizer.overwrite(self._unit(0, self.before, self.quantizer.data_free))
+            if self.table is None:
+                self.quantizer.overwrite(self._unit(0, self.before, self.quantizer.data_free))
             if self.tokens is not None:
                 self.stream = Stream.start(self.skeleton, self.tokens)
                 self.stream.teacher = teacher
-        if not self.behind:
+        if not (self.behind or self.table):
             self.skeleton.release(self.before)
         for index, name in enumerate(self.skeleton.layer_names()):
-            self.progress.unit(index + 1, self.units, name)
+            self._tell(name)
             self._layer(index, name)
         if self.behind:
-            self.progress.unit(self.units - 1, self.units, names[-1])
+            self._tell("head")
             with self.skeleton.materialize(self.before + self.behind_parameters):
                 self._unit(
                     self.units - 1,
                     self.behind_parameters,
                     lambda names: self.quantizer.behind(self.stream, self.tokens, names),
                 )
+        if self.table:
+            self._tell("embeddings")
+            self._tied(self.table)
         self.progress.unit(self.units, self.units, "")
+
+    def _tell(self, name: str) -> None:
+        """Says that the next unit begins."""
+        self.progress.unit(self.begun, self.units, name)
+        self.begun += 1
+
+    def _tied(self, table: str) -> None:
+        """Unit 0, once it is known what its embedding reads as the head."""
+        stream, tokens = self.stream, self.tokens
+        assert stream is not None
+        assert tokens is not None
+        with self.skeleton.materialize(self.before):
+            self._unit(
+                0, self.before, lambda names: self.quantizer.tied(stream, tokens, names, table)
+            )
 
     def _device_peak_bytes(self) -> int:
         device = self.skeleton.device

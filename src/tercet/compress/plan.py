@@ -33,7 +33,9 @@ class Rule(BaseModel):
         match: shell pattern (fnmatch) for module names.
         keep: leave matching modules uncompressed.
         format: number format, such as "ternary-g64"; None with keep.
-        algorithm: quantization algorithm, a name in `algorithms()`.
+        algorithm: quantization algorithm, a name in `algorithms()`. An embedding has no inputs, so
+            it takes rtn or hqq; one that is the head, too (tied), also gptq, which then rounds it
+            for what the head reads, after all layers.
         options: the algorithm's options.
     """
 

@@ -1,6 +1,7 @@
 """UnitQuantizer: the algorithms of a plan, applied to the modules of one unit in memory."""
 
 from collections.abc import Mapping
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -151,6 +152,20 @@ class UnitQuantizer:
             results.update(self.group(members, sums.statistics()))
         results.update(self.unseen([name for name in names if name not in results]))
         return results
+
+    def tied(
+        self, stream: Stream, tokens: Tensor, names: list[str], table: str
+    ) -> dict[str, Quantized]:
+        """Modules of unit 0, of which one embedding is the head, too, by what the head reads.
+
+        Its weights stay what it aims at, for rows are looked up in it as well.
+        """
+        head = cast(Any, self._skeleton.model).get_output_embeddings()
+        collected = stream.collect_after(self._skeleton, tokens, {table: head})
+        (sums,) = collected.groups.values()
+        rule, weights = self._rules[table], {table: self.weight(table)}
+        found = self._apply(rule, weights, sums.statistics())
+        return {**self.data_free([name for name in names if name != table]), **found}
 
     def group(self, members: tuple[str, ...], statistics: Statistics) -> dict[str, Quantized]:
         """Linears that share an input, each by its rule."""

@@ -6,7 +6,7 @@ the linears behind the layers, if there are any.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from torch import nn
 
@@ -106,18 +106,30 @@ def match_rules(skeleton: Skeleton, plan: Plan) -> Matched:
 
 
 def _check_rule(skeleton: Skeleton, plan: Plan, name: str, rule: Rule) -> None:
-    module = skeleton.module(name)
-    if isinstance(module, nn.Embedding) and algorithm(rule.algorithm).needs_inputs:
-        raise PlanError(
-            f"{name} is an embedding, which has no inputs for algorithm {rule.algorithm!r}: "
-            f"use rtn or hqq"
-        )
+    module, chosen = skeleton.module(name), algorithm(rule.algorithm)
+    if isinstance(module, nn.Embedding) and chosen.needs_inputs:
+        tied = name == tied_embedding(skeleton.model)
+        if not tied or chosen.transforms_inputs:
+            raise PlanError(
+                f"{name} is an embedding, which has no inputs for algorithm {rule.algorithm!r}: "
+                f"use rtn or hqq" + (", or gptq for the inputs of the head" if tied else "")
+            )
     in_layer = name.startswith(skeleton.layers_name + ".")
     if plan.blockwise and in_layer and not parse_scheme(str(rule.format)).element.integer:
         raise PlanError(
             f"{name}: blockwise trains integer levels, which format {rule.format!r} has not: "
             f"use ternary, nonary or an int format, or leave blockwise out of the plan"
         )
+
+
+def tied_embedding(model: nn.Module) -> str | None:
+    """The embedding whose weight the head multiplies by, too; None where there is none."""
+    anything = cast(Any, model)
+    table, head = anything.get_input_embeddings(), anything.get_output_embeddings()
+    if head is None or table is None or head.weight is not table.weight:
+        return None
+    named = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
+    return next(name for name, module in named if module is table)
 
 
 def packable(model: nn.Module) -> list[str]:

@@ -244,4 +244,10 @@ def _quantize_group(
     }
 
 
-ALGORITHM = Algorithm(name="awq", options=Options, needs_inputs=True, quantize=_quantize_group)
+ALGORITHM = Algorithm(
+    name="awq",
+    options=Options,
+    needs_inputs=True,
+    quantize=_quantize_group,
+    transforms_inputs=True,
+)

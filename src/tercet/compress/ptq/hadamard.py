@@ -91,4 +91,10 @@ def _quantize_group(
     return {name: Quantized(packed=found, hadamard=size) for name, found in packed.items()}
 
 
-ALGORITHM = Algorithm(name="hadamard", options=Options, needs_inputs=True, quantize=_quantize_group)
+ALGORITHM = Algorithm(
+    name="hadamard",
+    options=Options,
+    needs_inputs=True,
+    quantize=_quantize_group,
+    transforms_inputs=True,
+)

@@ -118,5 +118,9 @@ def _quantize_group(
 
 
 ALGORITHM = Algorithm(
-    name="smoothquant", options=Options, needs_inputs=True, quantize=_quantize_group
+    name="smoothquant",
+    options=Options,
+    needs_inputs=True,
+    quantize=_quantize_group,
+    transforms_inputs=True,
 )
