@@ -183,7 +183,7 @@ def allocation() -> list[Row]:
 
 
 def tasks() -> list[Row]:
-    """What tasks took, start of the model included and that of Python not."""
+    """Scores of tasks, and what they took once the model was open."""
     rows = [["model", "task", "questions", "shots", "score", "95 % interval", "on", "seconds"]]
     for record in load_latest(TASKS):
         found, settings = record.metrics, record.settings

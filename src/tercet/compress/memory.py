@@ -164,8 +164,8 @@ def estimate(
         others = [name for name in before if name != f"{table}.weight"]
         works.append(_head_work(skeleton, rules, others, [f"{table}.weight"], tokens, aims=0))
     kept = _keepable(skeleton, max(work.weights for work in works))
-    last = [*behind, *([table] if table is not None else [])]
-    held = [kept, *_kept_at_layers(skeleton, before if not last else (), kept)]
+    needed_last = bool(behind) or table is not None
+    held = [kept, *_kept_at_layers(skeleton, () if needed_last else before, kept)]
     held += [min(kept, _stored_bytes(skeleton, [*before, *behind]))] * (len(works) - len(held))
     peak, source = max(zip(works, held, strict=True), key=lambda found: found[0].total + found[1])
     return Estimate(

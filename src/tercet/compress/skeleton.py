@@ -163,6 +163,12 @@ def _empty_model(config: dict[str, Any]) -> nn.Module:
     return cast(nn.Module, model)
 
 
+def name_of(module: nn.Module, model: nn.Module) -> str:
+    """The name of a module of the model."""
+    named = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
+    return next(name for name, one in named if one is module)
+
+
 def repeated_layers(model: nn.Module) -> tuple[str, nn.ModuleList]:
     """Name and list of a model's repeated layers; UnsupportedError where there are none."""
     lists = [

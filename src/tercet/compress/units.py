@@ -12,7 +12,7 @@ from torch import nn
 
 from tercet.compress.plan import Plan, Rule
 from tercet.compress.ptq import algorithm
-from tercet.compress.skeleton import Skeleton
+from tercet.compress.skeleton import Skeleton, name_of
 from tercet.errors import PlanError
 from tercet.formats import parse_scheme
 from tercet.models.split_experts import SHARED_GATE
@@ -128,8 +128,7 @@ def tied_embedding(model: nn.Module) -> str | None:
     table, head = anything.get_input_embeddings(), anything.get_output_embeddings()
     if head is None or table is None or head.weight is not table.weight:
         return None
-    named = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
-    return next(name for name, module in named if module is table)
+    return name_of(table, model)
 
 
 def packable(model: nn.Module) -> list[str]:

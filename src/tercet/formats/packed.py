@@ -169,6 +169,15 @@ class PackedTensor:
             )
             yield part, values.to(dtype)
 
+    def magnitude(self) -> Tensor:
+        """(|level| + |zero|) scale [N, K], float64: what a rounding in W is relative to."""
+        block = self.scheme.scaling.block(self.shape)
+        sizes = self.scheme.element.decode(self.unpack(), torch.float64).abs()
+        if self.zero is not None:
+            sizes = sizes + expand_blocks(self.zero.double().abs(), block, self.shape)
+        sizes = sizes * expand_blocks(self.scale.double(), block, self.shape)
+        return sizes if self.second is None else sizes * self.second.double()
+
 
 def expected_parts(
     scheme: Scheme, shape: tuple[int, int]

@@ -30,6 +30,11 @@ class Tuning(BaseModel):
     norms: bool = True
     seed: int = 0
 
+    @property
+    def all_measurements(self) -> int:
+        """Those of all epochs."""
+        return self.epochs * self.measurements
+
 
 class Blockwise(Tuning):
     """Training of each layer's quantized weights, after the algorithms of the rules."""

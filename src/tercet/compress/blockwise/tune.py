@@ -157,9 +157,9 @@ class _Training:
         self, batches: tuple[Tensor, ...], measured: int, step: Callable[[Tensor], None]
     ) -> None:
         """Trains on what comes after so many measurements; `step` runs `learn`."""
-        parts = self._settings.epochs * self._settings.measurements
         for index, batch in enumerate(batches):
-            self._set_rates((measured + index / len(batches)) / parts)
+            done = measured + index / len(batches)
+            self._set_rates(done / self._settings.all_measurements)
             step(batch)
 
     def _set_rates(self, done: float) -> None:

@@ -14,7 +14,7 @@ from tercet.models.decoder.kv_cache import KeyValueCache
 
 # of what is free: keys, values and scores of all texts
 _SHARE_OF_FREE = 0.5
-_MOST_TEXTS = 4096
+_MOST_TEXTS, _FEW_TEXTS = 4096, 16
 # scores, in the decoder's dtype and in float32, their probabilities, and what draws from them
 _BYTES_OF_A_SCORE = 16
 
@@ -61,13 +61,11 @@ class DecoderNextToken:
 
     def begin(self, batch: int, length: int) -> None:
         """As NextToken's."""
-        cache = self._cache
-        if cache is None or cache.held.shape[1] != batch:
-            # room for another's is needed before this one's is gone
-            self._cache = cache = None
-            self._cache = cache = self._decoder.cache(batch)
-        cache.truncate(0)
-        cache.reserve(length)
+        if self._cache is None or self._cache.held.shape[1] != batch:
+            self._cache = None  # its memory is free for the next one's
+            self._cache = self._decoder.cache(batch)
+        self._cache.truncate(0)
+        self._cache.reserve(length)
 
     def scores(self, ids: Tensor) -> Tensor:
         """As NextToken's."""
@@ -77,7 +75,7 @@ class DecoderNextToken:
     def texts_at_once(self, length: int) -> int:
         """How many texts of that length fit what is free on a GPU; few on a CPU."""
         if self.device.type != "cuda":
-            return 16
+            return _FEW_TEXTS
         config = self._decoder.config
         kept = config.layers * 2 * config.key_value_heads * config.head_dim * length
         each = kept * self._decoder.dtype.itemsize + self.vocabulary * _BYTES_OF_A_SCORE
@@ -111,7 +109,7 @@ class ModelNextToken:
     def texts_at_once(self, length: int) -> int:
         """Few: a step is bound by the host."""
         del length
-        return 16
+        return _FEW_TEXTS
 
 
 def next_token(source: ModelSource, teacher: Student) -> DecoderNextToken | ModelNextToken:

@@ -8,13 +8,13 @@ as in distillation (arXiv:1503.02531) and in the second phase of EfficientQAT (a
 which trains scales alone.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
 
 from tercet.checkpoints.packed.read import PackedCheckpoint
@@ -25,7 +25,7 @@ from tercet.compress.calibration.module_hooks import transforming
 from tercet.compress.finetune.settings import FineTuning
 from tercet.compress.qat.positions import one_sequence_a_row
 from tercet.compress.qat.student import Student
-from tercet.compress.skeleton import Skeleton
+from tercet.compress.skeleton import Skeleton, name_of
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.models.input_transform import InputTransform
 from tercet.models.packed_modules import load_transform
@@ -76,8 +76,8 @@ class PackedStudent:
         for name in checkpoint.names():
             self._take_tensor(checkpoint, name, settings)
         model = cast(Any, teacher.model)
-        head = _name_of(model.get_output_embeddings(), teacher.model)
-        embedding = _name_of(model.get_input_embeddings(), teacher.model)
+        head = name_of(model.get_output_embeddings(), teacher.model)
+        embedding = name_of(model.get_input_embeddings(), teacher.model)
         here = {*self._fixed, *self.latents}
         self._head = f"{head}.weight" if f"{head}.weight" in here else f"{embedding}.weight"
         self._tables = (head, embedding)
@@ -190,14 +190,9 @@ def trained_modules(
     tables: set[str] = set()
     if settings.embedding_learning_rate:
         both = (model.get_input_embeddings(), model.get_output_embeddings())
-        tables = {_name_of(one, teacher.model) for one in both if one is not None}
+        tables = {name_of(one, teacher.model) for one in both if one is not None}
     return {
         name
         for name, entry in checkpoint.modules.items()
         if (name.startswith(layers) or name in tables) and entry.scheme.element.integer
     }
-
-
-def _name_of(module: nn.Module, model: nn.Module) -> str:
-    named = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
-    return next(name for name, one in named if one is module)

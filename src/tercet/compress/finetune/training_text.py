@@ -9,7 +9,7 @@ from torch import Tensor
 from tercet.compress import text
 from tercet.compress.plan import Calibration
 from tercet.compress.training.corpus import Corpus
-from tercet.compress.training.token_file import TokenFile, has_tokens, write_tokens
+from tercet.compress.training.token_file import keep_tokens
 from tercet.errors import PlanError
 
 
@@ -99,19 +99,13 @@ class CorpusText:
 
     def read(self, state: Path) -> Tensor:
         """As TrainingText's."""
-        found = self._kept(state / "tokens")
+        most = None if self._sequences is None else self._sequences * self._length
+        chunks = self._corpus.chunks(most)
+        found = keep_tokens(state / "tokens", chunks, ", ".join(self._data))
         count = len(found) // self._length
         tokens = found.read(0, count * self._length).view(count, self._length)
         _check(tokens, self._vocabulary)
         return tokens
-
-    def _kept(self, directory: Path) -> TokenFile:
-        if has_tokens(directory):
-            tokens = TokenFile(directory)
-            tokens.verify()
-            return tokens
-        most = None if self._sequences is None else self._sequences * self._length
-        return write_tokens(directory, self._corpus.chunks(most), ", ".join(self._data))
 
 
 def _check(tokens: Tensor, vocabulary: int) -> None:

@@ -74,9 +74,17 @@ class TokenFile:
             raise CheckpointError("tokens.bin is damaged: its SHA-256 is not that of tokens.json")
 
 
-def has_tokens(directory: Path) -> bool:
-    """Whether tokens were written there to the end."""
-    return (directory / _NOTE).exists()
+def keep_tokens(directory: Path, chunks: Iterable[Tensor], source: str) -> TokenFile:
+    """The tokens that were written there to the end, checked; else writes these chunks.
+
+    Raises:
+        CheckpointError: what lies there is damaged.
+    """
+    if not (directory / _NOTE).exists():
+        return write_tokens(directory, chunks, source)
+    tokens = TokenFile(directory)
+    tokens.verify()
+    return tokens
 
 
 def write_tokens(directory: Path, chunks: Iterable[Tensor], source: str) -> TokenFile:

@@ -51,7 +51,7 @@ def magnitude(
     del out_dtype
     exact, pieces = _input(x, x_scale, activation).detach().abs(), list[Tensor]()
     for expert, rows in _segments(offsets):
-        piece = exact[rows] @ _sizes(weight[expert]).T
+        piece = exact[rows] @ weight[expert].magnitude().T
         pieces.append(piece if bias is None else piece + bias[expert].double().abs())
     y = torch.cat(pieces) if pieces else exact.new_zeros((0, weight[0].shape[0]))
     return y if row_weight is None else y * row_weight.double().abs()[:, None]
@@ -81,7 +81,7 @@ def gradient_magnitude(
     if bias is not None:
         sizes["bias"] = torch.zeros(bias.shape, dtype=torch.float64, device=x.device)
     for expert, rows in _segments(offsets):
-        sizes["x"][rows] = way[rows] @ _sizes(weight[expert])
+        sizes["x"][rows] = way[rows] @ weight[expert].magnitude()
         if bias is not None:
             sizes["bias"][expert] = way[rows].sum(0)
     return sizes
@@ -107,18 +107,3 @@ def _input(x: Tensor, x_scale: Tensor | None, activation: str) -> Tensor:
     codes = ratio.clamp(-limit, limit)
     codes = codes.round() if activation == "int8" else codes.to(torch.float8_e4m3fn).float()
     return x.double() + (codes.double() * scale.double() - x.detach().double())
-
-
-def _sizes(weight: PackedTensor) -> Tensor:
-    element, scaling = weight.scheme.element, weight.scheme.scaling
-    levels = element.decode(weight.unpack(), torch.float64).abs()
-    rows, columns = scaling.block(weight.shape)
-
-    def spread(values: Tensor) -> Tensor:
-        tall = values.double().repeat_interleave(rows, 0)[: weight.shape[0]]
-        return tall.repeat_interleave(columns, 1)[:, : weight.shape[1]]
-
-    if weight.zero is not None:
-        levels = levels + spread(weight.zero).abs()
-    sizes = levels * spread(weight.scale)
-    return sizes if weight.second is None else sizes * weight.second.double()

@@ -60,7 +60,7 @@ def magnitude(
     It is what a rounding is relative to.
     """
     del x_sum, out_dtype
-    product = _input(x, x_scale, activation).detach().abs() @ _sizes(weight).T
+    product = _input(x, x_scale, activation).detach().abs() @ weight.magnitude().T
     for term in (bias, residual):
         product = product if term is None else product + term.double().abs()
     return product
@@ -82,23 +82,5 @@ def gradient_magnitude(
     if directions[0] is None:
         return {}
     dy = directions[0].double().abs().reshape(x.shape[:-1].numel(), weight.shape[0])
-    sizes = {"x": (dy @ _sizes(weight)).reshape(x.shape)}
+    sizes = {"x": (dy @ weight.magnitude()).reshape(x.shape)}
     return sizes if bias is None else {**sizes, "bias": dy.sum(0)}
-
-
-def _sizes(weight: PackedTensor) -> Tensor:
-    """|W| [N, K]."""
-    element, scaling = weight.scheme.element, weight.scheme.scaling
-    levels = element.decode(weight.unpack(), torch.float64).abs()
-    rows, columns = scaling.block(weight.shape)
-
-    def spread(values: Tensor) -> Tensor:
-        tall = values.double().repeat_interleave(rows, 0)[: weight.shape[0]]
-        return tall.repeat_interleave(columns, 1)[:, : weight.shape[1]]
-
-    if weight.zero is not None:
-        levels = levels + spread(weight.zero).abs()
-    sizes = levels * spread(weight.scale)
-    if weight.second is not None:
-        sizes = sizes * weight.second.double()
-    return sizes

@@ -130,7 +130,7 @@ def finetune(
         writer = open_writer(
             packed, manifest, training, Path(out), where, overwrite=overwrite, resume=resume
         )
-        measurements = settings.epochs * settings.measurements
+        measurements = settings.all_measurements
         if data:
             progress(0, measurements, f"reading {', '.join(map(str, data))}")
         tokens = text.read(writer.state).to(where)
@@ -170,7 +170,7 @@ def _train(
     device: torch.device,
     progress: Callable[[int, int, str], None],
 ) -> Errors:
-    measurements = settings.epochs * settings.measurements
+    measurements = settings.all_measurements
     progress(0, measurements, "epoch 1")
 
     def passed(measured: int, divergence: float) -> None:

@@ -40,7 +40,7 @@ from tercet.compress.training.journal import Line, check_tensorboard
 from tercet.compress.training.loop import Loop, Objective, RunPaths, Speed
 from tercet.compress.training.sequences import Sequences
 from tercet.compress.training.settings import TrainingSettings
-from tercet.compress.training.token_file import TokenFile, has_tokens, write_tokens
+from tercet.compress.training.token_file import TokenFile, keep_tokens
 from tercet.workflows.training.teacher_text import write_texts
 
 
@@ -268,14 +268,10 @@ class _Run:
         )
 
     def _tokens(self, directory: Path) -> TokenFile:
-        if has_tokens(directory):
-            tokens = TokenFile(directory)
-            tokens.verify()
-            return tokens
         settings = self.settings
         step = settings.accumulate * settings.sequences * self.group.world_size
         most = settings.steps * step * settings.length
-        return write_tokens(directory, self.corpus.chunks(most), ", ".join(self.data))
+        return keep_tokens(directory, self.corpus.chunks(most), ", ".join(self.data))
 
     def _student(self) -> tuple[Student, Speed]:
         settings, device = self.settings, self.device
