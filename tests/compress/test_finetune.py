@@ -14,7 +14,8 @@ from command_line import runner
 from safetensors.torch import save_file
 from tiny_decoders import MODELS, SCHEMES, SHAPE, contents, plan, save, tokens
 from torch import Tensor
-from torch.nn import functional
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.nn import Module, functional
 from transformers import AutoModelForCausalLM
 from transformers.models.llama import LlamaConfig
 
@@ -167,6 +168,30 @@ def test_formats_files_and_origin_stay_and_a_second_run_gives_the_same_bytes(
         old.manifest.modules[name].relative_error != new.manifest.modules[name].relative_error
         for name in layers
     )
+
+
+def test_compiled_layers_train_as_others_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, packed = pack("llama", tmp_path)
+    _, transformed = pack("llama", tmp_path / "transformed", algorithm="hadamard")
+    # batches that are not whole, in training and in measuring
+    settings = FineTuning(epochs=3, batch=7, held_out=0.25, learning_rate=0.02)
+    eager = tune(packed, tmp_path / "eager", settings)
+    counter = CompileCounterWithBackend("aot_eager")
+    inner = Module.compile
+    monkeypatch.setattr(Module, "compile", lambda self, **how: inner(self, backend=counter, **how))
+    torch.compiler.reset()
+    compiled = tune(packed, tmp_path / "out", settings.model_copy(update={"compile": True}))
+    # the teacher's, the student's without gradients, its first layer's (no embedding is trained,
+    # so that its input has none) and the others'
+    assert counter.frame_count == 4
+    assert compiled.before == pytest.approx(eager.before, rel=1e-4)
+    gained = eager.before - eager.after
+    assert compiled.before - compiled.after == pytest.approx(gained, rel=0.1)
+    assert gained > 0.02 * eager.before
+    with pytest.raises(UnsupportedError, match=r"transforms its input.*leave compile at false"):
+        tune(transformed, tmp_path / "out2", FineTuning(compile=True))
 
 
 def test_what_no_epoch_makes_better_stays_as_it_is(tmp_path: Path) -> None:

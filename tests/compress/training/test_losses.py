@@ -1,5 +1,6 @@
 """The parts of a distillation's loss, against plain definitions, and what a teacher leaves."""
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +276,36 @@ def test_half_of_the_texts_are_conversations(model: Path) -> None:
         assert not (short[:, 0] == 7).all()
 
 
+@pytest.mark.parametrize("which", [0, 1], ids=["decoder", "transformers"])
+def test_most_of_the_others_go_on_from_text_at_hand(which: int, model: Path) -> None:
+    beginnings, writer = torch.arange(40).view(8, 5), writers(model)[which]
+
+    def write(length: int = 16, opening: Sequence[int] = (), text: Tensor = beginnings) -> Tensor:
+        count = 64 * length
+        texts = generate(writer, count, length=length, batch=64, opening=opening, beginnings=text)
+        return torch.stack(list(texts))
+
+    def continued(texts: Tensor) -> list[bool]:
+        return [any(torch.equal(text[:5], row) for row in beginnings) for text in texts]
+
+    texts = write()
+    assert continued(texts) == [True] * 48 + [False] * 16
+    # every one is chosen at some time, and what follows is drawn
+    assert len({tuple(row) for row in texts[:48, :5].tolist()}) == 8
+    assert len(set(texts[:48, 5].tolist())) > 4
+    # beside conversations, longer and shorter than a beginning
+    for opening in ((1, 2, 3), (1, 2, 3, 4, 5, 6, 7)):
+        texts = write(opening=opening)
+        assert (texts[:32, : len(opening)] == torch.tensor(opening)).all()
+        assert continued(texts) == [False] * 32 + [True] * 24 + [False] * 8
+        # a token at random, then the likeliest, whatever the others begin with
+        free = opened(model).logits(texts[56:]).argmax(-1)[:, :-1] == texts[56:, 1:]
+        assert free[:, :4].all()
+    # no room, or nothing to go on from
+    assert not any(continued(write(length=5)))
+    assert not any(continued(write(text=beginnings[:0])))
+
+
 def test_an_architecture_that_the_decoder_does_not_know_still_writes(model: Path) -> None:
     source = open_source(str(model))
     known = next_token(source, opened(model))
@@ -313,3 +344,44 @@ def test_corpus_of_texts(tmp_path: Path) -> None:
         list(Corpus(names, written, 0).chunks(100))
     with pytest.raises(PlanError, match="need one"):
         Corpus(["teacher:100"], written, 0)
+
+
+def test_the_teacher_gets_beginnings_of_what_was_read_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tercet.compress.training import corpus
+
+    seen: list[Tensor] = []
+
+    def write(tokens: int, beginnings: Tensor) -> Iterator[Tensor]:
+        seen.append(beginnings)
+        yield torch.arange(tokens)
+
+    def read(*names: str) -> list[Tensor]:
+        seen.clear()
+        whole = corpus.Corpus(
+            [str(tmp_path / n) if ":" not in n else n for n in names], tmp_path, None, write
+        )
+        for _ in range(2):  # what the first pass read is not kept for a second
+            list(whole.chunks())
+        return seen
+
+    for name, count in (("a", 400), ("b", 15), ("c", 1000)):
+        save_file(
+            {"input_ids": torch.arange(count) + 1000 * ord(name)}, tmp_path / f"{name}.safetensors"
+        )
+    a, b, c = (f"{name}.safetensors" for name in "abc")
+    for beginnings in read("teacher:50", a):
+        assert beginnings.shape == (0, 16)
+    for beginnings in read(a, "teacher:50", b):
+        places = torch.tensor([0, 128, 256, 384]) + 97000
+        assert torch.equal(beginnings, places[:, None] + torch.arange(16))
+    # what is shorter has none, and what the teacher wrote is not gone on from
+    for first, second in zip(*[iter(read(a, b, "teacher:50", "teacher:70"))] * 2, strict=True):
+        assert torch.equal(first, second)
+        assert len(first) == 4
+    # further apart where there are many, still of all that was read
+    monkeypatch.setattr(corpus, "_MOST_BEGINNINGS", 5)
+    for beginnings in read(a, c, "teacher:50"):
+        assert 2 <= len(beginnings) <= 5
+        assert {int(row[0]) // 1000 for row in beginnings} == {97, 99}

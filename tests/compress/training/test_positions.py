@@ -57,10 +57,17 @@ def test_transformers_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -
         return masking_utils.find_packed_sequence_indices(packed)
 
     before = found()
+    # as in a CUDA graph
+    monkeypatch.setattr(masking_utils, "is_tracing", lambda _=None: True)
     with one_sequence_a_row():
         assert found() is None
+        assert not masking_utils.is_tracing(None)
+    assert masking_utils.is_tracing(None)
+    monkeypatch.undo()
     assert torch.equal(found(), before)
-    # a transformers without it
-    monkeypatch.delattr(masking_utils, "find_packed_sequence_indices")
+    # a transformers without them
+    for name in ("find_packed_sequence_indices", "is_tracing"):
+        monkeypatch.delattr(masking_utils, name)
     with one_sequence_a_row():
         assert not hasattr(masking_utils, "find_packed_sequence_indices")
+        assert not hasattr(masking_utils, "is_tracing")

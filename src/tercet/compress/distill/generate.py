@@ -6,18 +6,22 @@ distribution, each text at a temperature of its own between 0.7 and 1: at 1 word
 own probabilities, but a small model soon loses the thread. A teacher that was tuned for
 conversations writes half of them as conversations: what its chat template puts before a user's
 words is given, and the teacher writes the question, too (Magpie, Xu et al. 2024, arXiv:2406.08464).
+Where other text is at hand, most of the rest go on from a few of its tokens, and stay in its field.
 """
 
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from tercet.compress.distill.next_token import NextToken
 
 _LIKELIEST = 4
 _COOLEST = 0.7
 _CONVERSATIONS = 0.5
+# of all that are no conversations, where there are beginnings
+_CONTINUED = 0.75
 # in openings: a token that the teacher chooses
 _FREE = -1
 
@@ -31,6 +35,7 @@ def generate(
     batch: int = 16,
     seed: int = 0,
     opening: Sequence[int] = (),
+    beginnings: Tensor | None = None,
 ) -> Iterator[Tensor]:
     """Texts, int64 [length] each, until there are `tokens` tokens of them.
 
@@ -42,11 +47,13 @@ def generate(
         seed: equal seeds and batches give equal texts on one device.
         opening: ids that a conversation begins with, up to a user's first word; none: no text is
             one.
+        beginnings: ids [n, P] of other text, of which texts that are no conversations go on from
+            rows at random; None, n = 0 or P >= length: none does.
     """
     generator = torch.Generator(teacher.device).manual_seed(seed)
     done = 0
     while done < tokens:
-        begun = _openings(teacher, batch, length, opening, generator)
+        begun = _openings(teacher, batch, length, opening, beginnings, generator)
         yield from _write(teacher, begun, length, generator).cpu()
         done += batch * length
 
@@ -56,19 +63,25 @@ def _openings(
     batch: int,
     length: int,
     opening: Sequence[int],
+    beginnings: Tensor | None,
     generator: torch.Generator,
 ) -> Tensor:
     """How each text begins [batch, P], _FREE where the teacher chooses."""
+    device = teacher.device
+
+    def draw(below: int, count: int) -> Tensor:
+        return torch.randint(below, (count,), generator=generator, device=device)
+
     conversations = int(_CONVERSATIONS * batch) if 0 < len(opening) < length else 0
-    width = max(len(opening), 1) if conversations else 1
-    begun = torch.full((batch, width), _FREE, device=teacher.device)
-    if conversations:
-        begun[:conversations] = torch.tensor(opening, device=teacher.device)
-    first = torch.randint(
-        teacher.vocabulary, (batch - conversations,), generator=generator, device=teacher.device
-    )
-    begun[conversations:, 0] = first
-    return begun
+    parts = [torch.tensor(opening, device=device).expand(conversations, -1)] * bool(conversations)
+    left = batch - conversations
+    if beginnings is not None and len(beginnings) and beginnings.shape[1] < length:
+        continued = int(_CONTINUED * left)
+        parts.append(beginnings.to(device)[draw(len(beginnings), continued)])
+        left -= continued
+    parts.append(draw(teacher.vocabulary, left)[:, None])
+    width = max(part.shape[1] for part in parts)
+    return torch.cat([pad(part, (0, width - part.shape[1]), value=_FREE) for part in parts])
 
 
 def _write(teacher: NextToken, begun: Tensor, length: int, generator: torch.Generator) -> Tensor:

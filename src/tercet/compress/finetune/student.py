@@ -8,10 +8,11 @@ as in distillation (arXiv:1503.02531) and in the second phase of EfficientQAT (a
 which trains scales alone.
 """
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, cast
+from warnings import catch_warnings, filterwarnings
 
 import torch
 from torch import Tensor
@@ -45,7 +46,8 @@ class PackedStudent:
         vectors: norms and biases that are, by parameter.
 
     Raises:
-        UnsupportedError: nothing of the checkpoint can be trained, or the model has no head.
+        UnsupportedError: nothing of the checkpoint can be trained, the model has no head, or layers
+            are to be compiled whose linears transform their inputs.
     """
 
     def __init__(
@@ -85,6 +87,20 @@ class PackedStudent:
         # the head is not called: its input is transformed here
         self._before_head = self._transforms.pop(head, InputTransform())
         self._linears = {name: teacher.module(name) for name in self._transforms}
+        # what is compiled is so for batches of this size
+        self._whole_batch = settings.batch if settings.compile else None
+        if settings.compile:
+            self._compile(checkpoint)
+
+    def _compile(self, checkpoint: PackedCheckpoint) -> None:
+        if self._transforms:
+            raise UnsupportedError(
+                f"{checkpoint.directory}: {next(iter(self._transforms))} transforms its input, and "
+                f"layers that do are not compiled: leave compile at false"
+            )
+        # no rows of unknown number, or each kernel would be made for any number of them
+        for layer in self._teacher.layers():
+            layer.compile(dynamic=False)
 
     def _take_module(
         self, checkpoint: PackedCheckpoint, name: str, settings: FineTuning, *, trained: bool
@@ -153,12 +169,23 @@ class PackedStudent:
         """
         ids = tokens[indices]
         on_gpu = self._device.type == "cuda"
-        with torch.autocast("cuda", self._dtype) if on_gpu else nullcontext():
+        autocast = torch.autocast("cuda", self._dtype) if on_gpu else nullcontext()
+        with autocast, self._compiled(len(indices)):
             with torch.no_grad():
                 wanted = self._teacher.hidden(ids)
             values = {**self._fixed, **values}
             head = values[self._head].to(self._dtype)
             return linear_kl(self._hidden(ids, values), head, wanted, self._teacher_head)
+
+    @contextmanager
+    def _compiled(self, batch: int) -> Generator[None]:
+        """Within it, layers run for so many sequences as compiled code or as they are."""
+        # the last batch of an epoch is not worth a compilation
+        eager = self._whole_batch is not None and batch != self._whole_batch
+        with torch.compiler.set_stance("force_eager") if eager else nullcontext(), catch_warnings():
+            # while it compiles, torch looks for gradients of weights that are not leaves
+            filterwarnings("ignore", "The .grad attribute of a Tensor", UserWarning)
+            yield
 
     def _hidden(self, ids: Tensor, values: Mapping[str, Tensor]) -> Tensor:
         """The last hidden states [B, T, H] under these values, as the head reads them."""

@@ -1,6 +1,6 @@
 """TrainingText: the token ids of a fine-tuning, of a calibration text or of much more."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tercet.compress import text
 from tercet.compress.plan import Calibration
-from tercet.compress.training.corpus import Corpus
+from tercet.compress.training.corpus import Corpus, Writer
 from tercet.compress.training.token_file import keep_tokens
 from tercet.errors import PlanError
 
@@ -73,7 +73,7 @@ class CorpusText:
         tokenizer: the directory of the tokenizer's files.
         vocabulary: ids are below it.
         end: the token after each document; None for none.
-        write: texts of so many tokens by the teacher.
+        write: texts by the teacher.
 
     Raises:
         PlanError: nothing is there to read, or not of a known kind.
@@ -87,7 +87,7 @@ class CorpusText:
         tokenizer: Path,
         vocabulary: int,
         end: int | None,
-        write: Callable[[int], Iterator[Tensor]],
+        write: Writer,
     ) -> None:
         self._data = [str(reference) for reference in data]
         self._sequences, self._length, self._vocabulary = sequences, length, vocabulary

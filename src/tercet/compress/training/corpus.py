@@ -5,7 +5,8 @@
     FILE.safetensors             input_ids, tokenized already
     hf:NAME[:CONFIG[:SPLIT]]     a data set of Hugging Face `datasets`, streamed, its column "text"
     DIRECTORY                    all of its files of these kinds, by name
-    teacher:TOKENS               texts that the teacher itself writes, so many tokens of them
+    teacher:TOKENS               texts that the teacher itself writes, so many tokens of them, some
+                                 going on from what was read before
 
 Several are read one after the other, until there are as many tokens as the run needs.
 """
@@ -33,6 +34,12 @@ HUB, TEACHER = "hf:", "teacher:"
 _SUFFIXES = (".txt", ".txt.gz", ".jsonl", ".jsonl.gz", ".safetensors")
 _BATCH = 256
 
+Writer = Callable[[int, Tensor], Iterator[Tensor]]
+"""Texts of so many tokens by a teacher, some of which go on from rows of ids [n, P]."""
+
+# tokens of a beginning, how far apart they are at first, and how many are kept at most
+_BEGINNING, _APART, _MOST_BEGINNINGS = 16, 128, 1 << 16
+
 
 class Corpus:
     """Texts and token files of a run.
@@ -41,7 +48,7 @@ class Corpus:
         data: what to read, in order.
         tokenizer: a tokenizer.json.
         end: the token after each document; None for none.
-        write: texts of so many tokens by the teacher; None where there is no teacher.
+        write: by the teacher; None where there is no teacher.
 
     Raises:
         PlanError: nothing is there to read, or not of a known kind.
@@ -53,7 +60,7 @@ class Corpus:
         data: Iterable[str],
         tokenizer: Path,
         end: int | None,
-        write: Callable[[int], Iterator[Tensor]] | None = None,
+        write: Writer | None = None,
     ) -> None:
         self._parts = [part for reference in data for part in _parts(reference)]
         self._tokenizer, self._end, self._write = tokenizer, end, write
@@ -65,18 +72,20 @@ class Corpus:
 
     def chunks(self, most: int | None = None) -> Iterator[Tensor]:
         """Token ids, int64 [n] each, until there are `most` of them or no more."""
-        left = sys.maxsize if most is None else most
+        left, beginnings = sys.maxsize if most is None else most, _Beginnings()
         for part in self._parts:
-            for chunk in self._read_chunks(part):
+            for chunk in self._read_chunks(part, beginnings):
                 if left <= 0:
                     return
+                if not part.startswith(TEACHER):
+                    beginnings.add(chunk)
                 yield chunk[:left]
                 left -= chunk.numel()
 
-    def _read_chunks(self, part: str) -> Iterator[Tensor]:
+    def _read_chunks(self, part: str, beginnings: "_Beginnings") -> Iterator[Tensor]:
         if part.startswith(TEACHER):
             assert self._write is not None
-            yield from self._write(int(part.removeprefix(TEACHER)))
+            yield from self._write(int(part.removeprefix(TEACHER)), beginnings.rows())
             return
         if part.endswith(".safetensors"):
             yield _ids(Path(part)).reshape(-1)
@@ -106,6 +115,28 @@ class Corpus:
         encoder.no_truncation()
         encoder.no_padding()
         return encoder
+
+
+class _Beginnings:
+    """A few tokens here and there of all that is read."""
+
+    def __init__(self) -> None:
+        self._kept: list[Tensor] = []
+        self._count, self._apart = 0, _APART
+
+    def add(self, ids: Tensor) -> None:
+        """Of ids [n]: every so many tokens, from the first on; the more there are, the fewer."""
+        if len(ids) < _BEGINNING:
+            return
+        self._kept.append(ids.unfold(0, _BEGINNING, self._apart))
+        self._count += len(self._kept[-1])
+        while self._count > _MOST_BEGINNINGS:
+            self._kept = [self.rows()[::2].clone()]
+            self._count, self._apart = len(self._kept[0]), 2 * self._apart
+
+    def rows(self) -> Tensor:
+        """All that are kept, int64 [n, 16]."""
+        return torch.cat([torch.empty(0, _BEGINNING, dtype=torch.int64), *self._kept])
 
 
 def end_token(config: Mapping[str, Any]) -> int | None:

@@ -104,10 +104,16 @@ def finetune(
     skeleton = Skeleton(source, where)
     vocabulary = int(cast(Any, skeleton.model).config.vocab_size)
 
-    def write(tokens: int) -> Iterator[Tensor]:
+    def write(tokens: int, beginnings: Tensor) -> Iterator[Tensor]:
         writer = Student(skeleton.model, {}, product_dtype(where))
         return write_texts(
-            source, writer, packed.directory, tokens, length=length, seed=settings.seed
+            source,
+            writer,
+            packed.directory,
+            tokens,
+            beginnings,
+            length=length,
+            seed=settings.seed,
         )
 
     text: TrainingText

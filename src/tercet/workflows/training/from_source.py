@@ -207,13 +207,14 @@ class _Run:
             fuse_modules(model)
         return Student(model.eval(), {}, self.settings.dtype)
 
-    def _generate_data(self, tokens: int) -> Iterator[Tensor]:
+    def _generate_data(self, tokens: int, beginnings: Tensor) -> Iterator[Tensor]:
         assert self.losses is not None
         return write_texts(
             self.source,
             self.teacher,
             partial_directory(self.out),
             tokens,
+            beginnings,
             length=self.losses.generated_length,
             seed=self.settings.seed,
         )

@@ -21,6 +21,7 @@ def write_texts(
     teacher: Student,
     tokenizer: Path,
     tokens: int,
+    beginnings: Tensor,
     *,
     length: int,
     seed: int,
@@ -32,13 +33,22 @@ def write_texts(
         teacher: in eval mode.
         tokenizer: the directory of its tokenizer's files.
         tokens: how many, at least.
+        beginnings: ids [n, P] of other text that some of the texts go on from.
         length: of a text.
         seed: equal seeds give equal texts on one device.
     """
     writer = next_token(source, teacher)
     batch = min(writer.texts_at_once(length), -(-tokens // length))
     opening = conversation_opening(tokenizer)
-    return generate(writer, tokens, length=length, batch=batch, seed=seed, opening=opening)
+    return generate(
+        writer,
+        tokens,
+        length=length,
+        batch=batch,
+        seed=seed,
+        opening=opening,
+        beginnings=beginnings,
+    )
 
 
 def conversation_opening(tokenizer: Path) -> list[int]:
