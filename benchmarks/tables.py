@@ -19,7 +19,7 @@ DEMO = ROOT / "benchmarks" / "demo" / "report.json"
 PEERS = ROOT / "benchmarks" / "ptq_peers" / "records.jsonl"
 ALLOCATION = ROOT / "benchmarks" / "compress" / "allocation.jsonl"
 TASKS = ROOT / "benchmarks" / "tasks" / "records.jsonl"
-MUCH_TEXT = ROOT / "benchmarks" / "training" / "finetune.jsonl"
+FINETUNING_SPEED = ROOT / "benchmarks" / "training" / "finetune.jsonl"
 BLOCKWISE = ROOT / "benchmarks" / "ptq_peers" / "blockwise.jsonl"
 
 
@@ -119,30 +119,22 @@ def finetuning() -> list[Row]:
     return rows
 
 
-def much_text() -> list[Row]:
-    """What fine-tuning of embedding, head and layers over millions of tokens gave."""
-    columns = ["layers", "MB", "perplexity", "95 % interval", "KL, nats", "held-out KL", "top-1"]
-    rows = [[*columns, *_TASKS.values(), "seconds", "GPU memory, GB"]]
-    for record in load_latest(MUCH_TEXT):
-        found = record.metrics
+def finetuning_speed() -> list[Row]:
+    """Speed and memory of fine-tuning embedding, head and layers, and of the teacher's writing."""
+    rows = [["format", "batch", "windows", "tokens/s", "tokens/s by the teacher", "GPU memory, GB"]]
+    for record in load_latest(FINETUNING_SPEED):
+        found, settings = record.metrics, record.settings
         rows.append(
             [
                 record.subject,
-                f"{found['disk_bytes'] / 1e6:.1f}",
-                _number(found["perplexity"]),
-                f"{found['perplexity_low']:.1f} to {found['perplexity_high']:.1f}",
-                f"{found['kl_nats']:.3f}",
-                f"{found['held_out_kl_after']:.3f}",
-                f"{found['top1_agreement']:.1%}",
-                *(f"{found[f'{task}_score']:.1%}" for task in _TASKS),
-                f"{found['seconds']:.0f}",
+                str(settings["batch"]),
+                str(settings["length"]),
+                f"{found['tokens_per_s']:,.0f}",
+                f"{found['text_by_teacher_tokens_per_s']:,.0f}",
                 f"{found['device_peak_bytes'] / 1e9:.1f}",
             ]
         )
     return rows
-
-
-_TASKS = {"arc_easy": "ARC-Easy", "piqa": "PIQA", "lambada": "LAMBADA", "hellaswag": "HellaSwag"}
 
 
 def _tries_finetuning(record: Record) -> bool:
@@ -237,7 +229,7 @@ TABLES: dict[str, tuple[Path, Callable[[], list[Row]]]] = {
     "peers": (README, peers),
     "ops": (README, ops),
     "blockwise": (GUIDES / "blockwise.md", blockwise),
-    "much text": (GUIDES / "blockwise.md", much_text),
+    "finetuning speed": (GUIDES / "blockwise.md", finetuning_speed),
     "finetuning": (GUIDES / "blockwise.md", finetuning),
     "tasks": (GUIDES / "evaluate-tasks.md", tasks),
     "allocation": (GUIDES / "allocate-bits.md", allocation),

@@ -114,3 +114,19 @@ def test_a_cache_that_grows_is_captured_anew(build: Callable[..., Any], source_o
         assert_close(scores, expected[:, place], rtol=0, atol=limit)
         again = decoder.extend(ids[:, place - 247 : place - 246], other).cpu()
         assert_close(again, expected[:, place - 247], rtol=0, atol=limit)
+
+
+def test_memory_that_is_freed_and_taken_anew(build: Callable[..., Any], source_of: Any) -> None:
+    """Whatever else is allocated between two steps, and in the second cache as in the first."""
+    source, batch = source_of(build("llama")), 64
+    decoder = Decoder.from_checkpoint(source, torch.float32, "cuda")
+    ids = torch.randint(3, 96, (batch, 40), generator=torch.Generator().manual_seed(1))
+    expected = Decoder.from_checkpoint(source).logits(ids)
+    limit = 2e-5 * float(expected.abs().max())
+    for _ in range(2):
+        cache, taken = decoder.cache(batch), list[Tensor]()
+        cache.reserve(ids.shape[1])
+        for place in range(ids.shape[1]):
+            scores = decoder.extend(ids[:, place : place + 1], cache).cpu()
+            assert_close(scores, expected[:, place], rtol=0, atol=limit)
+            taken += [torch.full((2**size,), 1e9, device="cuda") for size in range(4, 20)]

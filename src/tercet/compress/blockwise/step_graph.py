@@ -10,6 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from tercet.kernel.device.captured import Captured
+
 # what a first step allocates, compiles and chooses must not be captured; the second is watched
 _WARM_UP = 2
 
@@ -68,17 +70,3 @@ def _waits(step: Callable[[], None]) -> bool:
         torch.cuda.set_sync_debug_mode(before)
     step()
     return True
-
-
-class Captured:
-    """Kernels that a function launches, captured without running them."""
-
-    def __init__(self, run: Callable[[], None], device: torch.device) -> None:
-        self._graph, self._device = torch.cuda.CUDAGraph(), device
-        with torch.cuda.device(device), torch.cuda.graph(self._graph):
-            run()
-
-    def replay(self) -> None:
-        """Runs them."""
-        with torch.cuda.device(self._device):
-            self._graph.replay()

@@ -1,6 +1,7 @@
 """The lean decoder: a language model that runs from packed weights, without transformers."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -54,7 +55,7 @@ class Decoder:
         self.config = config
         self.dtype = dtype
         self._inverse = inverse
-        self._tokens = tokens
+        self._embed = _Embed(tokens, config.embedding_factor)
         self._layers = layers
         self._norm = norm
         self._head = head
@@ -263,13 +264,20 @@ class Decoder:
         whole = all(2 * len(inverse) == config.head_dim for inverse in self._inverse)
         return plain and config.activation in GATES and whole and length <= _NATIVE_POSITIONS
 
-    def _embed(self, ids: Tensor) -> Tensor:
-        if isinstance(self._tokens, PackedEmbedding):
-            rows = self._tokens(ids)
+
+@dataclass(frozen=True, eq=False)
+class _Embed:
+    """Ids [N] to rows [N, hidden]; no method of the decoder, which keeps graphs that keep it."""
+
+    tokens: PackedEmbedding | Tensor
+    factor: float
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        if isinstance(self.tokens, PackedEmbedding):
+            rows = self.tokens(ids)
         else:
-            rows = embedding(ids, self._tokens)
-        factor = self.config.embedding_factor
-        return rows if factor == 1 else rows * factor
+            rows = embedding(ids, self.tokens)
+        return rows if self.factor == 1 else rows * self.factor
 
 
 def _check(ids: Tensor) -> None:

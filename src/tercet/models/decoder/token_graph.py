@@ -5,10 +5,12 @@ greedy decoding waits for nothing that the host does.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from tercet.kernel.device.captured import Captured
 from tercet.models.decoder.kv_cache import KeyValueCache
 
 Step = Callable[[Tensor, Tensor, list[Tensor], list[Tensor]], Tensor]
@@ -30,11 +32,32 @@ def most_probable(scores: Tensor) -> Tensor:
     return (places.gather(1, run) + run * each).squeeze(1)
 
 
+@dataclass(kw_only=True, eq=False)
+class _Advance:
+    """The step of ids at lengths, both as they are; then the most probable token and one more."""
+
+    step: Step
+    ids: Tensor
+    lengths: Tensor
+    keys: list[Tensor]
+    values: list[Tensor]
+    scores: Tensor | None = None
+
+    def run_step(self) -> Tensor:
+        return self.step(self.ids, self.lengths, self.keys, self.values)
+
+    def __call__(self) -> None:
+        self.scores = self.run_step()
+        self.ids.copy_(most_probable(self.scores))
+        self.lengths += 1
+
+
 class TokenGraph:
     """The step, captured for one cache at its present capacity.
 
     Args:
-        step: ids [B], lengths int32 [B], keys and values of all layers to scores [B, V].
+        step: ids [B], lengths int32 [B], keys and values of all layers to scores [B, V]. It refers
+            to nothing that refers to this object.
         cache: whose next position is the first that is run.
     """
 
@@ -45,18 +68,19 @@ class TokenGraph:
         # the runs before the capture write where the first replay will
         self._lengths = torch.full((batch,), cache.length + 1, dtype=torch.int32, device=device)
         self._next = cache.length + 1
+        advance = _Advance(
+            step=step, ids=self._ids, lengths=self._lengths, keys=keys, values=values
+        )
         with torch.cuda.device(device):
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(stream):
                 for _ in range(_WARM_UP):
-                    step(self._ids, self._lengths, keys, values)
+                    advance.run_step()
             torch.cuda.current_stream().wait_stream(stream)
-            self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
-                self._scores = step(self._ids, self._lengths, keys, values)
-                self._ids.copy_(most_probable(self._scores))
-                self._lengths += 1
+        self._graph = Captured(advance, device)
+        assert advance.scores is not None
+        self._scores = advance.scores
 
     def fits(self, cache: KeyValueCache) -> bool:
         """Whether it was captured for this cache, and the cache has not grown since."""
@@ -76,7 +100,6 @@ class TokenGraph:
             self._lengths.fill_(length)
         if ids is not None:
             self._ids.copy_(ids, non_blocking=True)
-        with torch.cuda.device(self._ids.device):
-            self._graph.replay()
+        self._graph.replay()
         self._next = length + 1
         return self._scores

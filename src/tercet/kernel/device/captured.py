@@ -1,0 +1,31 @@
+"""Captured: kernels that a function launches, as a CUDA graph."""
+
+from collections.abc import Callable
+
+import torch
+
+
+class Captured:
+    """Kernels that a function launches, captured without running them, and the function.
+
+    A graph reads the memory of whatever its function reads and keeps none of it: what nobody else
+    keeps would be freed, and the next allocation there would change what the graph computes. So the
+    function is kept, and with it all that it refers to.
+
+    Args:
+        run: what is captured; it refers to nothing that refers to this object, or the graph would
+            outlive both, until the garbage collector frees it, perhaps within another's capture,
+            which CUDA forbids.
+        device: that it launches them on.
+    """
+
+    def __init__(self, run: Callable[[], None], device: torch.device) -> None:
+        self._run, self._device = run, device
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(device), torch.cuda.graph(self._graph):
+            run()
+
+    def replay(self) -> None:
+        """Runs them."""
+        with torch.cuda.device(self._device):
+            self._graph.replay()
