@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent
 DEMO = ROOT / "benchmarks" / "demo" / "report.json"
 PEERS = ROOT / "benchmarks" / "ptq_peers" / "records.jsonl"
 ALLOCATION = ROOT / "benchmarks" / "compress" / "allocation.jsonl"
+EMBEDDINGS = ROOT / "benchmarks" / "compress" / "embedding.jsonl"
 TASKS = ROOT / "benchmarks" / "tasks" / "records.jsonl"
 FINETUNING_SPEED = ROOT / "benchmarks" / "training" / "finetune.jsonl"
 BLOCKWISE = ROOT / "benchmarks" / "ptq_peers" / "blockwise.jsonl"
@@ -43,6 +44,26 @@ def demo() -> list[Row]:
                 f"{metrics['speedup_over_fp32']:.1f}x",
                 f"{metrics['bandwidth_share']:.0%}",
                 f"{metrics['peak_resident_bytes'] / 1e6:.0f}",
+            ]
+        )
+    return rows
+
+
+def embeddings() -> list[Row]:
+    """What 4 bits in embedding and head, which are one matrix, cost and save."""
+    sizes = ("plan", "embedding and head", "bits a weight", "MB")
+    rows = [[*sizes, "perplexity", "KL, nats", "top-1"]]
+    for record in load_latest(EMBEDDINGS):
+        found, settings = record.metrics, record.settings
+        rows.append(
+            [
+                str(settings["plan"]),
+                str(settings["embedding"]),
+                f"{found['bits_per_weight']:.2f}",
+                f"{found['disk_bytes'] / 1e6:.1f}",
+                f"{found['perplexity']:.2f}",
+                f"{found['kl_nats']:.3f}",
+                f"{found['top1_agreement']:.1%}",
             ]
         )
     return rows
@@ -226,6 +247,7 @@ README = ROOT / "README.md"
 GUIDES = ROOT / "docs" / "guides"
 TABLES: dict[str, tuple[Path, Callable[[], list[Row]]]] = {
     "demo": (README, demo),
+    "embeddings": (README, embeddings),
     "peers": (README, peers),
     "ops": (README, ops),
     "blockwise": (GUIDES / "blockwise.md", blockwise),

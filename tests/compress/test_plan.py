@@ -51,13 +51,42 @@ def test_shipped_plan(name: str) -> None:
     layer = plan.rule("model.layers.3.mlp.up_proj")
     assert layer is not None
     assert (layer.format or "").startswith(name.partition("-")[0])
-    embedding = plan.rule("model.embed_tokens")
-    assert embedding is not None
-    assert not algorithm(embedding.algorithm).needs_inputs
-    assert plan.rule("lm_head") is not None
+    for tied in (False, True):
+        its = plan.of_model(tied)
+        embedding = its.rule("model.embed_tokens")
+        assert embedding is not None
+        # only what is the head, too, has inputs
+        assert tied or not algorithm(embedding.algorithm).needs_inputs
+        assert its.rule("lm_head") is not None
     assert plan.rule("encoder.layer.0.attention.self.query") is layer
     for rule in plan.rules:
         parse_scheme(rule.format or "")
+
+
+def test_rules_for_tied_models_only_and_for_others_only(tmp_path: Path) -> None:
+    text = """
+name: mixed
+rules:
+  - {match: "*embed*", tied: true, format: int4-g64}
+  - {match: "*embed*", format: int8-g64, algorithm: rtn}
+  - {match: "*", tied: false, format: int4-g32}
+"""
+    plan = load_plan(written(tmp_path, text))
+    assert [rule.tied for rule in plan.rules] == [True, None, False]
+    found = {
+        tied: [(rule.match, rule.format) for rule in plan.of_model(tied).rules]
+        for tied in (True, False)
+    }
+    assert found == {
+        True: [("*embed*", "int4-g64"), ("*embed*", "int8-g64")],
+        False: [("*embed*", "int8-g64"), ("*", "int4-g32")],
+    }
+    # what is written down says nothing of other models
+    assert {rule.tied for tied in found for rule in plan.of_model(tied).rules} == {None}
+    for tied, word in ((True, "not the head, too: this one's is"), (False, "is the head, too")):
+        rules = [rule for rule in plan.rules if rule.tied == (not tied)]
+        with pytest.raises(PlanError, match=word):
+            plan.model_copy(update={"rules": tuple(rules)}).of_model(tied)
 
 
 def test_the_three_names_of_the_command_line_are_shipped() -> None:

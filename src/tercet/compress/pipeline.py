@@ -39,7 +39,7 @@ from tercet.compress.skeleton import Skeleton
 from tercet.compress.soundness import check_source
 from tercet.compress.unit_file import read_back, read_vectors, stored_parts
 from tercet.compress.unit_quantizer import UnitQuantizer
-from tercet.compress.units import Units, match_rules, tied_embedding
+from tercet.compress.units import Units, match_rules, quantized_last, tied_embedding
 from tercet.errors import PlanError
 from tercet.formats import check_weight
 from tercet.models.device import resolve_device
@@ -148,17 +148,15 @@ class _Run:
         device: torch.device,
         thread: ThreadPoolExecutor,
     ) -> None:
-        self.source, self.plan, self.out, self.progress = source, plan, out, progress
+        self.source, self.out, self.progress = source, out, progress
         self.thread = thread
         self.skeleton = Skeleton(source, device)
-        matched = match_rules(self.skeleton, plan)
+        self.plan = plan.of_model(tied_embedding(self.skeleton.model) is not None)
+        matched = match_rules(self.skeleton, self.plan)
         self.rules, self.unmatched, self.idle = matched.rules, matched.unmatched, matched.idle
         self.writing: deque[Future[None]] = deque()
-        self.quantizer = UnitQuantizer(self.skeleton, plan, self.rules)
-        tied = tied_embedding(self.skeleton.model)
-        inputs = tied in self.rules and algorithm(self.rules[tied].algorithm).needs_inputs
-        # an embedding that is quantized last, for what it reads as the head
-        self.table = tied if inputs else None
+        self.quantizer = UnitQuantizer(self.skeleton, self.plan, self.rules)
+        self.table = quantized_last(self.skeleton.model, self.rules)
         parts = Units.of(self.skeleton)
         self.before, self.behind = parts.before, parts.behind
         self.behind_parameters, self.units = parts.behind_parameters, len(parts.parameters)

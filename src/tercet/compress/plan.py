@@ -9,7 +9,8 @@ A plan is a YAML file:
       - {match: "*.layer*.*", format: ternary-g64, algorithm: gptq, options: {refine: 4}}
       - {match: "*", keep: true}
 
-`match` is a shell pattern (fnmatch) on the module's name. Unknown keys are refused, wherever.
+`match` is a shell pattern (fnmatch) on the module's name; a rule with `tied: true` is only for
+models whose embedding is the head, too. Unknown keys are refused, wherever.
 """
 
 from fnmatch import fnmatchcase
@@ -31,6 +32,8 @@ class Rule(BaseModel):
 
     Attributes:
         match: shell pattern (fnmatch) for module names.
+        tied: whether the rule is only for models whose embedding is the head, too (true), or only
+            for others (false); None for all.
         keep: leave matching modules uncompressed.
         format: number format, such as "ternary-g64"; None with keep.
         algorithm: quantization algorithm, a name in `algorithms()`. An embedding has no inputs, so
@@ -42,6 +45,7 @@ class Rule(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     match: str
+    tied: bool | None = None
     keep: bool = False
     format: str | None = None
     algorithm: str = "gptq"
@@ -111,6 +115,27 @@ class Plan(BaseModel):
     def rule(self, module: str) -> Rule | None:
         """Return the first rule that matches the module's name, or None."""
         return next((rule for rule in self.rules if fnmatchcase(module, rule.match)), None)
+
+    def of_model(self, tied: bool) -> "Plan":
+        """The plan without the rules that are for other models.
+
+        Args:
+            tied: whether the model's embedding is its head, too.
+
+        Raises:
+            PlanError: no rule is left.
+        """
+        rules = tuple(
+            rule.model_copy(update={"tied": None})
+            for rule in self.rules
+            if rule.tied in (None, tied)
+        )
+        if not rules:
+            raise PlanError(
+                f"plan {self.name!r}: every rule is for models whose embedding is "
+                f"{'not ' if tied else ''}the head, too: this one's is{'' if tied else ' not'}"
+            )
+        return self.model_copy(update={"rules": rules})
 
 
 EFFORTS: dict[str, int | None] = {"fast": 16, "default": None, "best": 256}

@@ -4,7 +4,7 @@ Unit 0 holds the parameters outside of the repeated layers, units 1..L the layer
 the linears behind the layers, if there are any.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -122,9 +122,18 @@ def _check_rule(skeleton: Skeleton, plan: Plan, name: str, rule: Rule) -> None:
         )
 
 
+def quantized_last(model: nn.Module, rules: Mapping[str, Rule]) -> str | None:
+    """The tied embedding, if it is quantized for what it reads as the head, after all layers."""
+    tied = tied_embedding(model)
+    rule = rules.get(tied) if tied else None
+    return tied if rule and algorithm(rule.algorithm).needs_inputs else None
+
+
 def tied_embedding(model: nn.Module) -> str | None:
     """The embedding whose weight the head multiplies by, too; None where there is none."""
     anything = cast(Any, model)
+    if not hasattr(anything, "get_output_embeddings"):
+        return None
     table, head = anything.get_input_embeddings(), anything.get_output_embeddings()
     if head is None or table is None or head.weight is not table.weight:
         return None

@@ -38,6 +38,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="package")
+def tied_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("tied"), tied=True)
+
+
+@pytest.fixture(scope="package")
 def tokens() -> Tensor:
     return torch.randint(3, 96, (12, 32), generator=torch.Generator().manual_seed(1))
 

@@ -14,7 +14,7 @@ from tercet.compress.allocate.measure import Scope, measure_sensitivity
 from tercet.compress.allocate.rows import Rows, Windows, split_rows
 from tercet.compress.allocate.sensitivity_file import Sensitivity
 from tercet.compress.pipeline import compress
-from tercet.compress.plan import Plan
+from tercet.compress.plan import Plan, Rule
 from tercet.errors import PlanError, UnsupportedError
 from tercet.models.input_transform import InputTransform
 
@@ -115,6 +115,25 @@ def test_all_formats_for_embedding_and_head(
     for module in (EMBEDDING, HEAD):
         three, four = (found.lines[module, form].kl_nats or 0 for form in scope.formats)
         assert three > 2 * four > 0
+
+
+@pytest.mark.parametrize("in_context", [False, True])
+def test_an_embedding_that_is_rounded_as_the_head(
+    tied_model: Path, tokens: Tensor, plan: Plan, tmp_path: Path, in_context: bool
+) -> None:
+    table = Rule(match="*embed_tokens", tied=True, format="int3-g64")
+    context = plan.model_copy(update={"rules": (table, *plan.rules)})
+    scope = Scope(formats=("int3-g64", "int4-g64"), embedding=True, in_context=in_context)
+    found = measure_sensitivity(
+        tied_model, scope, tmp_path / "s", plan=context, calibration=tokens, windows=WINDOWS
+    )
+    rows = rows_of(tokens)
+    finer = table.model_copy(update={"format": "int4-g64"})
+    rules = (finer, *plan.rules) if in_context else (finer,)
+    changed = context.model_copy(update={"rules": rules})
+    compress(tied_model, changed, tmp_path / "changed", calibration=rows.calibration)
+    wanted = direct_kl(tied_model, tmp_path / "changed", rows.windows)
+    assert found.lines[EMBEDDING, "int4-g64"].kl_nats == pytest.approx(wanted, rel=0.01)
 
 
 def test_finer_formats_hurt_less(measured: tuple[Path, Sensitivity]) -> None:

@@ -17,7 +17,7 @@ from tercet.compress.calibration.stream import Stream
 from tercet.compress.plan import Plan, Rule
 from tercet.compress.skeleton import Skeleton
 from tercet.compress.unit_quantizer import UnitQuantizer
-from tercet.compress.units import Units
+from tercet.compress.units import Units, quantized_last
 from tercet.formats import parse_scheme
 from tercet.models.input_transform import InputTransform
 
@@ -92,7 +92,9 @@ class Candidates:
         teacher = None
         if self.in_context and self.plan.calibration.match_teacher:
             teacher = Stream.start(self.skeleton, tokens).hidden
-        self._put(self._each(self._modules(units.before), lambda q, names: q.data_free(names)))
+        table = quantized_last(self.skeleton.model, self.rules)
+        before = [name for name in self._modules(units.before) if name != table]
+        self._put(self._each(before, lambda q, names: q.data_free(names)))
         stream = Stream.start(self.skeleton, tokens)
         stream.teacher = teacher
         for index, name in enumerate(self.skeleton.layer_names()):
@@ -107,6 +109,9 @@ class Candidates:
             ).groups.items():
                 self._put(self._group(members, sums.statistics()))
             self._put_unseen(behind)
+        if table:
+            progress("embeddings")
+            self._put(self._each([table], lambda q, names: q.tied(stream, tokens, names, table)))
 
     def _modules(self, parameters: Iterable[str]) -> list[str]:
         own = set(parameters)

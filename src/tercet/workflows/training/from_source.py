@@ -41,6 +41,7 @@ from tercet.compress.training.loop import Loop, Objective, RunPaths, Speed
 from tercet.compress.training.sequences import Sequences
 from tercet.compress.training.settings import TrainingSettings
 from tercet.compress.training.token_file import TokenFile, keep_tokens
+from tercet.compress.units import tied_embedding
 from tercet.workflows.training.teacher_text import write_texts
 
 
@@ -142,7 +143,9 @@ class _Run:
         **options: Any,
     ) -> None:
         self.group, self.device = group, group.device
-        self.plan, self.out, self.losses = training_plan(plan), Path(out), losses
+        # what it lacks is found before the model is opened
+        trained = training_plan(plan)
+        self.out, self.losses = Path(out), losses
         self.settings = settings or TrainingSettings()
         self.options = _Options(**options)
         if group.first:
@@ -158,6 +161,8 @@ class _Run:
             self._generate_data if losses is not None else None,
         )
         self.skeleton = Skeleton(self.source)
+        tied = tied_embedding(self.skeleton.model) is not None
+        self.plan = trained.of_model(tied)
         check_source(self.skeleton)
 
     def all(self) -> Trained:
