@@ -37,9 +37,7 @@ def demo() -> list[Row]:
                 f"{metrics['bits_per_weight']:.2f}" if student else "32",
                 f"{metrics['disk_bytes'] / 1e6:.1f}" if student else "-",
                 f"{metrics['ratio_to_bf16']:.1f}x" if student else "0.5x",
-                f"{metrics['perplexity']:.2f}",
-                f"{metrics['kl_nats']:.3f}",
-                f"{metrics['top1_agreement']:.1%}",
+                *_quality(metrics["perplexity"], metrics["kl_nats"], metrics["top1_agreement"]),
                 f"{metrics['decode_tokens_per_s']:.0f}",
                 f"{metrics['speedup_over_fp32']:.1f}x",
                 f"{metrics['bandwidth_share']:.0%}",
@@ -61,9 +59,7 @@ def embeddings() -> list[Row]:
                 str(settings["embedding"]),
                 f"{found['bits_per_weight']:.2f}",
                 f"{found['disk_bytes'] / 1e6:.1f}",
-                f"{found['perplexity']:.2f}",
-                f"{found['kl_nats']:.3f}",
-                f"{found['top1_agreement']:.1%}",
+                *_quality(found["perplexity"], found["kl_nats"], found["top1_agreement"]),
             ]
         )
     return rows
@@ -79,9 +75,7 @@ def peers() -> list[Row]:
             [
                 _name(record),
                 f"{record['bits_per_weight']:.2f}",
-                _number(record["perplexity"]),
-                f"{record['kl']:.3f}",
-                f"{record['top1']:.1%}",
+                *_quality(record["perplexity"], record["kl"], record["top1"]),
             ]
         )
     return rows
@@ -103,9 +97,7 @@ def blockwise() -> list[Row]:
                 f"{layers}, then the whole" if settings.get("finetune") else layers,
                 str(settings["sequences"]),
                 str(settings["windows"]),
-                _number(found["perplexity"]),
-                f"{found['kl']:.3f}",
-                f"{found['top1']:.1%}",
+                *_quality(found["perplexity"], found["kl"], found["top1"]),
                 f"{found['seconds']:.0f}",
                 f"{found['device_peak_bytes'] / 1e9:.1f}",
             ]
@@ -219,6 +211,11 @@ def _name(record: dict[str, Any]) -> str:
     options = record["options"]
     detail = options.get("observer") or (f"axis {options['axis']}" if "axis" in options else "")
     return record["method"] + (f" ({detail})" if detail else "")
+
+
+def _quality(perplexity: float, divergence: float, top1: float) -> Row:
+    """Cells of perplexity, KL in nats and top-1 agreement."""
+    return [_number(perplexity), f"{divergence:.3f}", f"{top1:.1%}"]
 
 
 def _number(value: float) -> str:

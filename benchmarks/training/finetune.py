@@ -15,6 +15,7 @@ those of `tercet eval` on the first 40 windows of 1024 tokens, tasks those of
 import argparse
 import shutil
 import time
+from math import prod
 from pathlib import Path
 
 from safetensors import safe_open
@@ -57,10 +58,7 @@ class Marks:
 def count_tokens(path: Path) -> int:
     """Of a file with input_ids."""
     with safe_open(path, "pt") as file:
-        size = 1
-        for one in file.get_slice("input_ids").get_shape():
-            size *= one
-        return size
+        return prod(file.get_slice("input_ids").get_shape())
 
 
 def settings_of(arguments: argparse.Namespace, epochs: int, measurements: int) -> FineTuning:

@@ -39,7 +39,7 @@ from tercet.compress.skeleton import Skeleton
 from tercet.compress.soundness import check_source
 from tercet.compress.unit_file import read_back, read_vectors, stored_parts
 from tercet.compress.unit_quantizer import UnitQuantizer
-from tercet.compress.units import Units, match_rules, quantized_last, tied_embedding
+from tercet.compress.units import Units, match_rules, plan_of, quantized_last
 from tercet.errors import PlanError
 from tercet.formats import check_weight
 from tercet.models.device import resolve_device
@@ -151,7 +151,7 @@ class _Run:
         self.source, self.out, self.progress = source, out, progress
         self.thread = thread
         self.skeleton = Skeleton(source, device)
-        self.plan = plan.of_model(tied_embedding(self.skeleton.model) is not None)
+        self.plan = plan_of(self.skeleton.model, plan)
         matched = match_rules(self.skeleton, self.plan)
         self.rules, self.unmatched, self.idle = matched.rules, matched.unmatched, matched.idle
         self.writing: deque[Future[None]] = deque()

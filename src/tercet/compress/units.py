@@ -122,6 +122,11 @@ def _check_rule(skeleton: Skeleton, plan: Plan, name: str, rule: Rule) -> None:
         )
 
 
+def plan_of(model: nn.Module, plan: Plan) -> Plan:
+    """The plan without the rules that are for other models; PlanError where none is left."""
+    return plan.of_model(tied_embedding(model) is not None)
+
+
 def quantized_last(model: nn.Module, rules: Mapping[str, Rule]) -> str | None:
     """The tied embedding, if it is quantized for what it reads as the head, after all layers."""
     tied = tied_embedding(model)

@@ -27,7 +27,7 @@ from tercet.compress.allocate.sensitivity_file import (
 from tercet.compress.allocate.tail import Reference, Tail
 from tercet.compress.plan import Plan, Rule, load_plan
 from tercet.compress.skeleton import Skeleton
-from tercet.compress.units import Units, match_rules, tied_embedding
+from tercet.compress.units import Units, match_rules, plan_of
 from tercet.errors import PlanError, UnsupportedError
 from tercet.formats import parse_scheme
 from tercet.models.device import resolve_device
@@ -109,7 +109,7 @@ def measure_sensitivity(
             f"{source.reference} is a {type(skeleton.model).__name__}, which gives no logits: "
             f"sensitivity is measured of language models only"
         )
-    plan = plan.of_model(tied_embedding(skeleton.model) is not None)
+    plan = plan_of(skeleton.model, plan)
     rules = match_rules(skeleton, plan).rules
     with TemporaryDirectory() as folder:
         source.save_tokenizer(folder)

@@ -33,7 +33,7 @@ class StepGraph:
         self._batch = torch.zeros(size, dtype=torch.int64, device=device)
         self._captures = device.type == "cuda"
         self._runs = 0
-        self._graph: Captured | None = None
+        self._graph: Captured[None] | None = None
 
     def __call__(self, batch: Tensor) -> None:
         """One step."""

@@ -73,8 +73,9 @@ def _openings(
         return torch.randint(below, (count,), generator=generator, device=device)
 
     conversations = int(_CONVERSATIONS * batch) if 0 < len(opening) < length else 0
-    parts = [torch.tensor(opening, device=device).expand(conversations, -1)] * bool(conversations)
-    left = batch - conversations
+    parts, left = list[Tensor](), batch - conversations
+    if conversations:
+        parts.append(torch.tensor(opening, device=device).expand(conversations, -1))
     if beginnings is not None and len(beginnings) and beginnings.shape[1] < length:
         continued = int(_CONTINUED * left)
         parts.append(beginnings.to(device)[draw(len(beginnings), continued)])

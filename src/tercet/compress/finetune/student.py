@@ -9,7 +9,7 @@ which trains scales alone.
 """
 
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, cast
 from warnings import catch_warnings, filterwarnings
@@ -170,22 +170,21 @@ class PackedStudent:
         ids = tokens[indices]
         on_gpu = self._device.type == "cuda"
         autocast = torch.autocast("cuda", self._dtype) if on_gpu else nullcontext()
-        with autocast, self._compiled(len(indices)):
+        with autocast, self._layers_for(len(indices)):
             with torch.no_grad():
                 wanted = self._teacher.hidden(ids)
             values = {**self._fixed, **values}
             head = values[self._head].to(self._dtype)
             return linear_kl(self._hidden(ids, values), head, wanted, self._teacher_head)
 
-    @contextmanager
-    def _compiled(self, batch: int) -> Generator[None]:
-        """Within it, layers run for so many sequences as compiled code or as they are."""
-        # the last batch of an epoch is not worth a compilation
-        eager = self._whole_batch is not None and batch != self._whole_batch
-        with torch.compiler.set_stance("force_eager") if eager else nullcontext(), catch_warnings():
-            # while it compiles, torch looks for gradients of weights that are not leaves
-            filterwarnings("ignore", "The .grad attribute of a Tensor", UserWarning)
-            yield
+    def _layers_for(self, batch: int) -> AbstractContextManager[object]:
+        """Within it, layers run for so many sequences as compiled code, or as they are."""
+        if self._whole_batch is None:
+            return nullcontext()
+        if batch != self._whole_batch:
+            # the last batch of an epoch is not worth a compilation
+            return torch.compiler.set_stance("force_eager")
+        return _compiling()
 
     def _hidden(self, ids: Tensor, values: Mapping[str, Tensor]) -> Tensor:
         """The last hidden states [B, T, H] under these values, as the head reads them."""
@@ -199,6 +198,14 @@ class PackedStudent:
                 self._base, own, (), {"input_ids": ids, "use_cache": False}
             )
         return self._before_head(found.last_hidden_state).to(self._dtype)
+
+
+@contextmanager
+def _compiling() -> Generator[None]:
+    """While it compiles, torch looks for gradients of weights that are not leaves, and warns."""
+    with catch_warnings():
+        filterwarnings("ignore", "The .grad attribute of a Tensor", UserWarning)
+        yield
 
 
 def product_dtype(device: torch.device) -> torch.dtype:

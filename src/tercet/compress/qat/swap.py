@@ -15,7 +15,7 @@ from tercet.compress.qat.linear import QatLinear
 from tercet.compress.qat.plan import training_plan
 from tercet.compress.qat.sharding.weights import local
 from tercet.compress.qat.weight import QuantizedWeight
-from tercet.compress.units import packable, tied_embedding
+from tercet.compress.units import packable, plan_of
 from tercet.errors import PlanError
 from tercet.formats import parse_scheme
 
@@ -47,7 +47,7 @@ def swap(model: nn.Module, plan: str | Plan, dtype: torch.dtype = torch.float32)
     Raises:
         PlanError: no module gets a format, or one cannot be trained.
     """
-    plan = training_plan(plan).of_model(tied_embedding(model) is not None)
+    plan = plan_of(model, training_plan(plan))
     quantized: Quantized = {}
     shared = _sharers(model)
     for name in packable(model):

@@ -128,7 +128,8 @@ class _Beginnings:
         """Of ids [n]: every so many tokens, from the first on; the more there are, the fewer."""
         if len(ids) < _BEGINNING:
             return
-        self._kept.append(ids.unfold(0, _BEGINNING, self._apart))
+        # a view would keep the whole document
+        self._kept.append(ids.unfold(0, _BEGINNING, self._apart).clone())
         self._count += len(self._kept[-1])
         while self._count > _MOST_BEGINNINGS:
             self._kept = [self.rows()[::2].clone()]

@@ -1,11 +1,14 @@
 """Captured: kernels that a function launches, as a CUDA graph."""
 
 from collections.abc import Callable
+from typing import Generic, TypeVar
 
 import torch
 
+_Result = TypeVar("_Result")
 
-class Captured:
+
+class Captured(Generic[_Result]):
     """Kernels that a function launches, captured without running them, and the function.
 
     A graph reads the memory of whatever its function reads and keeps none of it: what nobody else
@@ -17,13 +20,16 @@ class Captured:
             outlive both, until the garbage collector frees it, perhaps within another's capture,
             which CUDA forbids.
         device: that it launches them on.
+
+    Attributes:
+        result: what the function gave, in the graph's own memory: every replay overwrites it.
     """
 
-    def __init__(self, run: Callable[[], None], device: torch.device) -> None:
+    def __init__(self, run: Callable[[], _Result], device: torch.device) -> None:
         self._run, self._device = run, device
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.device(device), torch.cuda.graph(self._graph):
-            run()
+            self.result = run()
 
     def replay(self) -> None:
         """Runs them."""

@@ -32,24 +32,27 @@ def most_probable(scores: Tensor) -> Tensor:
     return (places.gather(1, run) + run * each).squeeze(1)
 
 
-@dataclass(kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class _Advance:
-    """The step of ids at lengths, both as they are; then the most probable token and one more."""
+    """The step of ids at lengths, both as they are; then the most probable token and one more.
+
+    Scores [B, V] of the step.
+    """
 
     step: Step
     ids: Tensor
     lengths: Tensor
     keys: list[Tensor]
     values: list[Tensor]
-    scores: Tensor | None = None
 
     def run_step(self) -> Tensor:
         return self.step(self.ids, self.lengths, self.keys, self.values)
 
-    def __call__(self) -> None:
-        self.scores = self.run_step()
-        self.ids.copy_(most_probable(self.scores))
-        self.lengths += 1
+    def __call__(self) -> Tensor:
+        scores = self.run_step()
+        self.ids.copy_(most_probable(scores))
+        self.lengths.add_(1)
+        return scores
 
 
 class TokenGraph:
@@ -79,8 +82,6 @@ class TokenGraph:
                     advance.run_step()
             torch.cuda.current_stream().wait_stream(stream)
         self._graph = Captured(advance, device)
-        assert advance.scores is not None
-        self._scores = advance.scores
 
     def fits(self, cache: KeyValueCache) -> bool:
         """Whether it was captured for this cache, and the cache has not grown since."""
@@ -102,4 +103,4 @@ class TokenGraph:
             self._ids.copy_(ids, non_blocking=True)
         self._graph.replay()
         self._next = length + 1
-        return self._scores
+        return self._graph.result

@@ -1,6 +1,6 @@
 """finetune: trains a packed checkpoint as a whole, for its teacher's predictions."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -104,21 +104,13 @@ def finetune(
     skeleton = Skeleton(source, where)
     vocabulary = int(cast(Any, skeleton.model).config.vocab_size)
 
-    def write(tokens: int, beginnings: Tensor) -> Iterator[Tensor]:
-        writer = Student(skeleton.model, {}, product_dtype(where))
-        return write_texts(
-            source,
-            writer,
-            packed.directory,
-            tokens,
-            beginnings,
-            length=length,
-            seed=settings.seed,
-        )
-
     text: TrainingText
     if data:
         end = end_token(source.config)
+        writing = Student(skeleton.model, {}, product_dtype(where))
+        write = partial(
+            write_texts, source, writing, packed.directory, length=length, seed=settings.seed
+        )
         text = CorpusText(data, sequences, length, packed.directory, vocabulary, end, write)
     else:
         count = SEQUENCES if sequences is None else sequences

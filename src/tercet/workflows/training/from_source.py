@@ -41,7 +41,7 @@ from tercet.compress.training.loop import Loop, Objective, RunPaths, Speed
 from tercet.compress.training.sequences import Sequences
 from tercet.compress.training.settings import TrainingSettings
 from tercet.compress.training.token_file import TokenFile, keep_tokens
-from tercet.compress.units import tied_embedding
+from tercet.compress.units import plan_of
 from tercet.workflows.training.teacher_text import write_texts
 
 
@@ -161,8 +161,7 @@ class _Run:
             self._generate_data if losses is not None else None,
         )
         self.skeleton = Skeleton(self.source)
-        tied = tied_embedding(self.skeleton.model) is not None
-        self.plan = trained.of_model(tied)
+        self.plan = plan_of(self.skeleton.model, trained)
         check_source(self.skeleton)
 
     def all(self) -> Trained:
