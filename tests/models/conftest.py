@@ -14,6 +14,7 @@ from transformers.models.olmo2 import Olmo2Config
 from transformers.models.phi3 import Phi3Config
 from transformers.models.qwen2 import Qwen2Config
 from transformers.models.qwen3 import Qwen3Config
+from transformers.models.smollm3 import SmolLM3Config
 
 from tercet.checkpoints.packed.layout import PackedModule
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
@@ -28,6 +29,7 @@ CONFIGS = {
     "phi3": Phi3Config,
     "qwen2": Qwen2Config,
     "qwen3": Qwen3Config,
+    "smollm3": SmolLM3Config,
 }
 SMALL: dict[str, Any] = {
     "vocab_size": 96,

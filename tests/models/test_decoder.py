@@ -96,6 +96,22 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3 capped logits": ("gemma3_text", {**GEMMA3, "final_logit_softcapping": 2.0}),
     "olmo2": ("olmo2", {}),
     "olmo2 tied, biases": ("olmo2", {"attention_bias": True, "tie_word_embeddings": True}),
+    "smollm3": ("smollm3", {"num_hidden_layers": 4}),
+    "smollm3 untied, biases": (
+        "smollm3",
+        {"attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
+    ),
+    "smollm3 some layers": ("smollm3", {"num_hidden_layers": 3, "no_rope_layers": [0, 1, 0]}),
+    "smollm3 interval, window": (
+        "smollm3",
+        {
+            "num_hidden_layers": 3,
+            "no_rope_layer_interval": 2,
+            "use_sliding_window": True,
+            "sliding_window": 5,
+        },
+    ),
+    "smollm3 scaled rope": ("smollm3", {"no_rope_layers": [0, 1], "rope_parameters": LLAMA3_ROPE}),
     "qwen3 biases": ("qwen3", {"head_dim": 32, "attention_bias": True}),
 }
 
@@ -214,7 +230,7 @@ def test_unknown_architecture_names_the_known_ones(build: Make, source_of: Make)
     with pytest.raises(
         UnsupportedError,
         match=r"known: gemma2, gemma3_text, granite, llama, mistral, olmo2, "
-        r"phi3, qwen2, qwen3; .*transformers",
+        r"phi3, qwen2, qwen3, smollm3; .*transformers",
     ):
         Decoder.from_checkpoint(source_of(build("llama"), config))
 

@@ -29,6 +29,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"],
     },
     "olmo2": {},
+    "smollm3": {"no_rope_layers": [0, 1]},
     "phi3": {
         "sliding_window": None,
         "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.75},

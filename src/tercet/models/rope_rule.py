@@ -3,16 +3,38 @@
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from tercet.models.sliding_window import FULL, SLIDING, layer_type
+from tercet.models.sliding_window import FULL, SLIDING, layer_type, rotates
+
+NO_ROPE = "none"
+"""The rope type of layers that do not rotate, which no config.json has."""
 
 RopeRule = Callable[[Mapping[str, object], int], Mapping[str, object]]
 """(config.json, layer) -> what `decoder.rope.frequencies` reads: like a config.json with one kind
 of rotation. Layers that rotate alike get equal ones."""
 
 
+# replaces what scales a rotation: positions that turn nothing
+_UNTURNED: Mapping[str, object] = {"rope_scaling": None, "rope_parameters": {"rope_type": NO_ROPE}}
+
+
 def one_rope(config: Mapping[str, object], layer: int) -> Mapping[str, object]:
     """Every layer rotates as config.json says."""
     return config
+
+
+def some_layers(period: int) -> RopeRule:
+    """Layers rotate as config.json says, or not at all.
+
+    Which do not, `sliding_window.rotates` says.
+
+    Args:
+        period: the interval where config.json has none.
+    """
+
+    def rule(config: Mapping[str, object], layer: int) -> Mapping[str, object]:
+        return config if rotates(config, layer, period) else {**config, **_UNTURNED}
+
+    return rule
 
 
 def by_layer_type(period: int, local: float, far: float) -> RopeRule:

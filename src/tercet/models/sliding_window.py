@@ -48,6 +48,48 @@ def by_layer_type(period: int) -> WindowRule:
     return rule
 
 
+def layers_that_do_not_rotate(period: int) -> WindowRule:
+    """As `layer_types` says; without it, the layers that do not rotate, if switched on.
+
+    Args:
+        period: see `rotates`.
+    """
+
+    def rule(config: Mapping[str, object], layer: int) -> int | None:
+        if not config.get("use_sliding_window"):
+            return None
+        if config.get("layer_types") is None:
+            return None if rotates(config, layer, period) else every_layer(config, layer)
+        sliding = layer_type(config, layer, period) == SLIDING
+        return every_layer(config, layer) if sliding else None
+
+    return rule
+
+
+def rotates(config: Mapping[str, object], layer: int, period: int) -> bool:
+    """Whether a layer has rotary positions.
+
+    Args:
+        config: config.json, with `no_rope_layers` (a 0 for each layer that has none) or
+            `no_rope_layer_interval`.
+        layer: which.
+        period: that interval where config.json has none.
+
+    Raises:
+        CheckpointError: either is none that a model can have.
+    """
+    listed = config.get("no_rope_layers")
+    if listed is None:
+        return bool((layer + 1) % _read_period(config, period, "no_rope_layer_interval"))
+    found = cast(list[object], listed) if isinstance(listed, list) else []
+    if layer >= len(found) or found[layer] not in (0, 1):
+        raise CheckpointError(
+            f"config.json: no_rope_layers {listed!r}: must say 1 or 0 of each layer, and does not "
+            f"of layer {layer}"
+        )
+    return bool(found[layer])
+
+
 def layer_type(config: Mapping[str, object], layer: int, period: int) -> str:
     """What transformers calls the attention of a layer: SLIDING or FULL.
 
@@ -56,7 +98,7 @@ def layer_type(config: Mapping[str, object], layer: int, period: int) -> str:
     """
     types = config.get("layer_types")
     if types is None:
-        period = _read_period(config, period)
+        period = _read_period(config, period, "sliding_window_pattern")
         return SLIDING if (layer + 1) % period else FULL
     named = cast(list[object], types) if isinstance(types, list) else []
     found = named[layer] if layer < len(named) else None
@@ -68,10 +110,8 @@ def layer_type(config: Mapping[str, object], layer: int, period: int) -> str:
     return str(found)
 
 
-def _read_period(config: Mapping[str, object], default: int) -> int:
-    period = config.get("sliding_window_pattern", default)
+def _read_period(config: Mapping[str, object], default: int, key: str) -> int:
+    period = config.get(key, default)
     if not isinstance(period, int) or isinstance(period, bool) or period < 1:
-        raise CheckpointError(
-            f"config.json: sliding_window_pattern {period!r}: must be a whole number above 0"
-        )
+        raise CheckpointError(f"config.json: {key} {period!r}: must be a whole number above 0")
     return period

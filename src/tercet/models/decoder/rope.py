@@ -13,6 +13,7 @@ from torch import Tensor
 
 from tercet.errors import CheckpointError, UnsupportedError, unknown_name
 from tercet.models.architecture import Architecture
+from tercet.models.rope_rule import NO_ROPE
 
 Angles = tuple[Tensor, Tensor]
 """cos [T, 1, 2 R] and sin [T, 1, 2 R], the first half of sin negated."""
@@ -50,6 +51,7 @@ def frequencies(config: Mapping[str, object], head_dim: int) -> Tensor:
     """Radians per position of each pair of elements that turn, [R] in float32.
 
     R is D / 2; less with a `partial_rotary_factor`: then the first 2 R elements of a head turn.
+    All are 0 in a layer without rotation.
 
     Args:
         config: config.json, with `rope_parameters`, or `rope_theta` and `rope_scaling`.
@@ -57,6 +59,8 @@ def frequencies(config: Mapping[str, object], head_dim: int) -> Tensor:
     """
     parameters = _parameters(config)
     kind = str(parameters.get("rope_type", parameters.get("type", "default")))
+    if kind == NO_ROPE:
+        return torch.zeros(head_dim // 2)
     if kind not in _SCALINGS:
         raise UnsupportedError(unknown_name("rope type", kind, _SCALINGS))
     share = _number({"partial_rotary_factor": 1.0, **parameters}, "partial_rotary_factor")
