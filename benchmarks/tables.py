@@ -15,6 +15,8 @@ from tercet.records import Record, load_latest
 from tercet.records.page import Row, fill, markdown, write_pages
 
 ROOT = Path(__file__).parent.parent
+DISTILLED = ROOT / "benchmarks" / "training" / "smollm2" / "records.jsonl"
+TRAINED = ROOT / "benchmarks" / "training" / "trained.jsonl"
 DEMO = ROOT / "benchmarks" / "demo" / "report.json"
 PEERS = ROOT / "benchmarks" / "ptq_peers" / "records.jsonl"
 ALLOCATION = ROOT / "benchmarks" / "compress" / "allocation.jsonl"
@@ -240,7 +242,43 @@ def ops() -> list[Row]:
     return rows
 
 
+def trained() -> list[Row]:
+    """Models of models/ beside their teacher: on text, and on tasks without examples."""
+    scores = {
+        "arc_easy": "ARC-Easy",
+        "piqa": "PIQA",
+        "lambada": "LAMBADA",
+        "hellaswag": "HellaSwag",
+    }
+    quality = ("model", "MB", "bits a weight", "perplexity", "KL, nats", "top-1")
+    rows = [[*quality, *scores.values(), "mean", "of the teacher's"]]
+    teacher = next(one for one in load_latest(DISTILLED) if one.subject == "teacher").metrics
+    # of HellaSwag both are per byte, as the harness's accuracy of choice is
+    per_byte = {"hellaswag": "hellaswag_accuracy_per_byte"}
+    known = {task: teacher[per_byte.get(task, f"{task}_accuracy")] for task in scores}
+    models = [("SmolLM2-135M-Instruct", teacher, known)]
+    for record in load_latest(TRAINED):
+        found = record.metrics
+        models.append((record.subject, found, {task: found[f"{task}_score"] for task in scores}))
+    for name, found, each in models:
+        mean = sum(each.values()) / len(each)
+        student = "disk_bytes" in found
+        rows.append(
+            [
+                name,
+                f"{found['disk_bytes'] / 1e6:.1f}" if student else "-",
+                f"{found['bits_per_weight']:.2f}" if student else "-",
+                *_quality(found["perplexity"], found["kl_nats"], found["top1_agreement"]),
+                *(f"{score:.1%}" for score in each.values()),
+                f"{mean:.1%}",
+                f"{mean / (sum(known.values()) / len(known)):.1%}",
+            ]
+        )
+    return rows
+
+
 README = ROOT / "README.md"
+MODELS = ROOT / "models" / "README.md"
 GUIDES = ROOT / "docs" / "guides"
 TABLES: dict[str, tuple[Path, Callable[[], list[Row]]]] = {
     "demo": (README, demo),
@@ -252,6 +290,7 @@ TABLES: dict[str, tuple[Path, Callable[[], list[Row]]]] = {
     "finetuning": (GUIDES / "blockwise.md", finetuning),
     "tasks": (GUIDES / "evaluate-tasks.md", tasks),
     "allocation": (GUIDES / "allocate-bits.md", allocation),
+    "trained": (MODELS, trained),
 }
 
 

@@ -8,8 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from tercet.checkpoints.seal import SEAL_NAME, seal
 from tercet.checkpoints.sources import fetch as fetching
-from tercet.checkpoints.sources.fetch import FETCHABLE, Member, PackagedModel, fetch, is_fetched
+from tercet.checkpoints.sources import repository_model
+from tercet.checkpoints.sources.fetch import (
+    FETCHABLE,
+    Member,
+    PackagedModel,
+    fetch,
+    find_packed,
+    is_fetched,
+)
+from tercet.checkpoints.sources.repository_model import RepositoryModel
 from tercet.errors import CheckpointError
 
 CONTENT = {"tiny/model/a.gguf": b"weights" * 100, "tiny/model/b.json": b"{}"}
@@ -182,6 +192,78 @@ def test_an_unknown_name_offers_the_nearest() -> None:
 def test_the_table_is_of_sha256s_in_hex() -> None:
     for name in ("smollm2-135m", "minilm-l6"):
         model = FETCHABLE[name]
+        assert isinstance(model, PackagedModel)
         assert all(len(bytes.fromhex(m.sha256)) == 32 for m in model.members)
         assert model.entry in {"", *(m.name for m in model.members)}
-    assert FETCHABLE["smollm2-135m"].size_bytes == 98_362_432
+        assert model.size_bytes == {"smollm2-135m": 98_362_432, "minilm-l6": 91_567_205}[name]
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A model of the repository's folder, named "small"."""
+    folder = tmp_path / "models" / "small"
+    folder.mkdir(parents=True)
+    (folder / "model.safetensors").write_bytes(b"codes" * 100)
+    (folder / "config.json").write_bytes(b"{}")
+    seal(folder)
+    digest = hashlib.sha256((folder / SEAL_NAME).read_bytes()).hexdigest()
+    model = RepositoryModel(seal_sha256=digest, licence="MIT", about="a small model")
+    monkeypatch.setitem(FETCHABLE, "small", model)
+    monkeypatch.setattr(repository_model, "_FOLDER", tmp_path / "models")
+    return folder
+
+
+def test_a_model_of_the_repository_is_copied_once(tiny: Path, kept: Path) -> None:
+    lines = list[str]()
+    assert not is_fetched("small")
+    path = fetch("small", lines.append)
+    assert path == tiny / "small"
+    assert {one.name: one.read_bytes() for one in path.iterdir()} == {
+        one.name: one.read_bytes() for one in kept.iterdir()
+    }
+    assert is_fetched("small")
+    # what is in the cache is whole without the repository
+    kept.rename(kept.with_name("elsewhere"))
+    assert fetch("small", lines.append, verify=True) == path
+    assert lines == ["copying small: a small model, MIT"]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", SEAL_NAME])
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_damaged_copy_is_made_anew(name: str, gone: bool, kept: Path) -> None:
+    path = fetch("small")
+    before = (path / name).read_bytes()
+    (path / name).unlink()
+    if not gone:
+        (path / name).write_bytes(bytes([before[0] ^ 1]) + before[1:])
+    fetch("small", verify=True)
+    assert (path / name).read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", SEAL_NAME])
+def test_another_model_in_the_repository_is_refused(name: str, tiny: Path, kept: Path) -> None:
+    (kept / name).write_bytes(b"another")
+    with pytest.raises(CheckpointError, match="not the files that this version of Tercet knows"):
+        fetch("small")
+    assert list(tiny.iterdir()) == []
+
+
+def test_without_the_repository_it_is_told_where_the_model_is(tiny: Path, kept: Path) -> None:
+    kept.rename(kept.with_name("elsewhere"))
+    with pytest.raises(CheckpointError, match="small is in the folder models/ of Tercet's reposit"):
+        fetch("small")
+    assert list(tiny.iterdir()) == []
+
+
+def test_a_packed_model_is_found_by_name_or_directory(
+    tiny: Path, kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert find_packed("small") == tiny / "small"
+    assert find_packed(Path("small")) == tiny / "small"
+    # no packed checkpoint: nothing is downloaded to find that out
+    assert find_packed("tiny") == Path("tiny")
+    assert find_packed(tmp_path / "any") == tmp_path / "any"
+    # a directory of that name is what is meant
+    (tmp_path / "small").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert find_packed("small") == Path("small")

@@ -372,6 +372,8 @@ def test_tokenizer_goes_through_transformers(kind: str, tmp_path: Path) -> None:
     source.save_tokenizer(tmp_path / "out")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert tokenizer("abcab")["input_ids"] == [tokens.index("abc"), tokens.index("ab")]
+    # a line, not one a token with its indent
+    assert (tmp_path / "out" / "tokenizer.json").read_bytes().count(b"\n") == 0
     chat = [{"role": "user", "content": "hi"}]
     assert tokenizer.apply_chat_template(chat, tokenize=False) == "hi!"
 

@@ -229,8 +229,8 @@ def test_unknown_architecture_names_the_known_ones(build: Make, source_of: Make)
     config = {"model_type": "gpt_neox"}
     with pytest.raises(
         UnsupportedError,
-        match=r"known: gemma2, gemma3_text, granite, llama, mistral, olmo2, "
-        r"phi3, qwen2, qwen3, smollm3; .*transformers",
+        match=r"known: gemma2, gemma3_text, granite, llama, mistral, olmo2, olmoe, "
+        r"phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, smollm3; .*transformers",
     ):
         Decoder.from_checkpoint(source_of(build("llama"), config))
 

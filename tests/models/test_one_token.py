@@ -13,6 +13,7 @@ from tercet.formats import encode, fit, parse_scheme
 from tercet.models.decoder.config import ACTIVATIONS, DecoderConfig
 from tercet.models.decoder.layer import Layer, Step
 from tercet.models.decoder.linear import Linear, SideBySide
+from tercet.models.decoder.mlp import Gated
 from tercet.models.decoder.native_layer import NativeLayer, native_layer
 from tercet.models.decoder.norm import Norm
 from tercet.models.decoder.one_token import GATES, Heads, Native, native
@@ -182,8 +183,11 @@ def test_a_whole_layer_has_the_bits_of_its_parts(
             key_norm=norm(widths[1]) if widths else None,
             output=linear(64, 64, "ternary-g64"),
             mlp_norm=norm(64) if before else None,
-            gate_up=linear(2 * 96, 64, "int4-g32"),
-            down=linear(64, 96, "int8-channel"),
+            mlp=Gated(
+                gate_up=linear(2 * 96, 64, "int4-g32"),
+                down=linear(64, 96, "int8-channel"),
+                activation=config.activation,
+            ),
         )
 
     whole, parts = layer(), layer()

@@ -4,7 +4,7 @@ python text.py TOKENIZER.json DATA_DIR OUT.safetensors --novels REPO --textbooks
 
 REPO is a git directory: of github mlschmitt/classic-books-markdown (public domain) and of github
 philschatz/SUBJECT-book (OpenStax, CC BY). From DATA_DIR come WikiText-2's train split as far as it
-is there, three times, and the later half of the State of the Union addresses. No questions of any
+is there, six times, and the later half of the State of the Union addresses. No questions of any
 task are among it, and no 20 tokens in a row are in what is evaluated.
 """
 
@@ -22,7 +22,7 @@ from tasks import TASKS, requests_of
 from tokenizers import Tokenizer
 from torch import Tensor
 
-WIKITEXT_TIMES = 3
+WIKITEXT_TIMES = 6
 # letters: of a novel, after its front matter; of a page, that it is text
 NOVEL, FRONT, PAGE = 60_000, 2_000, 1_500
 

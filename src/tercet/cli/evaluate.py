@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from tercet.checkpoints.sources.fetch import find_packed
 from tercet.cli.options.device import Device
 from tercet.cli.pace import follow
 from tercet.cli.show import Json, console, print_json, say
@@ -30,7 +31,8 @@ def evaluate_command(
     directories: Annotated[
         list[Path],
         typer.Argument(
-            help="Packed checkpoints of the same model; with --tasks also uncompressed models."
+            help="Packed checkpoints of the same model, or names of those that `tercet fetch` "
+            "knows; with --tasks also uncompressed models."
         ),
     ],
     teacher: Annotated[
@@ -63,6 +65,7 @@ def evaluate_command(
     as_json: Json = False,
 ) -> None:
     """Measure compressed models: perplexity, divergence from the teacher, size; or tasks."""
+    directories = [find_packed(one, say) for one in directories]
     if tasks is None:
         if any((task_data, limit, shots is not None, max_tokens, chat, out, resume)):
             raise PlanError(

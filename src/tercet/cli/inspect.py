@@ -8,18 +8,25 @@ from rich.table import Table
 
 from tercet.checkpoints.packed.layout import MANIFEST_NAME
 from tercet.checkpoints.seal import verified
+from tercet.checkpoints.sources.fetch import find_packed
 from tercet.cli.show import Json, console, mebibytes, print_json, say
 from tercet.workflows.inspection import inspect
 
 
 def inspect_command(
-    directory: Annotated[Path, typer.Argument(help="Directory of a packed checkpoint.")],
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            help="Directory of a packed checkpoint, or the name of one that `tercet fetch` knows."
+        ),
+    ],
     verify: Annotated[
         bool, typer.Option(help="Also read every tensor and check codes, scales and zero points.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Show a packed checkpoint's layers, formats, size and source model."""
+    directory = find_packed(directory, say)
     with verified(directory):
         found = inspect(directory, verify=verify)
     if as_json:

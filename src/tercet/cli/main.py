@@ -14,7 +14,7 @@ from tercet.version import VERSION
 COMMANDS = {
     "fetch": (
         "tercet.cli.fetch:fetch_command",
-        "Download a model into the cache, unless it is there already, and print its path.",
+        "Bring a model into the cache, unless it is there already, and print its path.",
     ),
     "compress": (
         "tercet.cli.compress:compress_command",

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from tercet.checkpoints.seal import Verification
+from tercet.checkpoints.sources.fetch import find_packed
 from tercet.cli.lazy import importing
 from tercet.cli.options.device import Device
 from tercet.cli.show import Json, mebibytes, print_json, say
@@ -15,7 +16,12 @@ from tercet.runtime import GenerationSettings
 
 
 def run_command(
-    directory: Annotated[Path, typer.Argument(help="Directory of a packed checkpoint.")],
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            help="Directory of a packed checkpoint, or the name of one that `tercet fetch` knows."
+        ),
+    ],
     prompt: Annotated[str, typer.Option("--prompt", help="Text to answer or continue.")],
     max_tokens: Annotated[int, typer.Option(help="Maximum number of tokens to generate.")] = 128,
     temperature: Annotated[
@@ -61,6 +67,7 @@ def run_command(
         seed=seed,
         ignore_stop=ignore_stop,
     )
+    directory = find_packed(directory, say)
     # hashed in threads while torch is imported
     check = Verification(directory) if verify else False
     # not above: `--help` and a wrong setting need no torch, which takes a second

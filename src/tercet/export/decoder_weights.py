@@ -121,6 +121,7 @@ def architecture_reason(config: Mapping[str, object]) -> str | None:
             2 * len(one) != sizes.head_dim for one in rotations
         ),
         "rotation by layers": len(rotations) > 1,
+        "mixture of experts": sizes.mixture is not None,
         "caps on scores or logits": bool(sizes.score_cap or sizes.logits_cap),
         "norms but those before attention and network, and of heads": not _usual_norms(
             architecture

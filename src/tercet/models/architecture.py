@@ -17,6 +17,24 @@ class Power:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mixture:
+    """Keys of config.json about layers whose feed-forward network is a mixture of experts.
+
+    How many experts there are is `num_experts` or `num_local_experts`, how many of them see a token
+    `num_experts_per_tok`, whether their weights are made to add up to 1 `norm_topk_prob`. Layers in
+    `mlp_only_layers` have no experts, of the others each `decoder_sparse_step`-th, or every one.
+
+    Attributes:
+        inner: the width of an expert.
+        shared: the width of the expert that sees every token, weighed by a gate of its own; None
+            without one.
+    """
+
+    inner: str
+    shared: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Architecture:
     """A decoder: RMSNorm, rotary grouped-query attention, gated feed-forward network.
 
@@ -39,6 +57,7 @@ class Architecture:
         activation: the config.json key of the gate's activation.
         queries_keys_values: modules of a layer that give them: three, or one for all.
         gate_up: modules of a layer that give the gate and what it gates: two, or one for both.
+        mixture: layers of experts; None without.
         embedding_factor: that the embedding's rows are multiplied by.
         attention_factor: that scores of attention are multiplied by; None for head_dim ** -0.5.
         residual_factor: that what a layer adds to the residual stream is multiplied by.
@@ -71,6 +90,7 @@ class Architecture:
         "self_attn.v_proj",
     )
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    mixture: Mixture | None = None
     embedding_factor: str | Power | None = None
     attention_factor: str | Power | None = None
     residual_factor: str | Power | None = None

@@ -22,6 +22,22 @@ def every_layer(config: Mapping[str, object], layer: int) -> int | None:
     return window if isinstance(window, int) else None
 
 
+def if_switched_on(config: Mapping[str, object], layer: int) -> int | None:
+    """Every layer, where `use_sliding_window` says so."""
+    return every_layer(config, layer) if config.get("use_sliding_window") else None
+
+
+def every_other_layer(config: Mapping[str, object], layer: int) -> int | None:
+    """As `layer_types` says; without it, the even layers below `max_window_layers`, if at all."""
+    if not config.get("use_sliding_window"):
+        return None
+    first = config.get("max_window_layers", 0)
+    sliding = isinstance(first, int) and layer < first and layer % 2 == 0
+    if config.get("layer_types") is not None:
+        sliding = layer_type(config, layer, 1) == SLIDING
+    return every_layer(config, layer) if sliding else None
+
+
 def upper_layers(config: Mapping[str, object], layer: int) -> int | None:
     """As `layer_types` says; without it, the layers from `max_window_layers` on, if switched on."""
     if not config.get("use_sliding_window"):

@@ -13,6 +13,7 @@ from torch import Tensor
 from tercet.checkpoints.packed.read import open_packed
 from tercet.checkpoints.packed.stream import stream_weights
 from tercet.checkpoints.seal import Verification, verified
+from tercet.checkpoints.sources.fetch import find_packed
 from tercet.errors import UnsupportedError
 from tercet.models import Decoder
 from tercet.models.device import resolve_device
@@ -176,7 +177,7 @@ def load(
     """Load the model of a packed checkpoint; its weights stay packed in memory.
 
     Args:
-        directory: the packed checkpoint.
+        directory: the packed checkpoint, or the name of one that `tercet fetch` knows.
         dtype: dtype of activations and unpacked tensors; None for float32 on a CPU and bfloat16 on
             a GPU.
         device: "cpu", "cuda" or "cuda:N"; None for the GPU where there is one.
@@ -188,6 +189,7 @@ def load(
         UnsupportedError: Tercet's decoder does not support the model's architecture, or there is
             no such device.
     """
+    directory = find_packed(directory)
     target = resolve_device(device)
     if dtype is None:
         dtype = torch.float32 if target.type == "cpu" else torch.bfloat16

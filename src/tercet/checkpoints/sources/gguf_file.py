@@ -117,6 +117,7 @@ class GgufFile(ModelSource):
     def save_tokenizer(self, directory: str | Path) -> None:
         if self._header.fields.get("tokenizer.ggml.model") in (None, "none"):
             return
+        from tokenizers import Tokenizer
         from transformers import AutoTokenizer
 
         loader: Any = AutoTokenizer
@@ -125,6 +126,10 @@ class GgufFile(ModelSource):
             (Path(folder) / "metadata.gguf").write_bytes(self._metadata_bytes())
             tokenizer = loader.from_pretrained(folder, gguf_file="metadata.gguf")
         tokenizer.save_pretrained(directory)
+        written = Path(directory) / "tokenizer.json"
+        if written.is_file():
+            # its indents are two fifths of it
+            Tokenizer.from_file(str(written)).save(str(written), pretty=False)
 
     def _metadata_bytes(self) -> bytes:
         with self.path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""tercet distill TEACHER --to FORMAT --data ... --out DIR."""
+"""tercet distill TEACHER (--to FORMAT | --recipe NAME) --data ... --out DIR."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,11 +6,16 @@ from typing import Annotated
 import typer
 
 from tercet.cli.options import training as option
+from tercet.cli.pace import follow
 from tercet.cli.show import Json
+from tercet.cli.training.finetune import show_finetuned
 from tercet.compress.distill.settings import DistillSettings
 from tercet.compress.training.setting_overrides import build_settings, parse_overrides
 from tercet.compress.training.settings import TrainingSettings
+from tercet.errors import PlanError
+from tercet.recipes.catalog import RECIPES, find_recipe
 from tercet.workflows.training.from_source import distill
+from tercet.workflows.training.recipe import distill_by_recipe
 
 _MODELS = (TrainingSettings, DistillSettings)
 
@@ -21,6 +26,20 @@ def distill_command(
     out: option.Out,
     to: option.To = None,
     plan: option.PlanFile = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option(
+            help="How a published model was made, instead of --to, --plan and all settings: "
+            f"{', '.join(RECIPES)}."
+        ),
+    ] = None,
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --recipe: calibration text for its first stage. Default: the text that "
+            "ships with tercet."
+        ),
+    ] = None,
     steps: option.Steps = None,
     sequences: option.Sequences = None,
     length: option.Length = None,
@@ -46,6 +65,30 @@ def distill_command(
 
     The uncompressed model is the teacher; the student starts from the teacher's weights.
     """
+    if recipe is not None:
+        others = (to, plan, steps, sequences, length, learning_rate, words, targets)
+        if tensorboard or any(one is not None for one in others):
+            raise PlanError(
+                "--recipe says how it is done: leave out --to, --plan, --steps, --sequences, "
+                "--length, --learning-rate, --set, --targets and --tensorboard"
+            )
+        found = find_recipe(recipe)
+        with follow(as_json) as progress:
+            made = distill_by_recipe(
+                teacher,
+                found,
+                out,
+                data=data,
+                calibration=calibration,
+                device=device,
+                overwrite=overwrite,
+                resume=resume,
+                progress=progress,
+            )
+        show_finetuned(made, as_json)
+        return
+    if calibration is not None:
+        raise PlanError("--calibration is for --recipe: a training without one reads --data alone")
     chosen_settings = parse_overrides(words or [], _MODELS) | option.drop_unset(
         steps=steps, sequences=sequences, length=length, learning_rate=learning_rate
     )

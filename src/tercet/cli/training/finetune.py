@@ -81,10 +81,11 @@ def finetune_command(
             resume=resume,
             progress=progress,
         )
-    _show(result, as_json)
+    show_finetuned(result, as_json)
 
 
-def _show(result: FineTuned, as_json: bool) -> None:
+def show_finetuned(result: FineTuned, as_json: bool) -> None:
+    """Print the checkpoint's size, and how far it was from its teacher before and is now."""
     size = inspect(result.directory)["size"]
     if as_json:
         print_json(

@@ -38,10 +38,13 @@ def open_writer(
         resume: go on with an unfinished run of the same command.
     """
     begun_with = hashlib.sha256(manifest.model_dump_json().encode()).hexdigest()
+    described = {**training, "begun_with_sha256": begun_with}
+    if "finetuning" in manifest.plan:
+        described["before"] = manifest.plan["finetuning"]
     identity = RunIdentity(
         source=manifest.source,
         calibration=manifest.calibration,
-        plan={**manifest.plan, "finetuning": {**training, "begun_with_sha256": begun_with}},
+        plan={**manifest.plan, "finetuning": described},
         versions=library_versions(),
         units=len(_files(checkpoint)),
         device=device.type,

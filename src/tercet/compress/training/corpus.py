@@ -62,7 +62,7 @@ class Corpus:
         end: int | None,
         write: Writer | None = None,
     ) -> None:
-        self._parts = [part for reference in data for part in _parts(reference)]
+        self._parts = [part for reference in data for part in find_parts(reference)]
         self._tokenizer, self._end, self._write = tokenizer, end, write
         for part in self._parts:
             if part.startswith(TEACHER):
@@ -146,7 +146,13 @@ def end_token(config: Mapping[str, Any]) -> int | None:
     return cast("list[int]", end)[0] if isinstance(end, list) else end
 
 
-def _parts(reference: str) -> list[str]:
+def find_parts(reference: str) -> list[str]:
+    """What a reference stands for: itself, or the files of a folder.
+
+    Raises:
+        PlanError: there is no such file, or none of a known kind in the folder.
+        UnsupportedError: a data set of the hub, without the library for it.
+    """
     if reference.startswith(HUB):
         if importlib.util.find_spec("datasets") is None:
             raise UnsupportedError(

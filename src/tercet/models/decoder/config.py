@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import inf
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -20,6 +21,27 @@ ACTIVATIONS: Mapping[str, Activation] = {
     "gelu_pytorch_tanh": partial(functional.gelu, approximate="tanh"),
     "relu": functional.relu,
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixtureConfig:
+    """Sizes of a mixture of experts.
+
+    Attributes:
+        experts: how many.
+        per_token: how many of them see a token.
+        inner: width of each.
+        shared: width of the expert that sees every token; None without one.
+        normalized: whether the weights of a token's experts are made to add up to 1.
+        layers: whether each layer has experts.
+    """
+
+    experts: int
+    per_token: int
+    inner: int
+    shared: int | None
+    normalized: bool
+    layers: tuple[bool, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +64,7 @@ class DecoderConfig:
         output_bias: see Architecture, here resolved.
         mlp_bias: see Architecture, here resolved.
         windows: positions that each layer sees, None for all.
+        mixture: of the layers that have experts; None without.
         embedding_factor: see Architecture, here resolved; as all that follow.
         attention_factor: of scores.
         residual_factor: of what a layer adds.
@@ -65,6 +88,7 @@ class DecoderConfig:
     output_bias: bool
     mlp_bias: bool
     windows: tuple[int | None, ...]
+    mixture: MixtureConfig | None
     embedding_factor: float
     attention_factor: float
     residual_factor: float
@@ -112,6 +136,11 @@ def read_config(architecture: Architecture, config: Mapping[str, object]) -> Dec
             "config.json: use_bidirectional_attention: the decoder attends to earlier positions "
             "only; load such a model with transformers"
         )
+    if given.get("clip_qkv") is not None:
+        raise UnsupportedError(
+            "config.json: clip_qkv: the decoder does not clip queries, keys and values; load such "
+            "a model with transformers"
+        )
     layers, heads = _size(given, "num_hidden_layers"), _size(given, "num_attention_heads")
     hidden = _size(given, "hidden_size")
     head_dim = _size(given, "head_dim", hidden // heads)
@@ -131,12 +160,42 @@ def read_config(architecture: Architecture, config: Mapping[str, object]) -> Dec
         output_bias=_flag(given, architecture.output_bias),
         mlp_bias=_flag(given, architecture.mlp_bias),
         windows=tuple(architecture.window(given, layer) for layer in range(layers)),
+        mixture=_read_mixture(architecture, given, layers),
         embedding_factor=_factor(given, architecture.embedding_factor, 1.0),
         attention_factor=_factor(given, architecture.attention_factor, head_dim**-0.5),
         residual_factor=_factor(given, architecture.residual_factor, 1.0),
         logits_divisor=_factor(given, architecture.logits_divisor, 1.0),
         score_cap=_cap(given, architecture.score_cap),
         logits_cap=_cap(given, architecture.logits_cap),
+    )
+
+
+def _read_mixture(
+    architecture: Architecture, config: Mapping[str, object], layers: int
+) -> MixtureConfig | None:
+    keys = architecture.mixture
+    if keys is None:
+        return None
+    # transformers writes the second name, and knows both
+    counted = "num_local_experts" if "num_local_experts" in config else "num_experts"
+    experts = _size(config, counted)
+    per_token = _size(config, "num_experts_per_tok")
+    if per_token > experts:
+        raise CheckpointError(
+            f"config.json: num_experts_per_tok {per_token} is more than the {experts} experts"
+        )
+    step = _size(config, "decoder_sparse_step", 1)
+    listed: object = config.get("mlp_only_layers") or []
+    if not isinstance(listed, list):
+        raise CheckpointError(f"config.json: mlp_only_layers {listed!r}: must be a list of layers")
+    dense = cast(list[object], listed)
+    return MixtureConfig(
+        experts=experts,
+        per_token=per_token,
+        inner=_size(config, keys.inner),
+        shared=None if keys.shared is None else _size(config, keys.shared),
+        normalized=bool(config.get("norm_topk_prob", False)),
+        layers=tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(layers)),
     )
 
 

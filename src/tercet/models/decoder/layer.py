@@ -7,8 +7,9 @@ from torch import Tensor
 
 from tercet.models.architecture import Architecture
 from tercet.models.decoder.attention import attend
-from tercet.models.decoder.config import ACTIVATIONS, DecoderConfig
+from tercet.models.decoder.config import DecoderConfig
 from tercet.models.decoder.linear import Linear, load_linear
+from tercet.models.decoder.mlp import Gated, Routed, load_mlp
 from tercet.models.decoder.native_layer import NativeLayer, native_layer
 from tercet.models.decoder.norm import Norm, load_norm, normalize
 from tercet.models.decoder.one_token import Heads, Native, native
@@ -52,8 +53,7 @@ class Layer:
     output: Linear
     attention_output_norm: Norm | None = None
     mlp_norm: Norm | None
-    gate_up: Linear
-    down: Linear
+    mlp: Gated | Routed
     mlp_output_norm: Norm | None = None
 
     def forward_(
@@ -74,8 +74,7 @@ class Layer:
         factor = self.config.residual_factor
         mixed = self._attention(normalize(self.attention_norm, hidden), step, new, keys, values)
         hidden.add_(normalize(self.attention_output_norm, mixed), alpha=factor)
-        gate, up = self.gate_up(normalize(self.mlp_norm, hidden)).chunk(2, -1)
-        made = self.down(ACTIVATIONS[self.config.activation](gate).mul_(up))
+        made = self.mlp(normalize(self.mlp_norm, hidden))
         hidden.add_(normalize(self.mlp_output_norm, made), alpha=factor)
 
     def _one_token_(
@@ -89,18 +88,21 @@ class Layer:
         made = self.output(functions.attend(self.qkv(x), self.heads, by, keys, values))
         functions.add_(hidden, made, self.attention_output_norm, factor)
         x = functions.normalize(hidden, self.mlp_norm)
-        made = self.down(functions.gate(self.gate_up(x), self.config.activation))
+        if isinstance(self.mlp, Routed):
+            made = self.mlp(x)
+        else:
+            made = self.mlp.down(functions.gate(self.mlp.gate_up(x), self.config.activation))
         functions.add_(hidden, made, self.mlp_output_norm, factor)
 
     @cached_property
     def whole(self) -> NativeLayer | None:
         """The layer as one C++ function; None where its linears are more than packed products."""
         functions = native()
-        if functions is None:
+        if functions is None or isinstance(self.mlp, Routed):
             return None
         return native_layer(
             functions,
-            linears=(self.qkv, self.output, self.gate_up, self.down),
+            linears=(self.qkv, self.output, self.mlp.gate_up, self.mlp.down),
             norms=(
                 *(self.attention_norm, self.attention_output_norm),
                 *(self.mlp_norm, self.mlp_output_norm),
@@ -170,10 +172,7 @@ def load_layer(
 
     queries, keys = (n * config.head_dim for n in (config.heads, config.key_value_heads))
     qkv = _modules(name, architecture.queries_keys_values, (queries, keys, keys))
-    gate_up = _modules(name, architecture.gate_up, (config.intermediate, config.intermediate))
-    output, down = (
-        [(f"{name}.{module}", config.hidden)] for module in ("self_attn.o_proj", "mlp.down_proj")
-    )
+    output = [(f"{name}.self_attn.o_proj", config.hidden)]
     kind = architecture.qk_norm
     q_norm, k_norm = ("self_attn.q_norm", "self_attn.k_norm") if kind else (None, None)
     whole = kind == "projection"
@@ -188,8 +187,7 @@ def load_layer(
         output=load_linear(reader, output, queries, config.output_bias),
         attention_output_norm=norm(architecture.attention_output_norm, config.hidden),
         mlp_norm=norm(architecture.mlp_norm, config.hidden),
-        gate_up=load_linear(reader, gate_up, config.hidden, config.mlp_bias),
-        down=load_linear(reader, down, config.intermediate, config.mlp_bias),
+        mlp=load_mlp(reader, architecture, config, index),
         mlp_output_norm=norm(architecture.mlp_output_norm, config.hidden),
     )
 

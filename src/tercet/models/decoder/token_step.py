@@ -14,6 +14,7 @@ from torch import Tensor
 from tercet.models.decoder.config import ACTIVATIONS, DecoderConfig
 from tercet.models.decoder.layer import Layer
 from tercet.models.decoder.linear import Linear, packed_behind
+from tercet.models.decoder.mlp import Routed
 from tercet.models.decoder.norm import Norm
 from tercet.models.packed_modules import PackedLinear
 from tercet.ops.append_kv import append_kv_
@@ -90,8 +91,11 @@ class TokenStep:
         )
         norm = layer.attention_output_norm
         hidden = self._multiply_add(layer.output, mixed.flatten(1), hidden, norm)
-        gate_up = _multiply_norm(layer.gate_up, hidden, layer.mlp_norm)
-        return self._multiply_gated(layer.down, gate_up, hidden, layer.mlp_output_norm)
+        if isinstance(layer.mlp, Routed):
+            made = layer.mlp(_normalize(hidden, layer.mlp_norm))
+            return self._add(hidden, made, layer.mlp_output_norm)
+        gate_up = _multiply_norm(layer.mlp.gate_up, hidden, layer.mlp_norm)
+        return self._multiply_gated(layer.mlp.down, gate_up, hidden, layer.mlp_output_norm)
 
     def _norms_of_heads(self, layer: Layer, qkv: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """The weights of norms of each head; norms over all heads are done here, in place."""

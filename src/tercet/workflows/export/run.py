@@ -13,10 +13,9 @@ from tercet.checkpoints.atomic import in_the_way
 from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
 from tercet.checkpoints.packed.write import check_writable
 from tercet.checkpoints.seal import verified
-from tercet.errors import AccuracyError, CheckpointError
+from tercet.errors import AccuracyError, CheckpointError, UnsupportedError
 from tercet.export.target import Holding, Target, find_target, in_kind
 from tercet.export.unpacked import Comparable
-from tercet.models import supported_architecture
 from tercet.runtime import GenerationSettings, load, load_tokenizer, stream
 from tercet.workflows.export.report import (
     ClientReport,
@@ -191,14 +190,15 @@ def _text(checkpoint: PackedCheckpoint, tokens: list[int]) -> str | None:
 
 def _ours(checkpoint: PackedCheckpoint, prompt: list[int], count: int) -> tuple[Tensor, list[int]]:
     """Our logits [T, V] and greedy tokens: the lean decoder's, else our linears in transformers."""
-    if supported_architecture(checkpoint.config):
+    try:
         session = load(checkpoint.directory)
-        settings = GenerationSettings(max_new_tokens=count, temperature=0.0)
-        tokens = list(stream(session.model, prompt, settings))
-        return session.logits(prompt)[0].float(), tokens
-    own = find_target("huggingface")
-    logits = own.logits(checkpoint.directory, prompt)
-    return logits, own.greedy(checkpoint.directory, prompt, count)
+    except UnsupportedError:
+        own = find_target("huggingface")
+        logits = own.logits(checkpoint.directory, prompt)
+        return logits, own.greedy(checkpoint.directory, prompt, count)
+    settings = GenerationSettings(max_new_tokens=count, temperature=0.0)
+    tokens = list(stream(session.model, prompt, settings))
+    return session.logits(prompt)[0].float(), tokens
 
 
 @torch.inference_mode()

@@ -1,0 +1,1 @@
+"""How each model that this project publishes was made: a plan and the trainings after it."""
