@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from tercet.checkpoints.gguf.config import llama3_divisors
+from tercet.checkpoints.gguf.config import GgufMetadata, gguf_config, llama3_divisors
 from tercet.checkpoints.gguf.header import read_gguf_header
 from tercet.checkpoints.gguf.names import ARCHITECTURES, hugging_face_name
 from tercet.checkpoints.sources.fetch import FETCHABLE, is_fetched
@@ -35,6 +35,7 @@ OWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**WINDOWED, "attn_logit_softcapping": 20.0},
     ),
     "gemma3": ({"sliding_window": 8}, {**WINDOWED, "rope.freq_base_swa": 700.0}),
+    "smollm3": ({"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}, {}),
 }
 
 Fields = dict[str, Any]
@@ -87,7 +88,7 @@ def gguf_tensors(kind: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
         if theirs not in state:
             continue
         tensor = state[theirs]
-        if kind == "llama" and name.endswith(("attn_q.weight", "attn_k.weight")):
+        if ARCHITECTURES[kind].rotated and name.endswith(("attn_q.weight", "attn_k.weight")):
             tensor = pairs_from_halves(tensor, HEADS if "attn_q" in name else KEY_HEADS)
         if kind.startswith("gemma") and name.endswith("norm.weight"):
             tensor = tensor + 1
@@ -151,7 +152,7 @@ def tiny_gguf(path: Path, kind: str = "llama", tied: bool = True, **more: Any) -
     ("kind", "tied"),
     [
         *(("llama", True), ("qwen2", False), ("qwen3", True)),
-        *(("gemma2", True), ("gemma3", False), ("olmo2", False)),
+        *(("gemma2", True), ("gemma3", False), ("olmo2", False), ("smollm3", True)),
     ],
 )
 def test_reads_what_was_converted(tmp_path: Path, kind: str, tied: bool) -> None:
@@ -194,6 +195,17 @@ def test_settings_of_gemma_and_olmo(tmp_path: Path) -> None:
     assert (config["model_type"], config["rms_norm_eps"]) == ("olmo2", pytest.approx(1e-5))
     scale = ARCHITECTURES["gemma2"].score_scale(layers=46, hidden=4608, heads=32, head_dim=128)
     assert scale == 144**-0.5
+
+
+def test_layers_of_smollm3_that_do_not_rotate(tmp_path: Path) -> None:
+    sizes = {f"smollm3.{key}": value for key, value in fields("smollm3", block_count=9).items()}
+    metadata = GgufMetadata(tmp_path, {"general.architecture": "smollm3", **sizes})
+    config = gguf_config(
+        metadata, ARCHITECTURES["smollm3"], vocabulary=96, tied=True, rope_divisors=None
+    )
+    assert (config["model_type"], config["architectures"]) == ("smollm3", ["SmolLM3ForCausalLM"])
+    assert config["no_rope_layers"] == [1, 1, 1, 0, 1, 1, 1, 0, 1]
+    assert config["rope_parameters"] == {"rope_type": "default", "rope_theta": 5000.0}
 
 
 def test_windows_that_an_architecture_has_not(tmp_path: Path) -> None:
@@ -350,7 +362,7 @@ def test_other_scalings_of_rotary_positions(tmp_path: Path) -> None:
     assert rope == {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0}
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma3", "olmo2"])
+@pytest.mark.parametrize("kind", ["llama", "gemma3", "olmo2", "smollm3"])
 def test_tokenizer_goes_through_transformers(kind: str, tmp_path: Path) -> None:
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     tokens = ["<|end|>", *letters, "ab", "abc"]

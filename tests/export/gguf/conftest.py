@@ -28,6 +28,8 @@ SIZES: dict[str, Any] = {
 
 # local layers and one that is not, prompts beyond the window, caps that bite
 OWN: dict[str, dict[str, Any]] = {
+    # the last layer does not rotate
+    "smollm3": {"num_hidden_layers": 4},
     "gemma2": {
         "query_pre_attn_scalar": 64,
         "sliding_window": 8,
@@ -61,7 +63,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., PackedCheckp
         **more: Any,
     ) -> PackedCheckpoint:
         torch.manual_seed(7)
-        heads = {} if kind in ("qwen2", "olmo2") else {"head_dim": 64}
+        heads = {} if kind in ("qwen2", "olmo2", "smollm3") else {"head_dim": 64}
         options = {**SIZES, **heads, **OWN.get(kind, {}), **more, "tie_word_embeddings": tied}
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **options)).eval()
         with torch.no_grad():

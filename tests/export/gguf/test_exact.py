@@ -98,6 +98,7 @@ EXACT = [
     ("gemma2", "ternary-g64", "Q2_0"),
     ("gemma3_text", "int4-g32", "Q4_0"),
     ("olmo2", "nonary-g64", "Q4_0"),
+    ("smollm3", "int4-g32", "Q4_0"),
 ]
 
 
@@ -136,7 +137,9 @@ def test_exact_in_llama_cpp_and_back(
 TWIN = {"gemma3_text": 6e-3}
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2"])
+@pytest.mark.parametrize(
+    "kind", ["llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2", "smollm3"]
+)
 def test_the_twin_is_in_float32(kind: str, make: Any, client: Any, tmp_path: Path) -> None:
     checkpoint = make(kind, "ternary-g64", tied=kind == "gemma2")
     TARGET.write_twin(checkpoint, tmp_path / "twin.gguf")

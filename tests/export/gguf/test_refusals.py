@@ -85,6 +85,11 @@ def test_what_llama_cpp_lacks_is_refused(make: Any, tmp_path: Path) -> None:
         ("gemma2", {"attn_logit_softcapping": None}, "no scores without caps"),
         ("gemma2", {"query_pre_attn_scalar": 24}, "no scores scaled by 0.204124"),
         ("gemma2", {"tied": False}, "no output projection of its own"),
+        (
+            "smollm3",
+            {"no_rope_layers": [1, 1, 0, 1]},
+            "no rotary positions but in all",
+        ),
         ("olmo2", {"tied": True}, "no output projection tied to the embedding"),
         ("gemma3_text", {"layer_types": ["full_attention"] * 6}, "other than each 6th"),
         ("gemma3_text", {"hidden_activation": "silu"}, "no hidden_act 'silu' .gelu_pytorch_tanh"),

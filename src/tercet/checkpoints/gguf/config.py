@@ -105,6 +105,8 @@ def gguf_config(
     if architecture.own_head_size:
         values["head_dim"] = _head_size(metadata)
     values |= _attention(metadata, architecture)
+    if architecture.unrotated is not None:
+        values["no_rope_layers"] = [int(architecture.rotates(i)) for i in range(metadata.layers)]
     rope = _rope(metadata, rope_divisors)
     raw: Any = AutoConfig.for_model(
         architecture.model_type,

@@ -89,6 +89,8 @@ class GgufArchitecture:
         head: whether llama.cpp takes an output projection with weights of its "own", one "tied" to
             the embedding, or "either".
         sliding: local layers, None without.
+        unrotated: each such layer, counted from 1, has no rotary positions in llama.cpp's own code;
+            None where all have.
         caps: GGUF's key of each cap on scores to config.json's.
         always_capped: whether llama.cpp caps scores and logits where the file does not say how.
         scaled_by_width: for so many layers llama.cpp scales scores by (hidden / heads) ** -0.5,
@@ -106,6 +108,7 @@ class GgufArchitecture:
     biases: bool = False
     head: Literal["own", "tied", "either"] = "either"
     sliding: SlidingWindow | None = None
+    unrotated: int | None = None
     caps: Mapping[str, str] = field(default_factory=dict[str, str])
     always_capped: bool = False
     scaled_by_width: int | None = None
@@ -114,6 +117,10 @@ class GgufArchitecture:
         """What llama.cpp multiplies attention's scores by."""
         width = hidden / heads if layers == self.scaled_by_width else head_dim
         return width**-0.5
+
+    def rotates(self, layer: int) -> bool:
+        """Whether that layer, counted from 0, has rotary positions."""
+        return self.unrotated is None or (layer + 1) % self.unrotated != 0
 
     def is_norm(self, name: str) -> bool:
         """Whether a tensor is a norm's weight, by Hugging Face's name."""
@@ -173,6 +180,14 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
         class_name="Qwen3ForCausalLM",
         layer={**_LAYER, **_QK_NORMS},
         own_head_size=True,
+    ),
+    "smollm3": GgufArchitecture(
+        model_type="smollm3",
+        class_name="SmolLM3ForCausalLM",
+        layer=_LAYER,
+        rotated=True,
+        tokenizer_kind="llama",
+        unrotated=4,
     ),
 }
 

@@ -43,7 +43,9 @@ def architecture_of(checkpoint: PackedCheckpoint) -> tuple[str, GgufArchitecture
 def _refuse_variants(name: str, sizes: DecoderConfig, config: Mapping[str, object]) -> None:
     architecture = ARCHITECTURES[name]
     rope = _rope(sizes, config)
-    turned = read_rotations(find_architecture(config), config, sizes.layers, sizes.head_dim).kinds
+    rotations = read_rotations(find_architecture(config), config, sizes.layers, sizes.head_dim)
+    turned = rotations.kinds
+    rotated = [bool(turned[kind].any()) for kind in rotations.of_layer]
     scale = architecture.score_scale(
         layers=sizes.layers, hidden=sizes.hidden, heads=sizes.heads, head_dim=sizes.head_dim
     )
@@ -56,6 +58,8 @@ def _refuse_variants(name: str, sizes: DecoderConfig, config: Mapping[str, objec
         "output projection of its own": not sizes.tied and architecture.head == "tied",
         "output projection tied to the embedding": sizes.tied and architecture.head == "own",
         "rotation of only a part of each head": any(2 * len(k) != sizes.head_dim for k in turned),
+        _rotation_reason(architecture): rotated
+        != [architecture.rotates(layer) for layer in range(sizes.layers)],
         _window_reason(architecture): sizes.windows != _expected_windows(architecture, sizes),
         f"scores scaled by {sizes.attention_factor:.6g} ({scale:.6g} is known, of this size)": (
             not isclose(sizes.attention_factor, scale, rel_tol=1e-6)
@@ -70,6 +74,12 @@ def _refuse_variants(name: str, sizes: DecoderConfig, config: Mapping[str, objec
         raise UnsupportedError(
             f"the GGUF architecture {name!r} has no {'; no '.join(wrong)}: export to huggingface"
         )
+
+
+def _rotation_reason(architecture: GgufArchitecture) -> str:
+    if architecture.unrotated is None:
+        return "layer without rotary positions"
+    return f"rotary positions but in all layers other than each {architecture.unrotated}th"
 
 
 def _window_reason(architecture: GgufArchitecture) -> str:
