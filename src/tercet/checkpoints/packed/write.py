@@ -108,8 +108,12 @@ class PackedWriter:
         try:
             write_atomic(note, self.identity.model_dump_json(indent=1).encode())
         except CheckpointError:
-            shutil.rmtree(self.partial)
+            self.discard()
             raise
+
+    def discard(self) -> None:
+        """Removes the unfinished run."""
+        shutil.rmtree(self.partial)
 
     def file_name(self, unit: int) -> str:
         """The safetensors file of a unit, counted from 0."""

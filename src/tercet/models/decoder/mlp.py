@@ -86,7 +86,7 @@ def load_mlp(
             f"{name}.mlp.down_proj",
             config,
             config.intermediate,
-            architecture_bias=config.mlp_bias,
+            bias=config.mlp_bias,
         )
     shared = None
     if mixture.shared is not None:
@@ -115,14 +115,12 @@ def _load_gated(
     down: str,
     config: DecoderConfig,
     inner: int,
-    architecture_bias: bool = False,
+    bias: bool = False,
 ) -> Gated:
     rows = 2 * inner // len(gate_up)
     return Gated(
-        gate_up=load_linear(
-            reader, [(module, rows) for module in gate_up], config.hidden, architecture_bias
-        ),
-        down=load_linear(reader, [(down, config.hidden)], inner, architecture_bias),
+        gate_up=load_linear(reader, [(module, rows) for module in gate_up], config.hidden, bias),
+        down=load_linear(reader, [(down, config.hidden)], inner, bias),
         activation=config.activation,
     )
 

@@ -131,7 +131,13 @@ def finetune(
         measurements = settings.all_measurements
         if data:
             progress(0, measurements, f"reading {', '.join(map(str, data))}")
-        tokens = text.read(writer.state).to(where)
+        try:
+            tokens = text.read(writer.state).to(where)
+        except PlanError:
+            if not resume:
+                # nothing was made yet that could be gone on with
+                writer.discard()
+            raise
         state = StateFile(writer.state / "training.pt", where)
         errors = _train(student, tokens, settings, state, where, progress)
         progress(measurements, measurements, "writing")
