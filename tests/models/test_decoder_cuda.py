@@ -28,6 +28,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"],
     },
     "olmo2": {},
+    "smollm3": {"no_rope_layers": [0, 1]},
 }
 
 

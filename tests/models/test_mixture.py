@@ -77,9 +77,9 @@ def pack(config: Any, folder: Path, *rules: dict[str, Any]) -> Path:
     return folder / "packed"
 
 
-def opened(directory: Path, dtype: torch.dtype = torch.float32) -> Decoder:
+def opened(directory: Path, device: str = "cpu") -> Decoder:
     with stream_weights(open_packed(directory)) as weights:
-        return Decoder.from_checkpoint(weights, dtype)
+        return Decoder.from_checkpoint(weights, torch.float32, device)
 
 
 def expected(directory: Path, ids: Tensor) -> Tensor:
@@ -120,6 +120,20 @@ def test_the_step_of_a_gpu(case: str, tmp_path: Path, ids: Tensor) -> None:
             found = step(ids[:, place], lengths, *cache.all_positions())
             cache.extend(1)
             torch.testing.assert_close(found, wanted[:, place], atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("case", ["qwen2_moe", "qwen3_moe", "olmoe"])
+def test_on_a_gpu(case: str, tmp_path: Path, ids: Tensor) -> None:
+    packed = pack(CASES[case], tmp_path, {"match": "*layers*", **FORMS["plain"]})
+    decoder, wanted = opened(packed, "cuda"), expected(packed, ids)
+    torch.testing.assert_close(decoder.logits(ids).cpu(), wanted, atol=1e-4, rtol=1e-4)
+    cache = decoder.cache(2)
+    decoder.extend(ids[:, :12], cache)
+    # a single token is a captured graph
+    for place in range(12, 19):
+        found = decoder.extend(ids[:, place : place + 1], cache).cpu()
+        torch.testing.assert_close(found, wanted[:, place], atol=1e-4, rtol=1e-4)
 
 
 def test_experts_that_are_not_packed_alike_are_left_to_transformers(
