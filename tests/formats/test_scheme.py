@@ -68,7 +68,7 @@ def test_names_and_defaults(given_name: str, full_name: str) -> None:
     [
         ("trenary", "unknown format 'trenary': did you mean 'ternary'"),
         ("nonay-g64", "did you mean 'nonary'"),
-        ("int5", r"unknown format 'int5': did you mean 'int\d'.*known: fp4_e2m1, .*, mxfp4, "),
+        ("int7", r"unknown format 'int7': did you mean 'int\d'.*known: fp4_e2m1, .*, mxfp4, "),
         ("nvpf4", "did you mean 'nvfp4'"),
         ("", "unknown format ''"),
         ("int4-g", "'g' is no part of a format name: .*allowed are g64, b128x128, channel"),

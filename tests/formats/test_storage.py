@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tercet.errors import FormatError
 from tercet.formats import STORAGES, storage
 
-DENSE = ("base3", "base9", "bits2", "bits3", "bits4", "bits8")
+DENSE = ("base3", "base9", "bits2", "bits3", "bits4", "bits5", "bits6", "bits8")
 WORDS = {"base3": 3**5, "base9": 9**5, "bits2": 2**8, "bits3": 2**24, "bits4": 2**8, "bits8": 2**8}
 
 
@@ -31,13 +31,17 @@ def test_every_word_of_codes_survives_and_has_its_own_bytes(name: str) -> None:
     assert chosen.invalid_words(packed) == 0
 
 
-def test_every_3_bit_word_survives() -> None:
-    chosen = storage("bits3")
-    for start in range(0, 2**24, 2**22):
-        numbers = torch.arange(start, start + 2**22, 61)
-        units = torch.stack([numbers >> shift & 255 for shift in (0, 8, 16)], 1).to(torch.uint8)
-        expected = torch.stack([numbers >> 3 * position & 7 for position in range(8)], 1)
-        codes = chosen.unpack(units, 8)
+@pytest.mark.parametrize(("width", "count", "step"), [(3, 8, 61), (5, 8, 4_000_037), (6, 4, 61)])
+def test_long_words_survive(width: int, count: int, step: int) -> None:
+    chosen, bits = storage(f"bits{width}"), width * count
+    assert (chosen.unit_codes, 8 * chosen.unit_bytes) == (count, bits)
+    for start in range(0, 2**bits, 2 ** (bits - 2)):
+        numbers = torch.arange(start, start + 2 ** (bits - 2), step)
+        units = torch.stack([numbers >> shift & 255 for shift in range(0, bits, 8)], 1)
+        units = units.to(torch.uint8)
+        places = [width * position for position in range(count)]
+        expected = torch.stack([numbers >> place & 2**width - 1 for place in places], 1)
+        codes = chosen.unpack(units, count)
         assert torch.equal(codes.long(), expected)
         assert torch.equal(chosen.pack(codes), units)
 
@@ -69,6 +73,8 @@ def test_every_byte_pattern_is_a_word_or_counted_as_none(name: str) -> None:
         ("bits2", [1, 2, 3, 0], [0b00111001]),
         ("bits2", [3], [3]),
         ("bits3", [1, 2, 3, 4, 5, 6, 7, 0], [0b11010001, 0b01011000, 0b00011111]),
+        ("bits5", [1, 2, 3, 4, 5, 6, 7, 31], [0x41, 0x0C, 0x52, 0xCC, 0xF9]),
+        ("bits6", [1, 2, 3, 63], [0x81, 0x30, 0xFC]),
         ("bits4", [0xA, 0x5], [0x5A]),
         ("bits4", [0xF, 0x1, 0x7], [0x1F, 0x07]),
         ("bits8", [0, 128, 255], [0, 128, 255]),
@@ -185,10 +191,12 @@ def test_bits_per_weight_of_every_storage() -> None:
         "base9": 3.2,
         "bits3": 3.0,
         "bits4": 4.0,
+        "bits5": 5.0,
+        "bits6": 6.0,
         "bits8": 8.0,
     }
 
 
 def test_an_unknown_storage_offers_the_nearest() -> None:
-    with pytest.raises(FormatError, match=r"unknown storage 'bits5': did you mean 'bits"):
-        storage("bits5")
+    with pytest.raises(FormatError, match=r"unknown storage 'bits7': did you mean 'bits"):
+        storage("bits7")

@@ -22,10 +22,21 @@ from tercet.packed_weight.weight import (
 
 NAMES = """
     ternary nonary-g20 int2-hqq int3-g7 int4-asym int8 int8-g33-float32 fp8_e4m3-tensor
-    fp8_e5m2-b3x5 mxfp4 nvfp4 int4-b16x32-bfloat16
+    int5-g24 int6-g20-asym int6-hqq fp8_e5m2-b3x5 mxfp4 nvfp4 int4-b16x32-bfloat16
 """
 SCHEMES = st.sampled_from(NAMES.split())
-ELEMENTS = ("ternary", "int2", "int3", "int4", "nonary", "fp4_e2m1", "int8", "fp8_e4m3")
+ELEMENTS = (
+    "ternary",
+    "int2",
+    "int3",
+    "int4",
+    "nonary",
+    "fp4_e2m1",
+    "int5",
+    "int6",
+    "int8",
+    "fp8_e4m3",
+)
 
 
 def random_packed(scheme: str, n: int, k: int) -> PackedTensor:

@@ -11,7 +11,8 @@ from tercet.packed_weight.rows16 import layout_of, pack_codes, unpack_codes
 from tercet.packed_weight.weight import decode_blocks, prepare
 
 NAMES = """
-    ternary nonary-g20 int2-hqq int3-g7 int4-asym int8 int8-g33-float32 fp8_e4m3-tensor
+    ternary nonary-g20 int2-hqq int3-g7 int4-asym int5-g33 int6-g20-asym int8 int8-g33-float32
+    fp8_e4m3-tensor
     fp8_e5m2-b3x5 mxfp4 nvfp4 int4-b16x32-bfloat16
 """
 SCHEMES = st.sampled_from(NAMES.split())

@@ -12,7 +12,7 @@ from tercet.export.target import transform_reason
 from tercet.formats import Granularity, PackedTensor
 from tercet.formats.storage.bitstream import Bitstream
 
-BITS = {"ternary": 2, "int2": 2, "int3": 4, "nonary": 4, "int4": 4, "int8": 8}
+BITS = {"ternary": 2, "int2": 2, "int3": 4, "nonary": 4, "int4": 4, "int5": 8, "int6": 8, "int8": 8}
 _STORAGES = {width: Bitstream(width, 8 // width) for width in (2, 4, 8)}
 _SCALE_DTYPES = ("float16", "bfloat16", "float32")
 _INSTEAD = {

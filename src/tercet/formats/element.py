@@ -123,6 +123,8 @@ ELEMENTS: dict[str, Element] = {
         _integers("int2", -2, 1, "bits2"),
         _integers("int3", -4, 3, "bits3"),
         _integers("int4", -8, 7, "bits4"),
+        _integers("int5", -16, 15, "bits5"),
+        _integers("int6", -32, 31, "bits6"),
         _integers("int8", -128, 127, "bits8"),
         _floats("fp8_e4m3", torch.float8_e4m3fn),
         _floats("fp8_e5m2", torch.float8_e5m2),

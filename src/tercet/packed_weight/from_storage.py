@@ -213,9 +213,11 @@ def _words(storage: Storage, element: Element, bits: int) -> Words | None:
         codes = storage.unpack_units(units.masked_fill(broken[:, None], 0))
         codes = codes[:, : storage.unit_codes // storage.words_per_unit]
         refused = broken | _refuse_codes(codes, element).any(dim=1)
-        flip = 128 if element.integer and bits == 8 else 0
+        signed = element.integer and bits == 8
+        # where every byte is a level, its sign is all that changes
+        flip = 128 if signed and element.lowest == -128 else 0
         shifts = bits * torch.arange(codes.shape[1])
-        stored = (codes.long() ^ flip) & (2**bits - 1)
+        stored = (codes.long() + (int(element.lowest) if signed else 0)) & (2**bits - 1)
         packed = (stored << shifts).sum(dim=1).to(torch.int32)
     count = codes.shape[1]
     plain = torch.equal(packed.long(), torch.arange(2**length) ^ flip)

@@ -110,7 +110,8 @@ def pack_codes(codes: Tensor, layout: Layout) -> Tensor:
 
 def _pack_block_rows(codes: Tensor, layout: Layout) -> Tensor:
     if layout.is_signed:
-        codes = codes ^ 128
+        # uint8 wraps around: the byte of the level
+        codes = codes + (int(layout.element.lowest) & 255)
     group, per = layout.group, layout.per_dword
     blocks = -(-len(codes) // LANES)
     wide = pad(codes, (0, layout.groups * group - layout.columns, 0, blocks * LANES - len(codes)))

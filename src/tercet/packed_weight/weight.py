@@ -216,10 +216,8 @@ def _unpack(codes: Tensor, name: LayoutName, layout: Layout) -> Tensor:
 
 def _to_format_codes(codes: Tensor, name: LayoutName, layout: Layout) -> Tensor:
     """Stored codes of a layout to uint8 codes of `formats`."""
-    if name == "fragments" and layout.element.integer:
+    if layout.is_signed or (name == "fragments" and layout.element.integer):
         codes = (codes - int(layout.element.lowest)) & (2**layout.bits - 1)
-    elif layout.is_signed:
-        codes = codes ^ 128
     return codes.to(torch.uint8)
 
 

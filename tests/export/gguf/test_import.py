@@ -89,6 +89,7 @@ def ternary_in(name: str, draws: int = 3) -> Callable[[Tensor], bytes]:
 
 FOREIGN = [
     ("Q4_0", by_gguf(GGMLQuantizationType.Q4_0), "int4-g32-asym"),
+    ("Q5_0", by_gguf(GGMLQuantizationType.Q5_0), "int5-g32-asym"),
     ("Q8_0", by_gguf(GGMLQuantizationType.Q8_0), "int8-g32"),
     ("TQ1_0", ternary_in("TQ1_0"), "ternary-g256"),
     ("TQ2_0", ternary_in("TQ2_0"), "ternary-g256-bits2"),

@@ -28,7 +28,7 @@ REFUSALS = [
     ),
     ("TQ2_0", "nonary-channel", {}, "TQ2_0 holds -1 to 1, nonary has -4 to 4: use Q4_0"),
     ("Q2_0", "nonary-g64", {}, "Q2_0 holds -1 to 2, nonary has -4 to 4: use Q4_0"),
-    ("Q4_0", "int4-g64-asym", {}, "Q4_0 has no zero points and holds -8 to 7; .*: use Q8_0"),
+    ("Q4_0", "int4-g64-asym", {}, "Q4_0 has no zero points and holds -8 to 7; .*: use Q5_0"),
     (
         None,
         "int4-g64-hqq",

@@ -115,6 +115,19 @@ def _unpack_planes(packed: Tensor, planes: int, run: int) -> Tensor:
     return ((grouped >> shifts) & ((1 << width) - 1)).flatten(1)
 
 
+def _pack_q5(codes: Tensor) -> Tensor:
+    """The fifth bits of all codes first, code i's at bit i; then nibbles as in Q4_0."""
+    places = torch.arange(8, dtype=torch.uint8)
+    fifth = ((codes >> 4).reshape(-1, 4, 8) << places).sum(2).to(torch.uint8)
+    return torch.cat((fifth, _pack_planes(codes & 15, 2, 16)), 1)
+
+
+def _unpack_q5(packed: Tensor) -> Tensor:
+    places = torch.arange(8, dtype=torch.uint8)
+    fifth = ((packed[:, :4, None] >> places) & 1).flatten(1)
+    return (fifth << 4) | _unpack_planes(packed[:, 4:], 2, 16)
+
+
 _BLOCKS = (
     CodeBlocks(
         name="TQ1_0",
@@ -163,6 +176,18 @@ _BLOCKS = (
         scale_last=False,
         pack=lambda codes: _pack_planes(codes, 2, 16),
         unpack=lambda packed: _unpack_planes(packed, 2, 16),
+    ),
+    CodeBlocks(
+        name="Q5_0",
+        number=6,
+        weights=32,
+        lowest=-16,
+        highest=15,
+        code_bytes=20,
+        activation_block=32,
+        scale_last=False,
+        pack=_pack_q5,
+        unpack=_unpack_q5,
     ),
     CodeBlocks(
         name="Q8_0",

@@ -68,8 +68,8 @@ def _unsound(name: str, layout: CodeBlocks, block: int) -> str:
 def to_packed(found: Numbers, kind: str) -> PackedTensor:
     """The weight in the scheme that a type stands for, scales and numbers as they are.
 
-    TQ1_0 and TQ2_0 are ternary in groups of 256, in base 3 and in 2 bits; Q4_0 is int4 and Q8_0
-    int8 in groups of 32; Q2_0 is ternary in groups of 64 unless it holds its fourth number, 2.
+    TQ1_0 and TQ2_0 are ternary in groups of 256, in base 3 and in 2 bits; Q4_0 is int4, Q5_0 int5
+    and Q8_0 int8 in groups of 32; Q2_0 is ternary in groups of 64 unless it holds its fourth number, 2.
     Signs of scales become zero points where only so all numbers have a code: 7 - zero = 8 in Q4_0.
 
     Raises:
@@ -83,10 +83,11 @@ def to_packed(found: Numbers, kind: str) -> PackedTensor:
             if int(found.numbers.abs().max()) <= 1:
                 return _pack(found, "ternary-g64")
             return _pack(found, "int2-g64-asym", negative.to(torch.int8) - 1)
-        case "Q4_0":
+        case "Q4_0" | "Q5_0":
+            name = "int4-g32" if kind == "Q4_0" else "int5-g32"
             if not bool(negative.any()):
-                return _pack(found, "int4-g32")
-            return _pack(found, "int4-g32-asym", -negative.to(torch.int8))
+                return _pack(found, name)
+            return _pack(found, f"{name}-asym", -negative.to(torch.int8))
         case _:
             return _pack(found, "int8-g32")
 

@@ -3,13 +3,13 @@
 from tercet.errors import FormatError, unknown_name
 from tercet.formats.storage.base3 import BASE3
 from tercet.formats.storage.base9 import BASE9
-from tercet.formats.storage.bitstream import BITS2, BITS3, BITS4, BITS8
+from tercet.formats.storage.bitstream import BITS2, BITS3, BITS4, BITS5, BITS6, BITS8
 from tercet.formats.storage.sparse import SPARSE_2_4, SPARSE_3_4
 from tercet.formats.storage.unit import Storage
 
 STORAGES: dict[str, Storage] = {
     storage.name: storage
-    for storage in (BASE3, BITS2, SPARSE_2_4, SPARSE_3_4, BASE9, BITS3, BITS4, BITS8)
+    for storage in (BASE3, BITS2, SPARSE_2_4, SPARSE_3_4, BASE9, BITS3, BITS4, BITS5, BITS6, BITS8)
 }
 
 

@@ -1,12 +1,16 @@
-"""bits2, bits3, bits4, bits8: codes of fixed width, first code in the lowest bits.
+"""bits2 to bits6, bits8: codes of fixed width, first code in the lowest bits.
 
 A unit is the shortest run of codes that fills whole bytes: four 2-bit codes in one byte, eight
-3-bit codes in three, two nibbles in one, one byte in one.
+3-bit codes in three, two nibbles in one, eight 5-bit codes in five, four 6-bit codes in three, one
+byte in one.
 """
 
 from torch import Tensor
 
 from tercet.formats.storage.unit import Storage, digits_to_number, number_to_digits
+
+# of which there are few enough for a table
+_LONGEST_WORD_BITS = 16
 
 
 class Bitstream(Storage):
@@ -16,8 +20,10 @@ class Bitstream(Storage):
         self.unit_codes = unit_codes
         self.unit_bytes = unit_codes * width // 8
         self.code_count = 1 << width
-        # half of an odd width's unit is a word by itself: four 3-bit codes in 12 bits
-        self.words_per_unit = 2 if self.unit_bytes > 2 else 1
+        # a part of a long unit is a word by itself: four 3-bit codes in 12 bits
+        self.words_per_unit = next(
+            count for count in (1, 2, 4) if unit_codes * width // count <= _LONGEST_WORD_BITS
+        )
 
     def pack_units(self, codes: Tensor) -> Tensor:
         return number_to_digits(digits_to_number(codes, self.code_count), 256, self.unit_bytes)
@@ -29,4 +35,6 @@ class Bitstream(Storage):
 BITS2 = Bitstream(2, 4)
 BITS3 = Bitstream(3, 8)
 BITS4 = Bitstream(4, 2)
+BITS5 = Bitstream(5, 8)
+BITS6 = Bitstream(6, 4)
 BITS8 = Bitstream(8, 1)
