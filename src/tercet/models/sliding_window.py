@@ -29,13 +29,8 @@ def if_switched_on(config: Mapping[str, object], layer: int) -> int | None:
 
 def every_other_layer(config: Mapping[str, object], layer: int) -> int | None:
     """As `layer_types` says; without it, the even layers below `max_window_layers`, if at all."""
-    if not config.get("use_sliding_window"):
-        return None
     first = config.get("max_window_layers", 0)
-    sliding = isinstance(first, int) and layer < first and layer % 2 == 0
-    if config.get("layer_types") is not None:
-        sliding = layer_type(config, layer, 1) == SLIDING
-    return every_layer(config, layer) if sliding else None
+    return _window_of(config, layer, isinstance(first, int) and layer < first and layer % 2 == 0)
 
 
 def upper_layers(config: Mapping[str, object], layer: int) -> int | None:
@@ -72,14 +67,18 @@ def layers_that_do_not_rotate(period: int) -> WindowRule:
     """
 
     def rule(config: Mapping[str, object], layer: int) -> int | None:
-        if not config.get("use_sliding_window"):
-            return None
-        if config.get("layer_types") is None:
-            return None if rotates(config, layer, period) else every_layer(config, layer)
-        sliding = layer_type(config, layer, period) == SLIDING
-        return every_layer(config, layer) if sliding else None
+        return _window_of(config, layer, not rotates(config, layer, period))
 
     return rule
+
+
+def _window_of(config: Mapping[str, object], layer: int, usual: bool) -> int | None:
+    """Where `use_sliding_window`: as `layer_types` says; without it, what it usually does."""
+    if not config.get("use_sliding_window"):
+        return None
+    if config.get("layer_types") is not None:
+        usual = layer_type(config, layer, 1) == SLIDING
+    return every_layer(config, layer) if usual else None
 
 
 def rotates(config: Mapping[str, object], layer: int, period: int) -> bool:

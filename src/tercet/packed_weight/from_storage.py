@@ -18,13 +18,12 @@ from tercet.errors import BuildError
 from tercet.formats import Element, PackedTensor
 from tercet.formats.dispatch_mode import in_dispatch_mode
 from tercet.formats.storage import Storage
-from tercet.formats.storage.unit import number_to_digits
+from tercet.formats.storage.unit import LONGEST_WORD_BITS, number_to_digits
 from tercet.kernel.jit.cpp import build as build_library
 from tercet.packed_weight.rows16 import Layout
 
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _P, _I32, _I64, _U32 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_uint32
-_LONGEST_WORD_BITS = 16
 _EXACT_IN: dict[torch.dtype, torch.dtype] = {
     torch.float8_e8m0fnu: torch.bfloat16,
     torch.float8_e4m3fn: torch.float16,
@@ -203,7 +202,7 @@ def _library() -> ctypes.CDLL | None:
 def _words(storage: Storage, element: Element, bits: int) -> Words | None:
     """None where a word would be longer than a table can be."""
     length = 8 * storage.unit_bytes // storage.words_per_unit
-    if length > _LONGEST_WORD_BITS:
+    if length > LONGEST_WORD_BITS:
         return None
     # under inference mode the cached tables would be of no use outside of it
     with torch.inference_mode(mode=False):

@@ -69,7 +69,8 @@ def to_packed(found: Numbers, kind: str) -> PackedTensor:
     """The weight in the scheme that a type stands for, scales and numbers as they are.
 
     TQ1_0 and TQ2_0 are ternary in groups of 256, in base 3 and in 2 bits; Q4_0 is int4, Q5_0 int5
-    and Q8_0 int8 in groups of 32; Q2_0 is ternary in groups of 64 unless it holds its fourth number, 2.
+    and Q8_0 int8 in groups of 32; Q2_0 is ternary in groups of 64 unless it holds its fourth
+    number, 2.
     Signs of scales become zero points where only so all numbers have a code: 7 - zero = 8 in Q4_0.
 
     Raises:

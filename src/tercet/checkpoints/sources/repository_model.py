@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from tercet.checkpoints.seal import SEAL_NAME, Verification, read_seal
 from tercet.errors import CheckpointError
@@ -27,6 +28,9 @@ class RepositoryModel:
     licence: str
     about: str
 
+    # the directory is the model
+    entry: ClassVar[str] = ""
+
     def is_whole(self, directory: Path, *, verify: bool) -> bool:
         """Whether `directory` holds this model; every byte is checked if `verify`."""
         seal = directory / SEAL_NAME
@@ -40,7 +44,7 @@ class RepositoryModel:
             return False
         return True
 
-    def copy(self, name: str, into: Path, report: Callable[[str], None]) -> None:
+    def bring(self, name: str, into: Path, report: Callable[[str], None]) -> None:
         """Copies the model from the repository into a directory that is there.
 
         Args:

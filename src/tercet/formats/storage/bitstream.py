@@ -7,10 +7,12 @@ byte in one.
 
 from torch import Tensor
 
-from tercet.formats.storage.unit import Storage, digits_to_number, number_to_digits
-
-# of which there are few enough for a table
-_LONGEST_WORD_BITS = 16
+from tercet.formats.storage.unit import (
+    LONGEST_WORD_BITS,
+    Storage,
+    digits_to_number,
+    number_to_digits,
+)
 
 
 class Bitstream(Storage):
@@ -22,7 +24,7 @@ class Bitstream(Storage):
         self.code_count = 1 << width
         # a part of a long unit is a word by itself: four 3-bit codes in 12 bits
         self.words_per_unit = next(
-            count for count in (1, 2, 4) if unit_codes * width // count <= _LONGEST_WORD_BITS
+            count for count in (1, 2, 4) if unit_codes * width // count <= LONGEST_WORD_BITS
         )
 
     def pack_units(self, codes: Tensor) -> Tensor:

@@ -13,6 +13,8 @@ from tercet.formats.chunks import chunk_rows
 from tercet.formats.dispatch_mode import in_dispatch_mode
 
 _CODES_AT_ONCE = 1 << 19
+LONGEST_WORD_BITS = 16
+"""Words of so many bits are few enough for a table of all."""
 
 
 class Storage(ABC):
