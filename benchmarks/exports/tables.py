@@ -1,4 +1,4 @@
-"""Writes the tables of docs/reference/exports.md from committed records.
+"""Writes the tables of docs/reference/exports.md, and one of a guide, from committed records.
 
 python benchmarks/exports/tables.py [--check]
 
@@ -15,6 +15,7 @@ from tercet.records.page import Row, fill, markdown, write_pages
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "reference" / "exports.md"
+TRANSFORMERS = ROOT / "docs" / "guides" / "run-in-transformers.md"
 
 
 def newest() -> list[Record]:
@@ -131,6 +132,23 @@ def vllm() -> list[Row]:
     return rows
 
 
+def transformers() -> list[Row]:
+    """Greedy decoding on a GPU, beside bfloat16, the newest record of each model."""
+    rows = [["model", "layers", "cache", "bf16, tokens/s", "packed, tokens/s", "ratio", "GPU"]]
+    records = [r for path in sorted(Path(__file__).parent.glob("*.jsonl")) for r in load(path)]
+    found = {
+        (r.subject, int(r.settings["layers"] or 0)): r
+        for r in sorted(records, key=lambda r: r.time)
+        if r.kind == "transformers_speed"
+    }
+    for (model, layers), record in sorted(found.items()):
+        for cache in ("dynamic", "static"):
+            plain, packed = (record.metrics[f"{name}_{cache}"] for name in ("bfloat16", "packed"))
+            speeds = [f"{plain:.0f}", f"{packed:.0f}", f"{packed / plain:.2f}"]
+            rows.append([model, str(layers), cache, *speeds, str(record.environment.accelerator)])
+    return rows
+
+
 def _way(record: Record) -> tuple[str, ...]:
     """Model, format and how vLLM loaded it, as the table has them."""
     settings = record.settings
@@ -183,11 +201,13 @@ TABLES: dict[str, Callable[[], list[Row]]] = {
 
 
 def pages() -> dict[Path, str]:
-    """The page with every table made anew."""
+    """The pages with every table made anew."""
     text = PAGE.read_text(encoding="utf-8")
     for name, table in TABLES.items():
         text = fill(text, f"table {name}", markdown(table()))
-    return {PAGE: text}
+    guide = TRANSFORMERS.read_text(encoding="utf-8")
+    guide = fill(guide, "table transformers", markdown(transformers()))
+    return {PAGE: text, TRANSFORMERS: guide}
 
 
 if __name__ == "__main__":

@@ -58,7 +58,9 @@ def test_same_scores(
             source.pack(f"model.layers.{layer}.{name}", scheme, **how)
     expected = Decoder.from_checkpoint(source).logits(ids)
     decoder = Decoder.from_checkpoint(source, torch.float32, "cuda")
-    limit = (5e-3 if how.get("activation") else 2e-5) * float(expected.abs().max())
+    # an input that lies between two codes goes either way: 1e-7 of the norms more or less moves
+    # gemma2's scores by 0.011 of the largest, on a CPU alone
+    limit = (2e-2 if how.get("activation") else 2e-5) * float(expected.abs().max())
     whole = decoder.logits(ids).cpu()
     assert_close(whole, expected, rtol=0, atol=limit)
     for reserved in (0, 300):
