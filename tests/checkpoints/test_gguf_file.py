@@ -14,9 +14,10 @@ from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from tercet.checkpoints.gguf.architectures import ARCHITECTURES
 from tercet.checkpoints.gguf.config import GgufMetadata, gguf_config, llama3_divisors
 from tercet.checkpoints.gguf.header import read_gguf_header
-from tercet.checkpoints.gguf.names import ARCHITECTURES, hugging_face_name
+from tercet.checkpoints.gguf.names import hugging_face_names
 from tercet.checkpoints.sources.fetch import FETCHABLE, is_fetched
 from tercet.checkpoints.sources.gguf_file import halves_from_pairs
 from tercet.checkpoints.sources.open import open_source
@@ -25,9 +26,10 @@ from tercet.errors import CheckpointError
 HEADS, KEY_HEADS, LAYERS, WIDTH, VOCABULARY = 4, 2, 2, 64, 96
 
 # transformers takes qwen3's own size for granted, whatever the file says
-HEAD_SIZE = {"qwen3": 128, "gemma2": 32, "gemma3": 256}
+HEAD_SIZE = {"qwen3": 128, "qwen3moe": 16, "gemma2": 32, "gemma3": 256}
 OWN_HEAD_SIZE = ("llama", *HEAD_SIZE)
 WINDOWED = {"attention.sliding_window": 8}
+EXPERTS = 3
 # what config.json and the file have beside the sizes, by GGUF's name of the architecture
 OWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "gemma2": (
@@ -36,6 +38,43 @@ OWN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "gemma3": ({"sliding_window": 8}, {**WINDOWED, "rope.freq_base_swa": 700.0}),
     "smollm3": ({"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}, {}),
+    "phi3": ({"pad_token_id": 0, "sliding_window": 8}, WINDOWED),
+    "granite": (
+        {
+            "embedding_multiplier": 12.0,
+            "attention_multiplier": 0.125,
+            "residual_multiplier": 0.25,
+            "logits_scaling": 8.0,
+        },
+        {
+            "embedding_scale": 12.0,
+            "attention.scale": 0.125,
+            "residual_scale": 0.25,
+            "logit_scale": 8.0,
+        },
+    ),
+    "olmoe": (
+        {"num_experts": EXPERTS, "num_experts_per_tok": 2, "pad_token_id": 0},
+        {"expert_count": EXPERTS, "expert_used_count": 2},
+    ),
+    "qwen2moe": (
+        {
+            "num_experts": EXPERTS,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "shared_expert_intermediate_size": 40,
+        },
+        {
+            "expert_count": EXPERTS,
+            "expert_used_count": 2,
+            "expert_feed_forward_length": 24,
+            "expert_shared_feed_forward_length": 40,
+        },
+    ),
+    "qwen3moe": (
+        {"num_experts": EXPERTS, "num_experts_per_tok": 1, "moe_intermediate_size": 24},
+        {"expert_count": EXPERTS, "expert_used_count": 1, "expert_feed_forward_length": 24},
+    ),
 }
 
 Fields = dict[str, Any]
@@ -64,6 +103,18 @@ def tiny_model(kind: str, tied: bool) -> Any:
     return model
 
 
+def state_of(kind: str, tied: bool) -> dict[str, Tensor]:
+    """The tensors of the tiny model, experts one by one as files have them."""
+    state: dict[str, Tensor] = tiny_model(kind, tied).state_dict()
+    for name in [name for name in state if ".mlp.experts." in name]:
+        prefix, fused = name.rpartition(".")[0], state.pop(name)
+        for expert, matrix in enumerate(fused):
+            parts = ("gate_proj", "up_proj") if name.endswith("gate_up_proj") else ("down_proj",)
+            for part, values in zip(parts, matrix.chunk(len(parts)), strict=True):
+                state[f"{prefix}.{expert}.{part}.weight"] = values
+    return state
+
+
 def pairs_from_halves(weight: Tensor, heads: int) -> Tensor:
     """What llama.cpp's converter does to queries and keys, stated row by row."""
     size = weight.shape[0] // heads
@@ -83,11 +134,14 @@ def gguf_tensors(kind: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
         stored += [f"blk.{layer}.{tail}" for tail in ARCHITECTURES[kind].layer]
     tensors = {}
     for name in stored:
-        theirs = hugging_face_name(name, ARCHITECTURES[kind])
-        assert theirs is not None
-        if theirs not in state:
+        theirs = hugging_face_names(name, ARCHITECTURES[kind], EXPERTS)
+        assert theirs
+        if theirs[0] not in state:
             continue
-        tensor = state[theirs]
+        matrices = [state[one] for one in theirs]
+        tensor = torch.stack(matrices) if len(theirs) > 1 else matrices[0]
+        if "_inp_shexp" in name:
+            tensor = tensor[0]
         if ARCHITECTURES[kind].rotated and name.endswith(("attn_q.weight", "attn_k.weight")):
             tensor = pairs_from_halves(tensor, HEADS if "attn_q" in name else KEY_HEADS)
         if kind.startswith("gemma") and name.endswith("norm.weight"):
@@ -142,7 +196,7 @@ def write_gguf(
 
 
 def tiny_gguf(path: Path, kind: str = "llama", tied: bool = True, **more: Any) -> Path:
-    state = tiny_model(kind, tied).state_dict()
+    state = state_of(kind, tied)
     if tied:
         del state["lm_head.weight"]
     return write_gguf(path, kind, gguf_tensors(kind, state), fields(kind, **more))
@@ -153,11 +207,13 @@ def tiny_gguf(path: Path, kind: str = "llama", tied: bool = True, **more: Any) -
     [
         *(("llama", True), ("qwen2", False), ("qwen3", True)),
         *(("gemma2", True), ("gemma3", False), ("olmo2", False), ("smollm3", True)),
+        *(("granite", True), ("phi3", False)),
+        *(("olmoe", False), ("qwen2moe", False), ("qwen3moe", True)),
     ],
 )
 def test_reads_what_was_converted(tmp_path: Path, kind: str, tied: bool) -> None:
     path = tiny_gguf(tmp_path / "a.gguf", kind, tied)
-    state = tiny_model(kind, tied).state_dict()
+    state = state_of(kind, tied)
     source = open_source(path)
     assert set(source.names()) | set(source.aliases) == set(state)
     assert bool(source.aliases) is tied
@@ -195,6 +251,44 @@ def test_settings_of_gemma_and_olmo(tmp_path: Path) -> None:
     assert (config["model_type"], config["rms_norm_eps"]) == ("olmo2", pytest.approx(1e-5))
     scale = ARCHITECTURES["gemma2"].score_scale(layers=46, hidden=4608, heads=32, head_dim=128)
     assert scale == 144**-0.5
+
+
+@pytest.mark.parametrize("kind", ["granite", "phi3", "olmoe", "qwen2moe", "qwen3moe"])
+def test_settings_beside_the_sizes(kind: str, tmp_path: Path) -> None:
+    config = open_source(tiny_gguf(tmp_path / "a.gguf", kind)).config
+    known = ARCHITECTURES[kind]
+    assert (config["model_type"], config["architectures"]) == (known.model_type, [known.class_name])
+    named, _ = OWN[kind]
+    found = AutoConfig.for_model(**config)
+    for key, value in named.items():
+        if key != "pad_token_id":
+            assert getattr(found, key) == value, key
+    if known.experts is not None:
+        assert found.norm_topk_prob is (kind == "qwen3moe")
+
+
+def test_a_scale_of_scores_that_granite_does_not_name(tmp_path: Path) -> None:
+    named = {key: value for key, value in fields("granite").items() if key != "attention.scale"}
+    tensors = gguf_tensors("granite", state_of("granite", False))
+    config = open_source(write_gguf(tmp_path / "a.gguf", "granite", tensors, named)).config
+    assert config["attention_multiplier"] == 16**-0.5
+
+
+def test_stacks_of_experts(tmp_path: Path) -> None:
+    wrong = tiny_gguf(tmp_path / "a.gguf", "qwen3moe", expert_count=4)
+    assert re.search(
+        r"'blk\.0\.ffn_gate_exps\.weight' has shape \[3, 24, 64\], and there are 4", refusal(wrong)
+    )
+    tensors = gguf_tensors("qwen3moe", state_of("qwen3moe", False))
+    del tensors["blk.1.ffn_up_exps.weight"]
+    write_gguf(tmp_path / "b.gguf", "qwen3moe", tensors, fields("qwen3moe"))
+    assert "'model.layers.1.mlp.experts.0.up_proj.weight'" in refusal(tmp_path / "b.gguf")
+
+
+def test_a_rotation_of_a_part_of_each_head_is_refused(tmp_path: Path) -> None:
+    path = tiny_gguf(tmp_path / "a.gguf", "phi3", **{"rope.dimension_count": 12})
+    with pytest.raises(CheckpointError, match="12 of 16 columns of each head are rotated"):
+        _ = open_source(path).config
 
 
 def test_layers_of_smollm3_that_do_not_rotate(tmp_path: Path) -> None:
@@ -405,8 +499,8 @@ def refusal(path: Path) -> str:
 def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
     tensors = gguf_tensors("llama", tiny_model("llama", False).state_dict())
     path = tmp_path / "a.gguf"
-    write_gguf(path, "qwen2moe", tensors, fields("qwen2moe"))
-    assert "unknown GGUF architecture 'qwen2moe': did you mean 'qwen2' or 'qwen3'" in refusal(path)
+    write_gguf(path, "qwen2vl", tensors, fields("qwen2vl"))
+    assert "unknown GGUF architecture 'qwen2vl': did you mean 'qwen2'" in refusal(path)
     write_gguf(path, "llama", {**tensors, "blk.0.ffn_gate_exps.weight": torch.ones(2)}, {})
     assert "tensor 'blk.0.ffn_gate_exps.weight' is none that Tercet knows" in refusal(path)
     del tensors["blk.1.ffn_up.weight"]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from tercet.checkpoints.gguf.names import gguf_kind
+from tercet.checkpoints.gguf.architectures import gguf_kind
 from tercet.export.decoder_weights import architecture_reason
 from tercet.models import architecture_names
 

@@ -25,11 +25,23 @@ SIZES: dict[str, Any] = {
     "eos_token_id": 2,
 }
 
+WITH_HEAD_DIM = ("llama", "mistral", "gemma2", "gemma3_text", "qwen3", "qwen3_moe")
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2}
 
 # local layers and one that is not, prompts beyond the window, caps that bite
 OWN: dict[str, dict[str, Any]] = {
     # the last layer does not rotate
     "smollm3": {"num_hidden_layers": 4},
+    "mistral": {"sliding_window": None},
+    "qwen2_moe": {**EXPERTS, "moe_intermediate_size": 128, "shared_expert_intermediate_size": 192},
+    "qwen3_moe": {**EXPERTS, "moe_intermediate_size": 128, "norm_topk_prob": True},
+    "olmoe": {**EXPERTS, "num_key_value_heads": 4},
+    "granite": {
+        "embedding_multiplier": 3.0,
+        "attention_multiplier": 0.2,
+        "residual_multiplier": 0.5,
+        "logits_scaling": 4.0,
+    },
     "gemma2": {
         "query_pre_attn_scalar": 64,
         "sliding_window": 8,
@@ -63,7 +75,7 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., PackedCheckp
         **more: Any,
     ) -> PackedCheckpoint:
         torch.manual_seed(7)
-        heads = {} if kind in ("qwen2", "olmo2", "smollm3") else {"head_dim": 64}
+        heads = {"head_dim": 64} if kind in WITH_HEAD_DIM else {}
         options = {**SIZES, **heads, **OWN.get(kind, {}), **more, "tie_word_embeddings": tied}
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **options)).eval()
         with torch.no_grad():
@@ -71,7 +83,8 @@ def make(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., PackedCheckp
                 if "norm" in name or name.endswith("bias"):
                     parameter.copy_(torch.rand_like(parameter) + 0.5)
                 else:
-                    parameter.normal_(std=0.06)
+                    # a router's scores lie far apart: no rounding makes it take other experts
+                    parameter.normal_(std=0.3 if name.endswith("mlp.gate.weight") else 0.06)
         folder = tmp_path_factory.mktemp(kind)
         model.to(dtype).save_pretrained(folder / "source")
         rules = [{"match": "*.layers.*", "format": layers, "algorithm": algorithm}]

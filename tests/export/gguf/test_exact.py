@@ -75,8 +75,9 @@ def test_a_word_that_no_codes_give_is_not_sound(name: str) -> None:
 # relative error of the scores by llama.cpp's int8 activations on these models: measured 0.009 to
 # 0.030; rows of queries and keys left in the model's order give 0.7
 INT8 = 0.05
-# of six layers, not two: measured 0.055
-INT8_OF = {"gemma3_text": 0.09}
+# gemma3_text has six layers, not two: measured 0.055. In olmoe the rounded inputs send a token or
+# two to other experts: measured 0.068.
+INT8_OF = {"gemma3_text": 0.09, "olmoe": 0.1}
 
 
 EXACT = [
@@ -101,6 +102,12 @@ EXACT = [
     ("gemma3_text", "int4-g32", "Q4_0"),
     ("olmo2", "nonary-g64", "Q4_0"),
     ("smollm3", "int4-g32", "Q4_0"),
+    ("granite", "nonary-g64", "Q4_0"),
+    ("mistral", "ternary-g64", "Q2_0"),
+    ("phi3", "int4-g64", "Q4_0"),
+    ("qwen2_moe", "int4-g64", "Q4_0"),
+    ("qwen3_moe", "nonary-g64", "Q4_0"),
+    ("olmoe", "ternary-g64", "Q2_0"),
 ]
 
 
@@ -108,16 +115,15 @@ EXACT = [
 def test_exact_in_llama_cpp_and_back(
     kind: str, layers: str, held: str | None, make: Any, client: Any, tmp_path: Path
 ) -> None:
-    checkpoint = make(kind, layers, tied=kind not in ("qwen2", "olmo2"))
+    checkpoint = make(kind, layers, tied=kind not in ("qwen2", "olmo2", "olmoe", "qwen2_moe"))
     if held is None:
         with pytest.raises(UnsupportedError, match=r"fp16, and \d+ of \d+ scales \(float32\)"):
             TARGET.write(checkpoint, tmp_path / "a.gguf")
         return
     found = {entry.module: entry for entry in TARGET.holdings(checkpoint)}
-    assert found["model.layers.1.mlp.down_proj"].kind == held
-    assert (
-        found["model.layers.1.mlp.down_proj"].bits_per_weight == CODE_BLOCKS[held].bits_per_weight
-    )
+    down = next(found[one] for one in found if "layers.1.mlp" in one and "down_proj" in one)
+    assert down.kind == held
+    assert down.bits_per_weight == CODE_BLOCKS[held].bits_per_weight
     TARGET.write(checkpoint, tmp_path / "a.gguf")
     values = dict(TARGET.dequantize(tmp_path / "a.gguf"))
     assert set(values) == set(checkpoint.modules)
@@ -140,7 +146,11 @@ TWIN = {"gemma3_text": 6e-3}
 
 
 @pytest.mark.parametrize(
-    "kind", ["llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2", "smollm3"]
+    "kind",
+    [
+        *("llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2", "smollm3"),
+        *("granite", "mistral", "phi3", "qwen2_moe", "qwen3_moe", "olmoe"),
+    ],
 )
 def test_the_twin_is_in_float32(kind: str, make: Any, client: Any, tmp_path: Path) -> None:
     checkpoint = make(kind, "ternary-g64", tied=kind == "gemma2")

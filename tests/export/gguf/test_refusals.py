@@ -74,8 +74,8 @@ def test_transformed_inputs_are_refused(
 
 
 def test_what_llama_cpp_lacks_is_refused(make: Any, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedError, match=r"GGUF architecture 'mistral'.*huggingface"):
-        TARGET.write(make("mistral", sliding_window=None), tmp_path / "a.gguf")
+    with pytest.raises(UnsupportedError, match=r"GGUF architecture 'stablelm'.*huggingface"):
+        TARGET.write(make("stablelm"), tmp_path / "a.gguf")
     with pytest.raises(UnsupportedError, match="no biases on queries, keys and values: export"):
         TARGET.write(make("llama", attention_bias=True), tmp_path / "a.gguf")
     window = {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 0}
@@ -90,6 +90,10 @@ def test_what_llama_cpp_lacks_is_refused(make: Any, tmp_path: Path) -> None:
             {"no_rope_layers": [1, 1, 0, 1]},
             "no rotary positions but in all",
         ),
+        ("mistral", {"sliding_window": 8}, "'llama' has no sliding window"),
+        ("olmoe", {"tied": False, "num_key_value_heads": 2}, "no fewer heads of keys than"),
+        ("qwen3_moe", {"norm_topk_prob": False}, "one whose weights are made to add up to 1"),
+        ("qwen3_moe", {"mlp_only_layers": [1]}, "no layer without experts"),
         ("olmo2", {"tied": True}, "no output projection tied to the embedding"),
         ("gemma3_text", {"layer_types": ["full_attention"] * 6}, "other than each 6th"),
         ("gemma3_text", {"hidden_activation": "silu"}, "no hidden_act 'silu' .gelu_pytorch_tanh"),

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tercet.checkpoints.gguf.architectures import GgufArchitecture
 from tercet.checkpoints.gguf.header import Value, damage_error
-from tercet.checkpoints.gguf.names import GgufArchitecture
 from tercet.errors import CheckpointError
 
 _REQUIRED: dict[str, str] = {
@@ -79,6 +79,11 @@ class GgufMetadata:
         key = "attention.head_count_kv"
         return self.heads if self.get(key) is None else int(self.number(key))
 
+    @property
+    def experts(self) -> int | None:
+        """How many experts a layer has, None where the file does not say."""
+        return None if self.get("expert_count") is None else int(self.number("expert_count"))
+
 
 def gguf_config(
     metadata: GgufMetadata,
@@ -104,7 +109,9 @@ def gguf_config(
         values[name] = metadata.fields.get(key)
     if architecture.own_head_size:
         values["head_dim"] = _head_size(metadata)
+    _check_rotated(metadata)
     values |= _attention(metadata, architecture)
+    values |= _mixture(metadata, architecture)
     if architecture.unrotated is not None:
         values["no_rope_layers"] = [int(architecture.rotates(i)) for i in range(metadata.layers)]
     rope = _rope(metadata, rope_divisors)
@@ -123,11 +130,17 @@ def gguf_config(
 
 
 def _attention(metadata: GgufMetadata, architecture: GgufArchitecture) -> dict[str, Any]:
-    """Caps, windows and the scale of scores, where the architecture has its own."""
-    # where the file names none, llama.cpp and transformers take the same for granted
-    there = {key: name for key, name in architecture.caps.items() if metadata.get(key) is not None}
+    """Caps, factors, windows and the scale of scores, where the architecture has its own."""
+    # where the file names none, llama.cpp and transformers take the same for granted, but for
+    # the scale of scores
+    constants = architecture.constants
+    there = {key: name for key, name in constants.items() if metadata.get(key) is not None}
     values: dict[str, Any] = {name: float(metadata.number(key)) for key, name in there.items()}
+    if "attention.scale" in constants.keys() - there.keys():
+        values[constants["attention.scale"]] = _head_size(metadata) ** -0.5
     sliding = architecture.sliding
+    if architecture.windowed and metadata.get(_WINDOW):
+        values["sliding_window"] = int(metadata.number(_WINDOW))
     if sliding is None:
         if architecture.model_type == "olmo2" and metadata.get(_WINDOW) is not None:
             raise CheckpointError(
@@ -155,6 +168,18 @@ def _attention(metadata: GgufMetadata, architecture: GgufArchitecture) -> dict[s
     return values
 
 
+def _mixture(metadata: GgufMetadata, architecture: GgufArchitecture) -> dict[str, Any]:
+    experts = architecture.experts
+    if experts is None:
+        return {}
+    return {
+        "num_experts": metadata.number("expert_count"),
+        "num_experts_per_tok": metadata.number("expert_used_count"),
+        "norm_topk_prob": experts.normalized,
+        **{name: metadata.number(key) for key, name in experts.widths.items()},
+    }
+
+
 def _rope_by_layer_type(
     metadata: GgufMetadata, architecture: GgufArchitecture, rope: dict[str, Any]
 ) -> dict[str, Any]:
@@ -166,10 +191,17 @@ def _rope_by_layer_type(
 
 
 def _head_size(metadata: GgufMetadata) -> int:
-    for key in ("attention.key_length", "rope.dimension_count"):
-        if metadata.get(key) is not None:
-            return int(metadata.number(key))
+    if metadata.get("attention.key_length") is not None:
+        return int(metadata.number("attention.key_length"))
     return int(metadata.number("embedding_length")) // metadata.heads
+
+
+def _check_rotated(metadata: GgufMetadata) -> None:
+    size, key = _head_size(metadata), "rope.dimension_count"
+    if metadata.get(key) is not None and metadata.number(key) != size:
+        raise _unknown_rope(
+            metadata.path, f"{metadata.number(key)} of {size} columns of each head are rotated"
+        )
 
 
 def _rope(metadata: GgufMetadata, divisors: Tensor | None) -> dict[str, Any]:

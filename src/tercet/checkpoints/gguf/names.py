@@ -1,11 +1,9 @@
-"""GGUF's names of tensors and Hugging Face's, by architecture; a new one is one entry here."""
+"""GGUF's names of tensors and Hugging Face's, by architecture."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Collection, Iterator
 
-from tercet.errors import CheckpointError, unknown_name
+from tercet.checkpoints.gguf.architectures import EXPERT, GgufArchitecture
 
 _MODEL: dict[str, str] = {
     "token_embd.weight": "model.embed_tokens.weight",
@@ -15,225 +13,61 @@ _MODEL: dict[str, str] = {
 
 ROPE_DIVISORS = "rope_freqs.weight"
 
-_LAYER: dict[str, str] = {
-    "attn_norm.weight": "input_layernorm.weight",
-    "attn_q.weight": "self_attn.q_proj.weight",
-    "attn_k.weight": "self_attn.k_proj.weight",
-    "attn_v.weight": "self_attn.v_proj.weight",
-    "attn_output.weight": "self_attn.o_proj.weight",
-    "ffn_norm.weight": "post_attention_layernorm.weight",
-    "ffn_gate.weight": "mlp.gate_proj.weight",
-    "ffn_up.weight": "mlp.up_proj.weight",
-    "ffn_down.weight": "mlp.down_proj.weight",
-}
 
-_QKV_BIASES: dict[str, str] = {
-    "attn_q.bias": "self_attn.q_proj.bias",
-    "attn_k.bias": "self_attn.k_proj.bias",
-    "attn_v.bias": "self_attn.v_proj.bias",
-}
+def hugging_face_names(
+    stored: str, architecture: GgufArchitecture, experts: int | None = None
+) -> list[str]:
+    """Hugging Face's names of a GGUF tensor; none if the architecture has no such tensor.
 
-_QK_NORMS: dict[str, str] = {
-    "attn_q_norm.weight": "self_attn.q_norm.weight",
-    "attn_k_norm.weight": "self_attn.k_norm.weight",
-}
-
-
-_OUTPUT_NORMS: dict[str, str] = {
-    "post_attention_norm.weight": "post_attention_layernorm.weight",
-    "post_ffw_norm.weight": "post_feedforward_layernorm.weight",
-}
-
-_NORMS_AROUND: dict[str, str] = {
-    **_OUTPUT_NORMS,
-    "ffn_norm.weight": "pre_feedforward_layernorm.weight",
-}
-
-_NO_NORMS_BEFORE = {
-    ours: theirs
-    for ours, theirs in _LAYER.items()
-    if ours not in ("attn_norm.weight", "ffn_norm.weight")
-}
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlidingWindow:
-    """How llama.cpp's own code has an architecture's local layers.
-
-    Attributes:
-        period: each such layer, counted from 1, sees all positions, the others
-            `attention.sliding_window`.
-        own_base: whether those others rotate by `rope.freq_base_swa`, unscaled.
+    Args:
+        stored: GGUF's name.
+        architecture: how the file is laid out.
+        experts: of a layer. A tensor that holds a matrix for each of them has a name for each.
     """
-
-    period: int
-    own_base: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class GgufArchitecture:
-    """How one `general.architecture` is laid out.
-
-    Attributes:
-        model_type: Hugging Face's name of the architecture.
-        class_name: its causal language model.
-        layer: GGUF name after `blk.N.` to Hugging Face's after `model.layers.N.`; all present.
-        own_head_size: whether config.json has `head_dim`.
-        rotated: whether rows of attn_q and attn_k are stored in pairs (2i, 2i + 1) rather than in
-            halves (i, i + d/2), as llama's converter does for its rotary embedding.
-        norm_offset: what GGUF's weights of norms have more than Hugging Face's.
-        activation: of the gate, in llama.cpp's code.
-        tokenizer_kind: the architecture in whose name transformers is given the tokenizer, where
-            it refuses this one's; which tokenizer it is, other fields say.
-        biases: whether queries, keys and values have biases.
-        head: whether llama.cpp takes an output projection with weights of its "own", one "tied" to
-            the embedding, or "either".
-        sliding: local layers, None without.
-        unrotated: each such layer, counted from 1, has no rotary positions in llama.cpp's own code;
-            None where all have.
-        caps: GGUF's key of each cap on scores to config.json's.
-        always_capped: whether llama.cpp caps scores and logits where the file does not say how.
-        scaled_by_width: for so many layers llama.cpp scales scores by (hidden / heads) ** -0.5,
-            for all other models by head_dim ** -0.5; None for an architecture without such a model.
-    """
-
-    model_type: str
-    class_name: str
-    layer: Mapping[str, str]
-    own_head_size: bool = False
-    rotated: bool = False
-    norm_offset: float = 0.0
-    activation: str = "silu"
-    tokenizer_kind: str | None = None
-    biases: bool = False
-    head: Literal["own", "tied", "either"] = "either"
-    sliding: SlidingWindow | None = None
-    unrotated: int | None = None
-    caps: Mapping[str, str] = field(default_factory=dict[str, str])
-    always_capped: bool = False
-    scaled_by_width: int | None = None
-
-    def score_scale(self, *, layers: int, hidden: int, heads: int, head_dim: int) -> float:
-        """What llama.cpp multiplies attention's scores by."""
-        width = hidden / heads if layers == self.scaled_by_width else head_dim
-        return width**-0.5
-
-    def rotates(self, layer: int) -> bool:
-        """Whether that layer, counted from 0, has rotary positions."""
-        return self.unrotated is None or (layer + 1) % self.unrotated != 0
-
-    def is_norm(self, name: str) -> bool:
-        """Whether a tensor is a norm's weight, by Hugging Face's name."""
-        return name.endswith("norm.weight")
+    found = re.fullmatch(r"blk\.(\d+)\.(.+)", stored)
+    if found is None:
+        return [_MODEL[stored]] if stored in _MODEL else []
+    tail = architecture.layer.get(found[2])
+    if tail is None:
+        return []
+    prefix = f"model.layers.{found[1]}."
+    return [f"{prefix}{one}" for one in _of_experts(tail, experts)]
 
 
-ARCHITECTURES: dict[str, GgufArchitecture] = {
-    "gemma2": GgufArchitecture(
-        model_type="gemma2",
-        class_name="Gemma2ForCausalLM",
-        layer={**_LAYER, **_NORMS_AROUND},
-        own_head_size=True,
-        norm_offset=1.0,
-        activation="gelu_pytorch_tanh",
-        head="tied",
-        sliding=SlidingWindow(period=2),
-        caps={
-            "attn_logit_softcapping": "attn_logit_softcapping",
-            "final_logit_softcapping": "final_logit_softcapping",
-        },
-        always_capped=True,
-        scaled_by_width=46,
-    ),
-    "gemma3": GgufArchitecture(
-        model_type="gemma3_text",
-        class_name="Gemma3ForCausalLM",
-        layer={**_LAYER, **_NORMS_AROUND, **_QK_NORMS},
-        own_head_size=True,
-        norm_offset=1.0,
-        activation="gelu_pytorch_tanh",
-        sliding=SlidingWindow(period=6, own_base=True),
-        caps={"final_logit_softcapping": "final_logit_softcapping"},
-        scaled_by_width=62,
-    ),
-    "llama": GgufArchitecture(
-        model_type="llama",
-        class_name="LlamaForCausalLM",
-        layer=_LAYER,
-        own_head_size=True,
-        rotated=True,
-    ),
-    "olmo2": GgufArchitecture(
-        model_type="olmo2",
-        class_name="Olmo2ForCausalLM",
-        head="own",
-        tokenizer_kind="qwen2",
-        layer={**_NO_NORMS_BEFORE, **_OUTPUT_NORMS, **_QK_NORMS},
-    ),
-    "qwen2": GgufArchitecture(
-        model_type="qwen2",
-        class_name="Qwen2ForCausalLM",
-        layer={**_LAYER, **_QKV_BIASES},
-        biases=True,
-    ),
-    "qwen3": GgufArchitecture(
-        model_type="qwen3",
-        class_name="Qwen3ForCausalLM",
-        layer={**_LAYER, **_QK_NORMS},
-        own_head_size=True,
-    ),
-    "smollm3": GgufArchitecture(
-        model_type="smollm3",
-        class_name="SmolLM3ForCausalLM",
-        layer=_LAYER,
-        rotated=True,
-        tokenizer_kind="llama",
-        unrotated=4,
-    ),
-}
-
-
-def gguf_kind(model_type: str) -> str | None:
-    """GGUF's name of one of Hugging Face's architectures; None where Tercet does not know it."""
-    kinds = {architecture.model_type: kind for kind, architecture in ARCHITECTURES.items()}
-    return kinds.get(model_type)
-
-
-def gguf_architecture(name: str, reference: str) -> GgufArchitecture:
-    """The layout of that architecture; CheckpointError for one that Tercet cannot read."""
-    if name not in ARCHITECTURES:
-        raise CheckpointError(
-            f"{reference}: {unknown_name('GGUF architecture', name, ARCHITECTURES)}: pass the "
-            "model's Hugging Face directory instead"
-        )
-    return ARCHITECTURES[name]
-
-
-def hugging_face_name(stored: str, architecture: GgufArchitecture) -> str | None:
-    """Hugging Face's name of a GGUF tensor, None if the architecture has no such tensor."""
-    if found := re.fullmatch(r"blk\.(\d+)\.(.+)", stored):
-        tail = architecture.layer.get(found[2])
-        return f"model.layers.{found[1]}.{tail}" if tail is not None else None
-    return _MODEL.get(stored)
+def is_stacked(stored: str, architecture: GgufArchitecture) -> bool:
+    """Whether a GGUF tensor holds a matrix for each expert of a layer."""
+    return EXPERT in architecture.layer.get(re.sub(r"^blk\.\d+\.", "", stored), "")
 
 
 def gguf_name(name: str, architecture: GgufArchitecture) -> str | None:
     """The GGUF name of Hugging Face's, None if the architecture has no such tensor."""
     if found := re.fullmatch(r"model\.layers\.(\d+)\.(.+)", name):
         tails = {theirs: ours for ours, theirs in architecture.layer.items()}
-        tail = tails.get(found[2])
+        tail = tails.get(re.sub(r"(?<=\bexperts\.)\d+(?=\.)", EXPERT, found[2]))
         return f"blk.{found[1]}.{tail}" if tail is not None else None
     return {theirs: ours for ours, theirs in _MODEL.items()}.get(name)
 
 
 def first_missing(
-    names: Collection[str], architecture: GgufArchitecture, layers: int
+    names: Collection[str], architecture: GgufArchitecture, layers: int, experts: int | None
 ) -> str | None:
-    """The first Hugging Face name that a model of that many layers lacks, or None."""
+    """The first Hugging Face name that a model of so many layers and experts lacks, or None."""
     # one by one: a damaged file may say that it has two thousand million layers
-    return next((name for name in _required_names(architecture, layers) if name not in names), None)
+    required = _required_names(architecture, layers, experts)
+    return next((name for name in required if name not in names), None)
 
 
-def _required_names(architecture: GgufArchitecture, layers: int) -> Iterator[str]:
+def _required_names(
+    architecture: GgufArchitecture, layers: int, experts: int | None
+) -> Iterator[str]:
     yield from ("model.embed_tokens.weight", "model.norm.weight")
     for layer in range(layers):
-        yield from (f"model.layers.{layer}.{tail}" for tail in architecture.layer.values())
+        for tail in architecture.layer.values():
+            yield from (f"model.layers.{layer}.{one}" for one in _of_experts(tail, experts))
+
+
+def _of_experts(tail: str, experts: int | None) -> Iterator[str]:
+    if EXPERT not in tail:
+        yield tail
+        return
+    yield from (tail.replace(EXPERT, str(expert)) for expert in range(experts or 0))

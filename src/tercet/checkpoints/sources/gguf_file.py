@@ -1,6 +1,7 @@
 """A GGUF file as a model source: Hugging Face's names, shapes and order of rows."""
 
 import struct
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tercet.checkpoints.gguf.architectures import GgufArchitecture, gguf_architecture
 from tercet.checkpoints.gguf.blocks import (
     KNOWN_NUMBERS,
     known_names,
@@ -20,10 +22,9 @@ from tercet.checkpoints.gguf.config import GgufMetadata, gguf_config
 from tercet.checkpoints.gguf.header import GgufHeader, GgufTensor, damage_error, read_gguf_header
 from tercet.checkpoints.gguf.names import (
     ROPE_DIVISORS,
-    GgufArchitecture,
     first_missing,
-    gguf_architecture,
-    hugging_face_name,
+    hugging_face_names,
+    is_stacked,
 )
 from tercet.checkpoints.hashed_file import ReadableFile
 from tercet.checkpoints.sources.model_source import ModelSource
@@ -57,8 +58,9 @@ class GgufFile(ModelSource):
                 "`llama-gguf-split --merge`, then pass the whole"
             )
         self._architecture = gguf_architecture(self._metadata.kind, self.reference)
-        self._tensors = _map_names(self._header, self._architecture, self.reference)
-        missing = first_missing(self._tensors, self._architecture, self._metadata.layers)
+        experts = self._metadata.experts
+        self._tensors = _map_names(self._header, self._architecture, experts, self.reference)
+        missing = first_missing(self._tensors, self._architecture, self._metadata.layers, experts)
         if missing is not None:
             raise damage_error(path, f"tensor {missing!r} (Hugging Face's name) is missing")
 
@@ -164,14 +166,20 @@ def halves_from_pairs(weight: Tensor, heads: int) -> Tensor:
 
 
 def _map_names(
-    header: GgufHeader, architecture: GgufArchitecture, reference: str
+    header: GgufHeader, architecture: GgufArchitecture, experts: int | None, reference: str
 ) -> dict[str, GgufTensor]:
     tensors: dict[str, GgufTensor] = {}
     for stored, tensor in header.tensors.items():
         if stored == ROPE_DIVISORS:
             continue
-        name = hugging_face_name(stored, architecture)
-        if name is None:
+        stacked = is_stacked(stored, architecture)
+        if stacked and (len(tensor.shape) != 3 or tensor.shape[0] != experts):
+            raise CheckpointError(
+                f"{reference} is damaged: tensor {stored!r} has shape {list(tensor.shape)}, and "
+                f"there are {experts} experts"
+            )
+        names = hugging_face_names(stored, architecture, experts)
+        if not names:
             raise CheckpointError(
                 f"{reference}: tensor {stored!r} is none that Tercet knows in this architecture: "
                 "pass the model's Hugging Face directory instead"
@@ -181,5 +189,23 @@ def _map_names(
                 f"{reference}: tensor {stored!r} is in {tensor.kind.name}; Tercet reads "
                 f"{known_names()}"
             )
-        tensors[name] = tensor
+        parts = _unstack(tensor) if stacked else [_as_row(names[0], tensor)]
+        tensors.update(zip(names, parts, strict=True))
     return tensors
+
+
+def _unstack(tensor: GgufTensor) -> list[GgufTensor]:
+    """The matrices of a stack, one after the other in the file."""
+    count, *shape = tensor.shape
+    size = tensor.size_bytes // count
+    return [
+        replace(tensor, shape=tuple(shape), begin=tensor.begin + index * size, size_bytes=size)
+        for index in range(count)
+    ]
+
+
+def _as_row(name: str, tensor: GgufTensor) -> GgufTensor:
+    """The one row of the shared expert's gate, which other programs write as a vector."""
+    if name.endswith("shared_expert_gate.weight") and len(tensor.shape) == 1:
+        return replace(tensor, shape=(1, *tensor.shape))
+    return tensor

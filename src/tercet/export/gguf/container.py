@@ -15,8 +15,8 @@ _ALIGNMENT = 32
 _VERSION = 3
 _UINT32, _INT32, _FLOAT32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
 
-Field = int | float | bool | str | Sequence[str] | Sequence[int]
-"""int: uint32; float: float32; arrays: of strings, or of int32."""
+Field = int | float | bool | str | Sequence[str] | Sequence[int] | Sequence[float]
+"""int: uint32; float: float32; arrays: of strings, of int32, or of float32."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +76,18 @@ def _field(value: Field) -> bytes:
         case str():
             return struct.pack("<I", _STRING) + _string(value)
         case _ if all(isinstance(item, int) for item in value):
-            numbers = cast(Sequence[int], value)
-            head = struct.pack("<IIQ", _ARRAY, _INT32, len(numbers))
-            return head + struct.pack(f"<{len(numbers)}i", *numbers)
+            return _numbers(cast(Sequence[int], value), _INT32, "i")
+        case _ if all(isinstance(item, float) for item in value):
+            return _numbers(cast(Sequence[float], value), _FLOAT32, "f")
         case _:
             texts = cast(Sequence[str], value)
             head = struct.pack("<IIQ", _ARRAY, _STRING, len(texts))
             return head + b"".join(map(_string, texts))
+
+
+def _numbers(items: Sequence[float], kind: int, letter: str) -> bytes:
+    head = struct.pack("<IIQ", _ARRAY, kind, len(items))
+    return head + struct.pack(f"<{len(items)}{letter}", *items)
 
 
 def _string(text: str) -> bytes:

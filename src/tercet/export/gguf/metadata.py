@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from tercet.checkpoints.gguf.names import ARCHITECTURES, GgufArchitecture, gguf_kind
+from tercet.checkpoints.gguf.architectures import ARCHITECTURES, GgufArchitecture, gguf_kind
 from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.errors import UnsupportedError, unknown_name
 from tercet.export.gguf.container import Field
@@ -30,7 +30,7 @@ def architecture_of(checkpoint: PackedCheckpoint) -> tuple[str, GgufArchitecture
     model_type = str(config.get("model_type"))
     name = gguf_kind(model_type)
     if name is None:
-        known = [architecture.model_type for architecture in ARCHITECTURES.values()]
+        known = [t for one in ARCHITECTURES.values() for t in (one.model_type, *one.twins)]
         raise UnsupportedError(
             f"{unknown_name('GGUF architecture', model_type, known)}: export to "
             f"huggingface, which takes every architecture"
@@ -55,6 +55,8 @@ def _refuse_variants(name: str, sizes: DecoderConfig, config: Mapping[str, objec
         "biases on the attention's output projection": sizes.output_bias,
         "biases in the feed-forward network": sizes.mlp_bias,
         "biases on queries, keys and values": sizes.qkv_bias and not architecture.biases,
+        "fewer heads of keys than of queries": sizes.heads != sizes.key_value_heads
+        and not architecture.grouped,
         "output projection of its own": not sizes.tied and architecture.head == "tied",
         "output projection tied to the embedding": sizes.tied and architecture.head == "own",
         "rotation of only a part of each head": any(2 * len(k) != sizes.head_dim for k in turned),
@@ -62,13 +64,22 @@ def _refuse_variants(name: str, sizes: DecoderConfig, config: Mapping[str, objec
         != [architecture.rotates(layer) for layer in range(sizes.layers)],
         _window_reason(architecture): sizes.windows != _expected_windows(architecture, sizes),
         f"scores scaled by {sizes.attention_factor:.6g} ({scale:.6g} is known, of this size)": (
-            not isclose(sizes.attention_factor, scale, rel_tol=1e-6)
+            "attention.scale" not in architecture.constants
+            and not isclose(sizes.attention_factor, scale, rel_tol=1e-6)
         ),
         "scores without caps": architecture.always_capped
         and None in (sizes.score_cap, sizes.logits_cap),
         f"rotary positions of type {rope.get('rope_type')!r} "
         f"({', '.join(_ROPES)} are known)": rope.get("rope_type") not in _ROPES,
     }
+    if architecture.experts is not None and sizes.mixture is not None:
+        usual = "" if architecture.experts.normalized else "not "
+        found |= {
+            "layer without experts": not all(sizes.mixture.layers),
+            f"mixture of experts but one whose weights are {usual}made to add up to 1": (
+                sizes.mixture.normalized != architecture.experts.normalized
+            ),
+        }
     wrong = [what for what, there in found.items() if there]
     if wrong:
         raise UnsupportedError(
@@ -137,6 +148,7 @@ def model_fields(name: str, sizes: DecoderConfig, checkpoint: PackedCheckpoint) 
     if rope["rope_type"] == "linear":
         model |= {"rope.scaling.type": "linear", "rope.scaling.factor": _float(rope["factor"])}
     model |= _attention_fields(ARCHITECTURES[name], sizes, config)
+    model |= _expert_fields(ARCHITECTURES[name], sizes, config)
     return {
         "general.architecture": name,
         "general.type": "model",
@@ -150,15 +162,29 @@ def model_fields(name: str, sizes: DecoderConfig, checkpoint: PackedCheckpoint) 
 def _attention_fields(
     architecture: GgufArchitecture, sizes: DecoderConfig, config: Mapping[str, object]
 ) -> dict[str, Field]:
-    """Caps, windows and rotations that only some architectures have."""
+    """Caps, factors, windows and rotations that only some architectures have."""
     given = {**find_architecture(config).defaults, **config}
-    caps = {key: given.get(name) for key, name in architecture.caps.items()}
-    fields: dict[str, Field] = {k: _float(cap) for k, cap in caps.items() if cap is not None}
+    found = {key: given.get(name) for key, name in architecture.constants.items()}
+    fields: dict[str, Field] = {k: _float(one) for k, one in found.items() if one is not None}
     if architecture.sliding is not None:
         fields["attention.sliding_window"] = sizes.windows[0] or 0
         if architecture.sliding.own_base:
             fields["rope.freq_base_swa"] = _float(_read_rope(config, 0)["rope_theta"])
     return fields
+
+
+def _expert_fields(
+    architecture: GgufArchitecture, sizes: DecoderConfig, config: Mapping[str, object]
+) -> dict[str, Field]:
+    if architecture.experts is None or sizes.mixture is None:
+        return {}
+    given = {**find_architecture(config).defaults, **config}
+    widths = architecture.experts.widths.items()
+    return {
+        "expert_count": sizes.mixture.experts,
+        "expert_used_count": sizes.mixture.per_token,
+        **{key: cast(int, given[name]) for key, name in widths},
+    }
 
 
 def _float(value: object) -> float:

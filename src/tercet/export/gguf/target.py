@@ -9,7 +9,9 @@ from pathlib import Path
 from torch import Tensor
 
 from tercet.checkpoints.atomic import write_atomic
+from tercet.checkpoints.gguf.architectures import GgufArchitecture
 from tercet.checkpoints.gguf.codes import CODE_BLOCKS
+from tercet.checkpoints.gguf.names import gguf_name
 from tercet.checkpoints.gguf.notes import FORMATS
 from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.checkpoints.sources.gguf_file import GgufFile
@@ -46,12 +48,13 @@ class GgufTarget:
 
     def holdings(self, checkpoint: PackedCheckpoint) -> tuple[Holding, ...]:
         """How each module is held; UnsupportedError for a model that llama.cpp cannot run."""
-        _, _, sizes = architecture_of(checkpoint)
+        _, architecture, sizes = architecture_of(checkpoint)
         vocabulary_fields(checkpoint, sizes.vocabulary)
-        return tuple(
-            holding(checkpoint, module, self.kind if ".layers." in module else None)
+        found = {
+            module: holding(checkpoint, module, self.kind if ".layers." in module else None)
             for module in checkpoint.modules
-        )
+        }
+        return tuple(_alike(checkpoint, architecture, found).values())
 
     def write(self, checkpoint: PackedCheckpoint, out: Path) -> None:
         """Writes the file; see Target."""
@@ -92,6 +95,25 @@ class GgufTarget:
     def greedy(self, out: Path, tokens: list[int], count: int) -> list[int]:
         """Tokens by llama.cpp; see Target."""
         return greedy_tokens(self, out, tokens, count)
+
+
+def _alike(
+    checkpoint: PackedCheckpoint, architecture: GgufArchitecture, found: Mapping[str, Holding]
+) -> dict[str, Holding]:
+    """The same with one type for all matrices that the file has in one tensor."""
+    types = list(CODE_BLOCKS)
+    widest: dict[str | None, str] = {}
+    names = {module: gguf_name(f"{module}.weight", architecture) for module in found}
+    for module, entry in found.items():
+        if entry.kind is not None:
+            before = widest.setdefault(names[module], entry.kind)
+            widest[names[module]] = max(before, entry.kind, key=types.index)
+    return {
+        module: entry
+        if entry.kind is None or entry.kind == widest[names[module]]
+        else holding(checkpoint, module, widest[names[module]])
+        for module, entry in found.items()
+    }
 
 
 def _write(

@@ -1,14 +1,21 @@
 """The tensors of a packed checkpoint as GGUF entries: codes as they are, the rest without loss."""
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from math import prod
 from typing import cast
 
 import torch
 from torch import Tensor
 
+from tercet.checkpoints.gguf.architectures import GgufArchitecture
 from tercet.checkpoints.gguf.codes import CODE_BLOCKS, CodeBlocks
-from tercet.checkpoints.gguf.names import ROPE_DIVISORS, GgufArchitecture, gguf_name
+from tercet.checkpoints.gguf.names import (
+    ROPE_DIVISORS,
+    gguf_name,
+    hugging_face_names,
+    is_stacked,
+)
 from tercet.checkpoints.gguf.packed import scale_index
 from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.errors import UnsupportedError
@@ -56,12 +63,42 @@ class Entries:
 
     def all(self, divisors: Tensor | None) -> list[TensorEntry]:
         """Every tensor: packed modules, then the rest, then the divisors of rotary frequencies."""
-        entries = [self._module(module) for module in self.checkpoint.modules]
+        modules = {f"{module}.weight": module for module in self.checkpoint.modules}
         plain = [name for name in self.checkpoint.names() if not name.endswith("inv_freq")]
-        entries += [self._plain(name) for name in plain if not self._is_tied(name)]
+        parts: dict[str, dict[str, TensorEntry]] = {}
+        for name in (*modules, *(name for name in plain if not self._is_tied(name))):
+            entry = self._module(modules[name]) if name in modules else self._plain(name)
+            parts.setdefault(entry.name, {})[name] = entry
+        entries = [self._join(stored, found) for stored, found in parts.items()]
         if divisors is not None:
             entries.append(self._divisors(divisors))
         return entries
+
+    def _join(self, stored: str, parts: Mapping[str, TensorEntry]) -> TensorEntry:
+        """One tensor of its parts: itself, or the matrices of all experts of a layer."""
+        if not is_stacked(stored, self.architecture):
+            (only,) = parts.values()
+            return only
+        experts = None if self.sizes.mixture is None else self.sizes.mixture.experts
+        names = hugging_face_names(stored, self.architecture, experts)
+        if set(parts) != set(names):
+            raise UnsupportedError(
+                f"{len(parts)} matrices are there for {stored!r}, of {len(names)} experts"
+            )
+        entries = [parts[name] for name in names]
+        first = entries[0]
+        if {(one.number, one.shape) for one in entries} != {(first.number, first.shape)}:
+            raise UnsupportedError(
+                f"the experts of {stored!r} are not held alike, and llama.cpp has one type for "
+                f"all of a layer: compress them to one format"
+            )
+        return TensorEntry(
+            name=stored,
+            shape=(len(entries), *first.shape),
+            number=first.number,
+            size_bytes=sum(one.size_bytes for one in entries),
+            chunks=lambda: chain.from_iterable(one.chunks() for one in entries),
+        )
 
     def _is_tied(self, name: str) -> bool:
         return self.sizes.tied and name == "lm_head.weight"

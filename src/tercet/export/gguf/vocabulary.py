@@ -1,8 +1,8 @@
-"""tokenizer.json as GGUF metadata: a byte-level BPE with its merges, special tokens and template.
+"""tokenizer.json as GGUF metadata: a BPE with its merges, special tokens and template.
 
-llama.cpp has the text splitter in its own code and finds it by name; which name belongs to a
-tokenizer.json is told by its pre_tokenizer. An unknown one is refused: with a wrong splitter text
-becomes other tokens than the model was trained on, and nobody is told.
+Of a byte-level one llama.cpp has the text splitter in its own code and finds it by name; which name
+belongs to a tokenizer.json is told by its pre_tokenizer. An unknown one is refused: with a wrong
+splitter text becomes other tokens than the model was trained on, and nobody is told.
 """
 
 import json
@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export.gguf.container import Field
+from tercet.export.gguf.sentencepiece import sentencepiece_fields
 
 _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
 
@@ -23,11 +24,22 @@ _QWEN2 = (
 )
 _LLAMA3 = _QWEN2.replace(r"|\p{N}| ?", r"|\p{N}{1,3}| ?")
 
-_SPLITTERS: dict[tuple[str, ...], tuple[str, str | None]] = {
+_WORD = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+%s"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*%s"
+    r"|\p{N}%s| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+_TEKKEN = _WORD % ("", "", "")
+_GPT_4O = _WORD % (_SHORT, _SHORT, "{1,3}")
+
+_SPLITTERS: dict[tuple[str, ...], tuple[str | None, str | None]] = {
     ("ByteLevel regex",): ("gpt-2", None),
     ("Digits individual", "ByteLevel regex"): ("smollm", None),
     (f"Split {_QWEN2}", "ByteLevel"): ("qwen2", None),
     (f"Split {_LLAMA3}", "ByteLevel"): ("dbrx", "llama-bpe"),
+    (f"Split {_GPT_4O}", "ByteLevel"): ("gpt-4o", None),
+    (f"Split {_TEKKEN}", "ByteLevel"): (None, "tekken"),
 }
 """pre_tokenizer, step by step, to llama.cpp's names (its llama-vocab.cpp): of the splitter, and of
 the one that looks a whole word up before it merges."""
@@ -45,26 +57,29 @@ def vocabulary_fields(checkpoint: PackedCheckpoint, rows: int) -> dict[str, Fiel
         return {"tokenizer.ggml.model": "none"}
     content = _read(path)
     model: dict[str, Any] = content.get("model") or {}
-    if model.get("type") != "BPE" or model.get("byte_fallback") or not model.get("merges"):
+    if model.get("type") != "BPE" or not model.get("merges"):
         raise UnsupportedError(
-            f"{path}: a {model.get('type')} tokenizer{_fallback(model)}; Tercet writes byte-level "
-            f"BPE into GGUF: remove tokenizer.json to export a file that runs on token ids"
+            f"{path}: a {model.get('type')} tokenizer; Tercet writes BPE into GGUF, byte-level or "
+            f"SentencePiece's: remove tokenizer.json to export a file that runs on token ids"
         )
     tokens, types = _tokens(content, model, rows)
+    fields = sentencepiece_fields if model.get("byte_fallback") else _byte_level_fields
+    return {**fields(path, content, tokens, types), **_special(checkpoint, path, tokens)}
+
+
+def _byte_level_fields(
+    path: Path, content: dict[str, Any], tokens: list[str], types: list[int]
+) -> dict[str, Field]:
     return {
         "tokenizer.ggml.model": "gpt2",
         "tokenizer.ggml.pre": _splitter(path, content),
         "tokenizer.ggml.tokens": tokens,
         "tokenizer.ggml.token_type": types,
         "tokenizer.ggml.merges": [
-            merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]
+            merge if isinstance(merge, str) else " ".join(merge)
+            for merge in content["model"]["merges"]
         ],
-        **_special(checkpoint, path, tokens),
     }
-
-
-def _fallback(model: dict[str, Any]) -> str:
-    return " with byte fallback (SentencePiece)" if model.get("byte_fallback") else ""
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -98,20 +113,21 @@ def _tokens(
 def _splitter(path: Path, content: dict[str, Any]) -> str:
     steps = tuple(_step(step) for step in _steps(content.get("pre_tokenizer")))
     if steps not in _SPLITTERS:
+        names = [name for names in _SPLITTERS.values() for name in names if name is not None]
         raise UnsupportedError(
             f"{path}: its pre_tokenizer ({'; '.join(steps)}) is none of those of "
-            f"{', '.join(name for name, _ in _SPLITTERS.values())}: llama.cpp would split text in "
-            f"another way; remove tokenizer.json to export a file that runs on token ids"
+            f"{', '.join(names)}: llama.cpp would split text in another way; remove "
+            f"tokenizer.json to export a file that runs on token ids"
         )
+    whole_words = bool(content["model"].get("ignore_merges"))
     merging, looking_up = _SPLITTERS[steps]
-    if not content["model"].get("ignore_merges"):
-        return merging
-    if looking_up is None:
+    name, other = (looking_up, merging) if whole_words else (merging, looking_up)
+    if name is None:
         raise UnsupportedError(
-            f"{path}: ignore_merges is True, but llama.cpp's {merging!r} works the other way: "
-            f"remove tokenizer.json to export a file that runs on token ids"
+            f"{path}: ignore_merges is {whole_words}, but llama.cpp's {other!r} works the other "
+            f"way: remove tokenizer.json to export a file that runs on token ids"
         )
-    return looking_up
+    return name
 
 
 def _steps(described: Any) -> list[dict[str, Any]]:
