@@ -103,7 +103,7 @@ def read_bytes(decoder: Decoder, batch: int, context: int) -> int:
     """Of a step: all weights but the embedding's other rows, keys and values."""
     config = decoder.config
     total = 2 * config.layers * batch * context * config.key_value_heads * config.head_dim * 2
-    step = decoder._token_step(1, 1)
+    step = decoder.token_step(1, 1)
     linears = [
         each
         for layer in step.layers

@@ -115,7 +115,7 @@ def test_the_step_of_a_gpu(case: str, tmp_path: Path, ids: Tensor) -> None:
         decoder.extend(ids[:, :12], cache)
         for place in range(12, 19):
             cache.reserve(cache.length + 1)
-            step = decoder._token_step(2, cache.capacity)
+            step = decoder.token_step(2, cache.capacity)
             lengths = torch.full((2,), cache.length + 1, dtype=torch.int32)
             found = step(ids[:, place], lengths, *cache.all_positions())
             cache.extend(1)

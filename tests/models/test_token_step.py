@@ -41,7 +41,7 @@ def run_step(decoder: Decoder, cache: KeyValueCache, ids: Tensor) -> Tensor:
     """As the captured graph: the lengths and the whole cache, whatever its capacity."""
     batch = ids.shape[0]
     cache.reserve(cache.length + 1)
-    step = decoder._token_step(batch, cache.capacity)
+    step = decoder.token_step(batch, cache.capacity)
     lengths = torch.full((batch,), cache.length + 1, dtype=torch.int32)
     scores = step(ids, lengths, *cache.all_positions())
     cache.extend(1)

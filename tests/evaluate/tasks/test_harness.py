@@ -158,8 +158,8 @@ def test_an_answer_ends_at_its_stop_sequence(packed: PackedLM, twins: Any) -> No
     drawn: list[int] = []
 
     class Counts(TransformersModel):
-        def greedy(self, prompt: Any, count: int) -> Any:
-            for token in super().greedy(prompt, count):
+        def _follow(self, prompt: Any, count: int) -> Any:
+            for token in super()._follow(prompt, count):
                 drawn.append(token)
                 yield token
 
@@ -171,6 +171,16 @@ def test_an_answer_ends_at_its_stop_sequence(packed: PackedLM, twins: Any) -> No
     counting = PackedLM(Counts(twins.dequantized), twins.tokenizer)
     assert counting.generate_until([Request()]) == [whole[: whole.index(whole[5:7])]]
     assert len(drawn) < 20
+
+
+@pytest.mark.parametrize("stop", [": ", "ab", "é", "\n\n", "日本", " x"])
+def test_a_stop_sequence_is_seen_with_its_last_token(stop: str, twins: Any) -> None:
+    model = PackedLM(TransformersModel(twins.dequantized), twins.tokenizer)
+    tokens = model.tok_encode(f"So it is{stop}and more", add_special_tokens=False)
+    whole = [model._is_whole(tokens[:end], (stop,)) for end in range(1, len(tokens) + 1)]
+    decoded = [stop in twins.tokenizer.decode(tokens[:end]) for end in range(1, len(tokens) + 1)]
+    first = decoded.index(True)
+    assert whole[: first + 1] == decoded[: first + 1]
 
 
 class Says(PackedLM):

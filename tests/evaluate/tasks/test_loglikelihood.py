@@ -1,5 +1,6 @@
 """Log-likelihoods against log-softmax of transformers' logits, one sequence at a time."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -91,14 +92,19 @@ def test_greedy_is_the_most_probable_token_each_time(kind: str, twins: Any) -> N
     for _ in range(8):
         with torch.no_grad():
             ids.append(int(twins.dequantized(torch.tensor([ids])).logits[0, -1].argmax()))
-    assert list(model.greedy(prompt, 8)) == ids[30:]
-    stopped = model.greedy(prompt, 8)
-    assert [next(stopped), next(stopped)] == ids[30:32]
-    stopped.close()
+    asked: list[tuple[int, int]] = []
+
+    def ended(index: int, tokens: Sequence[int]) -> bool:
+        asked.append((index, len(tokens)))
+        return len(tokens) == 2
+
+    assert list(model.greedy([prompt], [8], lambda *_: False)) == [(0, ids[30:])]
+    (first, second) = model.greedy([prompt, prompt[:1]], [8, 1], ended)
+    assert first == (0, ids[30:32])
+    assert (second[0], len(second[1])) == (1, 1)
+    assert asked == [(0, 1), (0, 2), (1, 1)]
     # what was begun and left does not stay in the way
-    assert list(model.greedy(prompt, 8)) == ids[30:]
-    model.positions = 33
-    assert len(list(model.greedy(prompt, 8))) == 3
+    assert list(model.greedy([ids[:33]], [5], lambda *_: False)) == [(0, ids[33:])]
 
 
 def test_what_was_asked_before_changes_nothing(twins: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ answers on the same weights.
 """
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
 
@@ -17,6 +18,25 @@ from tercet.evaluate.tasks.token_model import Progress, TokenModel
 
 # the harness's default of new tokens
 _NEW_TOKENS = 256
+
+# the first token's space may be lost in decoding, and the first letter begin before it
+_TOKENS_BEFORE = 8
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Asked:
+    """A prompt that is continued.
+
+    Attributes:
+        prompt: its ids.
+        count: of tokens that may follow.
+        stops: texts that end the answer.
+    """
+
+    prompt: list[int]
+    count: int
+    stops: tuple[str, ...]
 
 
 class PackedLM(TemplateLM):
@@ -32,6 +52,7 @@ class PackedLM(TemplateLM):
         self._model = model
         self.tokenizer = tokenizer
         self._encoded: dict[str, list[int]] = {}
+        self._letters: dict[int, str] = {}
         self.progress: Progress | None = None
         self.truncated = 0
 
@@ -119,16 +140,22 @@ class PackedLM(TemplateLM):
         prompts = [self.tok_encode(request.args[0]) for request in requests]
         # neighbors in lexical order share their examples, which are computed once
         order = sorted(range(len(requests)), key=prompts.__getitem__)
+        asked = [self._ask(prompts[index], requests[index].args[1]) for index in order]
         found = [""] * len(requests)
         # as in `score`: the same answers, whatever was asked before
         self._model.set_prefix(())
-        for done, index in enumerate(order, start=1):
-            found[index] = self._continue(prompts[index], requests[index].args[1])
+        answers = self._model.greedy(
+            [one.prompt for one in asked],
+            [one.count for one in asked],
+            lambda index, tokens: self._is_whole(tokens, asked[index].stops),
+        )
+        for done, (number, tokens) in enumerate(answers, start=1):
+            found[order[number]] = self._text(tokens, asked[number].stops)
             if self.progress is not None:
                 self.progress(done, len(order))
         return found
 
-    def _continue(self, prompt: list[int], settings: dict[str, Any]) -> str:
+    def _ask(self, prompt: list[int], settings: dict[str, Any]) -> "_Asked":
         known: dict[str, Any] = cast(Any, harness).normalize_gen_kwargs(settings, _NEW_TOKENS)
         if known["do_sample"]:
             raise UnsupportedError(
@@ -145,20 +172,34 @@ class PackedLM(TemplateLM):
                 f"positions in all: no prompt fits"
             )
         self.truncated += len(prompt) > room
-        text = self._generate(prompt[-room:], stops, count)
-        return harness.postprocess_generated_text(text, stop=stops, think_end_token=None)
+        return _Asked(
+            prompt=prompt[-room:], count=count, stops=tuple(stop for stop in stops if stop)
+        )
 
-    def _generate(self, prompt: Sequence[int], stops: Sequence[str], count: int) -> str:
-        ids: list[int] = []
-        text = ""
-        for token in self._model.greedy(prompt, count):
-            if token == self.eot_token_id:
-                break
-            ids.append(token)
-            text = self.tokenizer.decode(ids, skip_special_tokens=True)
-            if any(stop and stop in text for stop in stops):
-                break
-        return text
+    def _is_whole(self, tokens: Sequence[int], stops: Sequence[str]) -> bool:
+        if tokens[-1] == self.eot_token_id:
+            return True
+        if not self._may_complete(tokens[-1], stops):
+            return False
+        # a stop sequence ends with the last token, and a token is a byte or more
+        longest = max((len(stop.encode()) for stop in stops), default=0)
+        last = tokens[-(longest + _TOKENS_BEFORE) :]
+        text = self.tokenizer.decode(last, skip_special_tokens=True)
+        return any(stop in text for stop in stops)
+
+    def _may_complete(self, token: int, stops: Sequence[str]) -> bool:
+        """Whether a stop sequence may end in this token: few do, and to decode takes long."""
+        if token not in self._letters:
+            self._letters[token] = self.tokenizer.decode([token])
+        letters = self._letters[token]
+        # alone, a part of a letter is none yet, and a space may be lost
+        open_ended = _REPLACEMENT in letters or any(stop[-1] == " " for stop in stops)
+        return open_ended or any(stop[-1] in letters for stop in stops)
+
+    def _text(self, tokens: Sequence[int], stops: Sequence[str]) -> str:
+        kept = tokens[:-1] if tokens and tokens[-1] == self.eot_token_id else tokens
+        text = self.tokenizer.decode(kept, skip_special_tokens=True)
+        return harness.postprocess_generated_text(text, stop=list(stops), think_end_token=None)
 
     def apply_chat_template(
         self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True

@@ -10,7 +10,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from tercet.models import Decoder
+from tercet.evaluate.tasks.side_by_side import Ended, continue_side_by_side
+from tercet.models import Decoder, KeyValueCache
 
 _PREFILL_CHUNK = 512
 # a call's own cost: on two busy cores 50 calls of 30 layers took 30 s longer than one with the same
@@ -18,6 +19,9 @@ _PREFILL_CHUNK = 512
 _CALL_TOKENS = {"cpu": 128, "cuda": 2048}
 # a GPU does 4096 tokens of a small model in less time than the host takes to launch the kernels
 _BATCH_TOKENS = {"cpu": 4096, "cuda": 16384}
+
+# answers written at once, and what of the free memory their keys and values may take
+_MOST_SEQUENCES, _SHARE_OF_FREE = 64, 0.5
 
 
 class TokenModel(Protocol):
@@ -46,8 +50,19 @@ class TokenModel(Protocol):
         """Logits [count, V] after the positions of ids [B, T] that bool `where` [B, T] names."""
         ...
 
-    def greedy(self, prompt: Sequence[int], count: int) -> Iterator[int]:
-        """At most `count` tokens after the prompt, each the most probable one."""
+    def greedy(
+        self, prompts: Sequence[Sequence[int]], counts: Sequence[int], ended: Ended
+    ) -> Iterator[tuple[int, list[int]]]:
+        """What follows each prompt, the most probable token each time, as it is done.
+
+        Args:
+            prompts: ids, at least one each.
+            counts: how many tokens at most; a prompt and its tokens fit the model's positions.
+            ended: called with the number of a prompt and its tokens so far; whether they are all.
+
+        Returns:
+            (number of the prompt, its tokens).
+        """
         ...
 
 
@@ -85,13 +100,38 @@ class DecoderModel:
         """As TokenModel's."""
         return self._decoder.logits_at(ids, where)
 
-    def greedy(self, prompt: Sequence[int], count: int) -> Iterator[int]:
+    def greedy(
+        self, prompts: Sequence[Sequence[int]], counts: Sequence[int], ended: Ended
+    ) -> Iterator[tuple[int, list[int]]]:
         """As TokenModel's."""
-        self.set_prefix(prompt[:-1])
-        token = prompt[-1]
-        for _ in range(min(count, self.positions - len(prompt))):
-            token = int(self._decoder.extend(torch.tensor([[token]]), self._cache)[0].argmax())
+        if self._decoder.device.type != "cuda":
+            return one_by_one(self._follow, prompts, counts, ended)
+        return continue_side_by_side(
+            self._decoder,
+            prompts,
+            counts,
+            ended,
+            sequences=min(self._sequences(prompts, counts), len(prompts)),
+            read_prompt=self._read_prompt,
+        )
+
+    def _follow(self, prompt: Sequence[int], count: int) -> Iterator[int]:
+        cache, token = self._read_prompt(prompt[:-1]), prompt[-1]
+        for _ in range(count):
+            token = int(self._decoder.extend(torch.tensor([[token]]), cache)[0].argmax())
             yield token
+
+    def _read_prompt(self, ids: Sequence[int]) -> KeyValueCache:
+        self.set_prefix(ids)
+        return self._cache
+
+    def _sequences(self, prompts: Sequence[Sequence[int]], counts: Sequence[int]) -> int:
+        """How many sequences of these lengths fit a share of what is free on the GPU."""
+        decoder = self._decoder
+        one = decoder.cache()
+        one.reserve(max(len(p) + count for p, count in zip(prompts, counts, strict=True)))
+        free, _ = torch.cuda.mem_get_info(decoder.device)
+        return max(1, min(_MOST_SEQUENCES, int(_SHARE_OF_FREE * free) // one.size_bytes))
 
 
 class TransformersModel:
@@ -121,11 +161,16 @@ class TransformersModel:
         ).logits
         return logits[where[:, columns].to(device)]
 
-    @torch.inference_mode()
-    def greedy(self, prompt: Sequence[int], count: int) -> Iterator[int]:
+    def greedy(
+        self, prompts: Sequence[Sequence[int]], counts: Sequence[int], ended: Ended
+    ) -> Iterator[tuple[int, list[int]]]:
         """As TokenModel's."""
+        return one_by_one(self._follow, prompts, counts, ended)
+
+    @torch.inference_mode()
+    def _follow(self, prompt: Sequence[int], count: int) -> Iterator[int]:
         ids, cache = torch.tensor([list(prompt)]), None
-        for _ in range(min(count, self.positions - len(prompt))):
+        for _ in range(count):
             out = self._model(
                 input_ids=ids.to(self._model.device),
                 past_key_values=cache,
@@ -135,6 +180,22 @@ class TransformersModel:
             cache, token = out.past_key_values, int(out.logits[0, -1].argmax())
             yield token
             ids = torch.tensor([[token]])
+
+
+def one_by_one(
+    follow: Callable[[Sequence[int], int], Iterator[int]],
+    prompts: Sequence[Sequence[int]],
+    counts: Sequence[int],
+    ended: Ended,
+) -> Iterator[tuple[int, list[int]]]:
+    """As TokenModel's `greedy`, by a function of one prompt and its count of tokens."""
+    for index, (prompt, count) in enumerate(zip(prompts, counts, strict=True)):
+        tokens: list[int] = []
+        for token in follow(prompt, count):
+            tokens.append(token)
+            if ended(index, tokens):
+                break
+        yield index, tokens
 
 
 def shared_length(one: Sequence[int], other: Sequence[int]) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
+from tokenizers import Tokenizer
 from torch import Tensor
 
 from tercet.checkpoints.gguf.blocks import read_code_blocks
@@ -22,6 +23,12 @@ from tercet.checkpoints.sources.gguf_file import GgufFile, halves_from_pairs
 from tercet.errors import UnsupportedError
 from tercet.export.gguf import llama_cpp
 from tercet.export.target import Target, client_module
+
+# words, numbers, contractions, runs of spaces, line ends, letters of more than one byte
+_SAMPLE = (
+    "Hello world, it's 12345 o'clock!\n\n  Café naïve, 日本語 ½ ٣٤٥ 👍🏽 I'LL don't\r\n\r\n"
+    "\tx = {'a': [1, 2]}     # über-größe ... 3.14159 end\n"
+)
 
 
 def own_values(target: Target, out: Path) -> Iterator[tuple[str, Tensor]]:
@@ -70,6 +77,21 @@ def greedy_tokens(target: Target, out: Path, tokens: list[int], count: int) -> l
 def text_tokens(target: Target, out: Path, text: str) -> list[int]:
     """What llama.cpp's own tokenizer makes of a text; special tokens in it are read as such."""
     return json.loads(_run(target, out, {"text": text}))
+
+
+def other_tokens(target: Target, out: Path, tokenizer: Path) -> Iterator[str]:
+    """A line where llama.cpp makes other tokens of a text than that tokenizer.json."""
+    expected = Tokenizer.from_file(str(tokenizer)).encode(_SAMPLE, add_special_tokens=False).ids
+    found = text_tokens(target, out, _SAMPLE)
+    if found != expected:
+        pairs = enumerate(zip(found, expected, strict=False))
+        same = next(
+            (at for at, (one, other) in pairs if one != other), min(len(found), len(expected))
+        )
+        yield (
+            f"llama.cpp makes {len(found)} tokens of a text, tokenizer.json {len(expected)}: they "
+            f"differ from token {same} on"
+        )
 
 
 def timed_continuation(target: Target, out: Path, tokens: list[int], count: int) -> dict[str, Any]:

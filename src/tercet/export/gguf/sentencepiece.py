@@ -16,7 +16,7 @@ from tercet.errors import UnsupportedError
 from tercet.export.gguf.container import Field
 
 _SPACE = "▁"
-_UNKNOWN, _CONTROL, _BYTE = 2, 3, 6
+_UNKNOWN, _CONTROL, _USER_DEFINED, _BYTE = 2, 3, 4, 6
 _Pair = tuple[str, str]
 _ON_IDS = "remove tokenizer.json to export a file that runs on token ids"
 
@@ -37,15 +37,18 @@ def sentencepiece_fields(
     """
     model = content["model"]
     prefixed = _prefixes(path, content)
-    bytes_there = {f"<0x{value:02X}>" for value in range(256)}
-    if missing := bytes_there - model["vocab"].keys():
+    in_bytes = {f"<0x{value:02X}>": chr(value) for value in range(256)}
+    missing = in_bytes.keys() - model["vocab"].keys()
+    # Gemma has a tab of its own in the place of its byte
+    lacking = [one for one in missing if not in_bytes[one].isascii() or in_bytes[one] not in tokens]
+    if lacking:
         raise UnsupportedError(
-            f"{path}: the tokens of {len(missing)} of 256 bytes are missing, so that llama.cpp "
+            f"{path}: the tokens of {len(lacking)} of 256 bytes are missing, so that llama.cpp "
             f"would read unknown letters in another way: {_ON_IDS}"
         )
     unknown = model.get("unk_token")
     kinds = [
-        _BYTE if token in bytes_there else _UNKNOWN if token == unknown else kind
+        _BYTE if token in in_bytes else _UNKNOWN if token == unknown else kind
         for token, kind in zip(tokens, types, strict=True)
     ]
     return {
@@ -120,8 +123,7 @@ def _scores(
         among = {"".join(pair) for pair in merges[begin : end + 1]}
         if len(set("".join(among))) > 1 or not _runs_agree(piece[0], among, ranks, first):
             raise _other_order(path, f"merges to {piece!r} do not stand together")
-    # what is matched in a text before anything is merged
-    whole = {token for token, kind in zip(tokens, kinds, strict=True) if kind in (_CONTROL, _BYTE)}
+    whole = {token for token, kind in zip(tokens, kinds, strict=True) if _is_whole(token, kind)}
     vocabulary = model["vocab"]
     for piece in vocabulary.keys() - whole:
         for cut in range(1, len(piece)):
@@ -130,6 +132,12 @@ def _scores(
             if there and pair not in ranks:
                 raise _other_order(path, f"{pair[0]!r} and {pair[1]!r} are not merged to {piece!r}")
     return [float(-first.get(token, len(merges) + row)) for row, token in enumerate(tokens)]
+
+
+def _is_whole(token: str, kind: int) -> bool:
+    """Whether a token is none that merges give: it is found in a text before anything is merged."""
+    # a text with spaces has none of its own that are written as spaces are
+    return kind in (_CONTROL, _BYTE) or (kind == _USER_DEFINED and _SPACE not in token)
 
 
 def _pair(parts: Sequence[str]) -> _Pair:

@@ -16,7 +16,7 @@ from tercet.checkpoints.gguf.notes import FORMATS
 from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.checkpoints.sources.gguf_file import GgufFile
 from tercet.errors import CheckpointError, UnsupportedError, unknown_name
-from tercet.export.gguf.client import greedy_tokens, next_logits, own_values
+from tercet.export.gguf.client import greedy_tokens, next_logits, other_tokens, own_values
 from tercet.export.gguf.container import write_container
 from tercet.export.gguf.fit import holding
 from tercet.export.gguf.metadata import architecture_of, model_fields, rope_divisors
@@ -73,7 +73,7 @@ class GgufTarget:
         return own_values(self, out)
 
     def differences(self, checkpoint: PackedCheckpoint, out: Path) -> Iterator[str]:
-        """Unpacked tensors and settings, as Tercet's own reader of GGUF finds them."""
+        """Unpacked tensors and settings, as Tercet reads them; tokens, as llama.cpp makes them."""
         source = GgufFile(out)
         _, architecture, sizes = architecture_of(checkpoint)
         offset = architecture.norm_offset
@@ -87,6 +87,9 @@ class GgufTarget:
             lambda name, w: (w + offset) - offset if offset and architecture.is_norm(name) else w,
         )
         yield from compare_decoders(checkpoint.config, source.config)
+        tokenizer = checkpoint.directory / "tokenizer.json"
+        if tokenizer.is_file():
+            yield from other_tokens(self, out, tokenizer)
 
     def logits(self, out: Path, tokens: list[int]) -> Tensor:
         """Scores by llama.cpp; see Target."""

@@ -206,10 +206,10 @@ class Decoder:
         if self._graph is None or not self._graph.fits(cache):
             self._graph = None  # its memory is free for the next one's
             batch = cache.held.shape[1]
-            self._graph = TokenGraph(self._token_step(batch, cache.capacity), cache)
+            self._graph = TokenGraph(self.token_step(batch, cache.capacity), cache)
         return self._graph
 
-    def _token_step(self, batch: int, positions: int) -> "TokenStep":
+    def token_step(self, batch: int, positions: int) -> "TokenStep":
         """The step of one new position; each sequence's positions are one block."""
         # a CPU runs none of its six ops: importing them takes 20 ms of each start
         from tercet.models.decoder.token_step import TokenStep

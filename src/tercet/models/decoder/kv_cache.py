@@ -79,6 +79,10 @@ class KeyValueCache:
         copy.length = self.length
         return copy
 
+    def put(self, sequence: int, other: "KeyValueCache") -> None:
+        """Copies what a cache of one sequence holds to the beginning of one of this one's."""
+        self._held[:, sequence, :, : other.length] = other.held[:, 0, :, : other.length]
+
     def all_positions(self) -> tuple[list[Tensor], list[Tensor]]:
         """Keys and values [B, H, capacity, D] of each layer: a block of positions a sequence."""
         keys, values = self._held[:, :, : self._heads], self._held[:, :, self._heads :]

@@ -92,6 +92,17 @@ class TokenGraph:
         """[B], the most probable token after the last run; overwritten by the next."""
         return self._ids
 
+    def move(self, sequence: int, token: int, length: int) -> None:
+        """Has `advance` go on with this token at position length - 1 of one sequence."""
+        self._ids[sequence] = token
+        self._lengths[sequence] = length
+        self._next = -1
+
+    def advance(self) -> Tensor:
+        """`top` after a run of all sequences where they are, each of its own length."""
+        self._graph.replay()
+        return self._ids
+
     def run(self, ids: Tensor | None, length: int) -> Tensor:
         """Scores [B, V] of the token after ids [B], each sequence's position length - 1.
 
