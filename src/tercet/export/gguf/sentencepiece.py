@@ -63,8 +63,8 @@ def sentencepiece_fields(
 
 def _prefixes(path: Path, content: Mapping[str, Any]) -> bool:
     """Whether a space is put before a text; spaces must become "▁", and nothing else change."""
-    found = [_step(step) for step in _steps(content.get("normalizer"), "normalizers")]
-    found += [_step(step) for step in _steps(content.get("pre_tokenizer"), "pretokenizers")]
+    found = [_step(step) for step in steps_of(content.get("normalizer"), "normalizers")]
+    found += [_step(step) for step in steps_of(content.get("pre_tokenizer"), "pretokenizers")]
     # Gemma's splits at spaces when none is left
     steps = [step for step in found if step != "split at spaces"]
     known: dict[tuple[str, ...], bool] = {
@@ -82,7 +82,8 @@ def _prefixes(path: Path, content: Mapping[str, Any]) -> bool:
     return known[tuple(steps)]
 
 
-def _steps(described: Mapping[str, Any] | None, parts: str) -> list[Mapping[str, Any]]:
+def steps_of(described: Mapping[str, Any] | None, parts: str) -> list[Mapping[str, Any]]:
+    """The steps of a normalizer or pre_tokenizer; those of a sequence are its `parts`."""
     if not described:
         return []
     return described[parts] if described["type"] == "Sequence" else [described]

@@ -6,6 +6,7 @@ splitter text becomes other tokens than the model was trained on, and nobody is 
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from tokenizers import Tokenizer
 from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export.gguf.container import Field
-from tercet.export.gguf.sentencepiece import sentencepiece_fields
+from tercet.export.gguf.sentencepiece import sentencepiece_fields, steps_of
 
 _NORMAL, _CONTROL, _USER_DEFINED, _UNUSED = 1, 3, 4, 5
 
@@ -111,7 +112,7 @@ def _tokens(
 
 
 def _splitter(path: Path, content: dict[str, Any]) -> str:
-    steps = tuple(_step(step) for step in _steps(content.get("pre_tokenizer")))
+    steps = tuple(_step(step) for step in steps_of(content.get("pre_tokenizer"), "pretokenizers"))
     if steps not in _SPLITTERS:
         names = [name for names in _SPLITTERS.values() for name in names if name is not None]
         raise UnsupportedError(
@@ -130,13 +131,7 @@ def _splitter(path: Path, content: dict[str, Any]) -> str:
     return name
 
 
-def _steps(described: Any) -> list[dict[str, Any]]:
-    if not described:
-        return []
-    return described["pretokenizers"] if described["type"] == "Sequence" else [described]
-
-
-def _step(step: dict[str, Any]) -> str:
+def _step(step: Mapping[str, Any]) -> str:
     match step["type"]:
         case "Split":
             pattern = step["pattern"]
