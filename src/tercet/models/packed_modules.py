@@ -1,5 +1,8 @@
 """Modules whose weights stay packed: a linear layer and an embedding."""
 
+from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
+
 import torch
 from torch import Tensor, nn
 
@@ -68,6 +71,19 @@ class PackedEmbedding(nn.Module):
         return f"{self.weight.shape[0]}, {self.weight.shape[1]}, dtype={self.dtype}"
 
 
+@runtime_checkable
+class PreparedSource(WeightSource, Protocol):
+    """A source that has its packed weights in the compute layout already."""
+
+    def prepared(self, module: str, device: torch.device) -> PreparedWeight:
+        """The weight of a packed module, for that device."""
+        ...
+
+    def take_fused(self, modules: Sequence[str], weight: PreparedWeight) -> None:
+        """Is given the weight that several modules were fused into, rows of the first first."""
+        ...
+
+
 def load_transform(
     source: WeightSource, module: str, device: torch.device | str = "cpu"
 ) -> InputTransform:
@@ -84,7 +100,7 @@ def load_packed_linear(
     source: WeightSource, module: str, bias: Tensor | None, device: torch.device | str = "cpu"
 ) -> PackedLinear:
     """A packed module of the source as a linear layer; one packed tensor is read at a time."""
-    weight = prepare(source.read_packed(module), device, name=module)
+    weight = _load_weight(source, module, device)
     return PackedLinear(weight, bias, load_transform(source, module, device))
 
 
@@ -97,4 +113,10 @@ def load_packed_embedding(
             f"{module}: an embedding has no input to transform: compress it without rotation, "
             f"input scale and activation quantization"
         )
-    return PackedEmbedding(prepare(source.read_packed(module), device, name=module), dtype)
+    return PackedEmbedding(_load_weight(source, module, device), dtype)
+
+
+def _load_weight(source: WeightSource, module: str, device: torch.device | str) -> PreparedWeight:
+    if isinstance(source, PreparedSource):
+        return source.prepared(module, torch.device(device))
+    return prepare(source.read_packed(module), device, name=module)

@@ -268,6 +268,23 @@ def concatenate(weights: list[PreparedWeight]) -> PreparedWeight:
     )
 
 
+def select_rows(weight: PreparedWeight, begin: int, count: int) -> PreparedWeight:
+    """Rows [begin, begin + count) of a weight, both multiples of 16; views of it."""
+    if begin % LANES or count % LANES or not 0 <= begin <= begin + count <= weight.shape[0]:
+        raise UnsupportedError(
+            f"cannot select {count} rows from {begin} on of {weight.shape[0]}: both must be "
+            f"multiples of {LANES} within the weight"
+        )
+    blocks = slice(begin // LANES, (begin + count) // LANES)
+    return replace(
+        weight,
+        codes=weight.codes[blocks],
+        scale=weight.scale[blocks],
+        zero=None if weight.zero is None else weight.zero[blocks],
+        shape=(count, weight.shape[1]),
+    )
+
+
 def decode_blocks(weight: PreparedWeight, blocks: Tensor | slice) -> Tensor:
     """float32 W of the chosen blocks of 16 rows, [16 B, K]; rows past N are zeros."""
     sizes, codes = weight.sizes, weight.codes[blocks]

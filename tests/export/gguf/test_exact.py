@@ -178,6 +178,15 @@ def test_the_twin_is_in_float32(kind: str, make: Any, client: Any, tmp_path: Pat
             "high_freq_factor": 4.0,
             "original_max_position_embeddings": 8192,
         },
+        # other constants than any model of Llama's: the file has only what follows from them
+        {
+            "rope_type": "llama3",
+            "rope_theta": 10000.0,
+            "factor": 32.0,
+            "low_freq_factor": 2.0,
+            "high_freq_factor": 8.0,
+            "original_max_position_embeddings": 64,
+        },
     ],
 )
 def test_scaled_rotations(rope: dict[str, Any], make: Any, client: Any, tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ def test_what_llama_cpp_lacks_is_refused(make: Any, tmp_path: Path) -> None:
             "no rotary positions but in all",
         ),
         ("mistral", {"sliding_window": 8}, "'llama' has no sliding window"),
+        ("mistral", {"num_attention_heads": 6}, "no hidden size other than a multiple of its"),
         ("olmoe", {"tied": False, "num_key_value_heads": 2}, "no fewer heads of keys than"),
         ("qwen3_moe", {"norm_topk_prob": False}, "one whose weights are made to add up to 1"),
         ("qwen3_moe", {"mlp_only_layers": [1]}, "no layer without experts"),

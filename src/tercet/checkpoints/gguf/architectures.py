@@ -113,6 +113,7 @@ class GgufArchitecture:
             Where the latter has EXPERT, the former is a stack of one matrix for each expert.
         experts: mixtures of experts; None without.
         own_head_size: whether config.json has `head_dim`.
+        divided: whether transformers takes no hidden size but a multiple of the heads even so.
         rotated: whether rows of attn_q and attn_k are stored in pairs (2i, 2i + 1) rather than in
             halves (i, i + d/2), as llama's converter does for its rotary embedding.
         norm_offset: what GGUF's weights of norms have more than Hugging Face's.
@@ -140,6 +141,7 @@ class GgufArchitecture:
     twins: tuple[str, ...] = ()
     experts: Experts | None = None
     own_head_size: bool = False
+    divided: bool = False
     rotated: bool = False
     norm_offset: float = 0.0
     activation: str = "silu"
@@ -215,6 +217,7 @@ ARCHITECTURES: dict[str, GgufArchitecture] = {
         class_name="LlamaForCausalLM",
         layer=_LAYER,
         own_head_size=True,
+        divided=True,
         rotated=True,
     ),
     "olmo2": GgufArchitecture(

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from tercet.checkpoints.gguf.architectures import GgufArchitecture
 from tercet.checkpoints.gguf.header import Value, damage_error
+from tercet.checkpoints.gguf.notes import noted_rotation
 from tercet.errors import CheckpointError
 
 _REQUIRED: dict[str, str] = {
@@ -40,8 +41,8 @@ _LOCAL_BASE = 10000.0
 # transformers' names in layer_types
 SLIDING, FULL = "sliding_attention", "full_attention"
 
-_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
-_LLAMA3_CONTEXT = 8192
+_CONTEXT = "original_max_position_embeddings"
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, _CONTEXT: 8192}
 
 
 class GgufMetadata:
@@ -218,29 +219,40 @@ def _rope(metadata: GgufMetadata, divisors: Tensor | None) -> dict[str, Any]:
         raise _unknown_rope(metadata.path, f"its rotary positions are scaled by {kind!r}")
     if divisors is None:
         return {"rope_type": "default", "rope_theta": theta}
-    factor = float(divisors.max())
-    if not torch.allclose(divisors.double(), llama3_divisors(theta, 2 * len(divisors), factor)):
-        raise _unknown_rope(metadata.path, "its rope_freqs are not those of Llama 3.1 to 3.3")
-    return {
-        "rope_type": "llama3",
-        "rope_theta": theta,
-        "factor": factor,
-        "original_max_position_embeddings": _LLAMA3_CONTEXT,
-        **_LLAMA3,
-    }
+    # the constants are noted, where Tercet wrote the file; else they may be those of Llama 3.1
+    noted = noted_rotation(metadata.path, metadata.fields)
+    for constants in (noted, {"factor": float(divisors.max()), **_LLAMA3}):
+        if _make(divisors, theta, constants):
+            kept = {key: constants[key] for key in ("factor", *_LLAMA3)}
+            return {"rope_type": "llama3", "rope_theta": theta, **kept}
+    raise _unknown_rope(metadata.path, "its rope_freqs are not those of Llama 3.1 to 3.3")
 
 
-def llama3_divisors(theta: float, head_size: int, factor: float) -> Tensor:
-    """[head_size / 2] float64: what Llama 3.1 divides each rotary frequency by.
+def _make(divisors: Tensor, theta: float, constants: Mapping[str, Any]) -> bool:
+    """Whether a file's divisors [d/2] are what these constants give."""
+    if not all(isinstance(constants.get(key), int | float) for key in ("factor", *_LLAMA3)):
+        return False
+    return torch.allclose(divisors.double(), llama3_divisors(theta, 2 * len(divisors), constants))
 
-    1 for wavelengths below 8192/4, `factor` above 8192/1, and in between 1 / ((1 - s)/factor + s)
-    with s = (8192/wavelength - 1) / (4 - 1). GGUF stores these numbers, config.json the constants.
+
+def llama3_divisors(theta: float, head_size: int, constants: Mapping[str, float]) -> Tensor:
+    """[head_size / 2] float64: what Llama 3.1's kind of rotation divides each frequency by.
+
+    1 for wavelengths below context / high, `factor` above context / low, and in between
+    1 / ((1 - s) / factor + s) with s = (context / wavelength - low) / (high - low). GGUF stores
+    these numbers, config.json the constants.
+
+    Args:
+        theta: the base.
+        head_size: d.
+        constants: `factor`, `low_freq_factor`, `high_freq_factor` and
+            `original_max_position_embeddings`, the context.
     """
-    low, high = _LLAMA3["low_freq_factor"], _LLAMA3["high_freq_factor"]
+    low, high = constants["low_freq_factor"], constants["high_freq_factor"]
     exponents = torch.arange(0, head_size, 2, dtype=torch.float64) / head_size
     wavelengths = 2 * pi * theta**exponents
-    smooth = ((_LLAMA3_CONTEXT / wavelengths - low) / (high - low)).clamp(0, 1)
-    return 1 / ((1 - smooth) / factor + smooth)
+    smooth = ((constants[_CONTEXT] / wavelengths - low) / (high - low)).clamp(0, 1)
+    return 1 / ((1 - smooth) / constants["factor"] + smooth)
 
 
 def _unknown_rope(path: Path, what: str) -> CheckpointError:

@@ -1,18 +1,22 @@
 """What Tercet notes in the metadata of a GGUF file that it writes; other programs skip the keys.
 
 tercet.formats      JSON: module -> scheme name, so that an import restores the very bytes
+tercet.rotation     JSON: config.json's rope_parameters, where the file has only the numbers that
+                    follow from them; it counts as long as those numbers do
 tercet.checksums    CRC-32 in 8 hex digits each: of the header with this text all "0", then
                     of each tensor's bytes, in the file's order
 """
 
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from tercet.checkpoints.gguf.header import GgufHeader, damage_error
+from tercet.checkpoints.gguf.header import GgufHeader, Value, damage_error
 
 FORMATS = "tercet.formats"
+ROTATION = "tercet.rotation"
 CHECKSUMS = "tercet.checksums"
 DIGITS = 8
 _CHUNK_BYTES = 1 << 20
@@ -28,11 +32,19 @@ def crc32(chunks: Iterable[bytes]) -> str:
 
 def noted_formats(path: Path, header: GgufHeader) -> dict[str, str]:
     """Scheme names by module; {} in a file of another program."""
-    text = header.fields.get(FORMATS, "{}")
+    return _read_note(path, header.fields, FORMATS)
+
+
+def noted_rotation(path: Path, fields: Mapping[str, Value]) -> dict[str, Any]:
+    """rope_parameters; {} where none are noted."""
+    return _read_note(path, fields, ROTATION)
+
+
+def _read_note(path: Path, fields: Mapping[str, Value], key: str) -> dict[str, Any]:
     try:
-        return dict(json.loads(str(text)))
+        return dict(json.loads(str(fields.get(key, "{}"))))
     except (TypeError, ValueError) as error:
-        raise damage_error(path, f"its {FORMATS} cannot be read ({error})") from error
+        raise damage_error(path, f"its {key} cannot be read ({error})") from error
 
 
 def check_checksums(path: Path, header: GgufHeader) -> None:

@@ -1,5 +1,6 @@
 """config.json as GGUF metadata, for the architectures that Tercet writes."""
 
+import json
 from collections.abc import Mapping
 from math import isclose
 from typing import cast
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tercet.checkpoints.gguf.architectures import ARCHITECTURES, GgufArchitecture, gguf_kind
+from tercet.checkpoints.gguf.notes import ROTATION
 from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.errors import UnsupportedError, unknown_name
 from tercet.export.gguf.container import Field
@@ -59,6 +61,9 @@ def _refuse_variants(name: str, sizes: DecoderConfig, config: Mapping[str, objec
         and not architecture.grouped,
         "output projection of its own": not sizes.tied and architecture.head == "tied",
         "output projection tied to the embedding": sizes.tied and architecture.head == "own",
+        "hidden size other than a multiple of its heads": (
+            architecture.divided and sizes.hidden % sizes.heads != 0
+        ),
         "rotation of only a part of each head": any(2 * len(k) != sizes.head_dim for k in turned),
         _rotation_reason(architecture): rotated
         != [architecture.rotates(layer) for layer in range(sizes.layers)],
@@ -149,6 +154,7 @@ def model_fields(name: str, sizes: DecoderConfig, checkpoint: PackedCheckpoint) 
         model |= {"rope.scaling.type": "linear", "rope.scaling.factor": _float(rope["factor"])}
     model |= _attention_fields(ARCHITECTURES[name], sizes, config)
     model |= _expert_fields(ARCHITECTURES[name], sizes, config)
+    notes = {ROTATION: json.dumps(rope)} if rope["rope_type"] == "llama3" else {}
     return {
         "general.architecture": name,
         "general.type": "model",
@@ -156,6 +162,7 @@ def model_fields(name: str, sizes: DecoderConfig, checkpoint: PackedCheckpoint) 
         "general.file_type": _FTYPE_GUESSED,
         "general.quantization_version": 2,
         **{f"{name}.{key}": value for key, value in model.items()},
+        **notes,
     }
 
 

@@ -48,17 +48,14 @@ class GgufTarget:
 
     def holdings(self, checkpoint: PackedCheckpoint) -> tuple[Holding, ...]:
         """How each module is held; UnsupportedError for a model that llama.cpp cannot run."""
-        _, architecture, sizes = architecture_of(checkpoint)
+        _, _, sizes = architecture_of(checkpoint)
         vocabulary_fields(checkpoint, sizes.vocabulary)
-        found = {
-            module: holding(checkpoint, module, self.kind if ".layers." in module else None)
-            for module in checkpoint.modules
-        }
-        return tuple(_alike(checkpoint, architecture, found).values())
+        return self._held(checkpoint)
 
     def write(self, checkpoint: PackedCheckpoint, out: Path) -> None:
         """Writes the file; see Target."""
-        found = self.holdings(checkpoint)
+        # a tokenizer takes seconds to read: what is wrong with it is found where it is written
+        found = self._held(checkpoint)
         refuse(self, found)
         kinds = {entry.module: entry.kind for entry in found if entry.kind is not None}
         formats = {name: entry.format for name, entry in checkpoint.modules.items()}
@@ -98,6 +95,14 @@ class GgufTarget:
     def greedy(self, out: Path, tokens: list[int], count: int) -> list[int]:
         """Tokens by llama.cpp; see Target."""
         return greedy_tokens(self, out, tokens, count)
+
+    def _held(self, checkpoint: PackedCheckpoint) -> tuple[Holding, ...]:
+        _, architecture, _ = architecture_of(checkpoint)
+        found = {
+            module: holding(checkpoint, module, self.kind if ".layers." in module else None)
+            for module in checkpoint.modules
+        }
+        return tuple(_alike(checkpoint, architecture, found).values())
 
 
 def _alike(

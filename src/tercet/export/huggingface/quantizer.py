@@ -6,11 +6,10 @@ the model's dtype. So the checkpoint is opened and checked by Tercet's own reade
 packed buffers are filled from there.
 """
 
-from collections.abc import Callable
 from pathlib import Path
+from types import MethodType
 from typing import TYPE_CHECKING, Any, cast
 
-import torch
 from torch import Tensor, nn
 from transformers.quantizers.auto import (
     AUTO_QUANTIZATION_CONFIG_MAPPING,
@@ -24,13 +23,14 @@ from tercet.checkpoints.packed.layout import QUANT_METHOD, PackedModule, Quantiz
 from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
 from tercet.checkpoints.seal import verified
 from tercet.errors import CheckpointError, UnsupportedError
-from tercet.formats import PackedTensor
-from tercet.models.embedding_factor import embedding_factor
-from tercet.models.input_transform import InputTransform
+from tercet.export.huggingface.packed_buffers import (
+    PackedBuffers,
+    PackedEmbeddingForTransformers,
+    PackedLinearForTransformers,
+    TiedHeadForTransformers,
+)
+from tercet.export.huggingface.token_call import get_compiled_call
 from tercet.models.split_experts import fused_experts, split
-from tercet.ops.embedding_packed import embedding_packed
-from tercet.ops.linear_packed import linear_packed, prepare
-from tercet.packed_weight import PreparedWeight
 
 if TYPE_CHECKING:
     # transformers registers quantizers while this very class is being defined
@@ -58,132 +58,6 @@ class TercetConfig(QuantizationConfigMixin):
         }
 
 
-class PackedBuffers(nn.Module):
-    """Holds a weight in storage form, so that `save_pretrained` writes what was read."""
-
-    def __init__(self, module: str, entry: PackedModule) -> None:
-        super().__init__()
-        self.entry = entry
-        self.prepared: PreparedWeight | None = None
-        for name, (dtype, shape) in entry.layout(module).items():
-            empty = torch.empty(shape, dtype=dtype, device="meta")
-            self.register_buffer(name.removeprefix(f"{module}."), empty)
-
-    def fill(self, module: str, checkpoint: PackedCheckpoint) -> None:
-        """Takes the validated tensors from the checkpoint."""
-        for part, tensor in checkpoint.read_packed(module).parts().items():
-            self._replace(f"weight_{part}", tensor)
-        if self.entry.input_scale:
-            self._replace("input_scale", checkpoint.input_scale(module).to(torch.float16))
-        self._prepare()
-
-    def _replace(self, name: str, tensor: Tensor) -> None:
-        device = self._buffers[name].device  # pyright: ignore[reportOptionalMemberAccess]
-        self._buffers[name] = tensor if device.type == "meta" else tensor.to(device)
-
-    def to_packed(self) -> PackedTensor:
-        """The weight."""
-        buffers = cast("dict[str, Tensor]", self._buffers)
-        return PackedTensor(
-            codes=buffers["weight_packed"],
-            scale=buffers["weight_scale"],
-            zero=buffers.get("weight_zero"),
-            second=buffers.get("weight_second"),
-            scheme=self.entry.scheme,
-            shape=self.entry.shape,
-        )
-
-    def weight_for(self, device: torch.device) -> PreparedWeight:
-        """The weight in its compute layout on that device."""
-        if self.prepared is None or self.prepared.codes.device != device:
-            self.prepared = _prepare_static(self.to_packed(), device)
-        return self.prepared
-
-    def _prepare(self) -> None:
-        """Makes the compute layout where the weight lies: torch's compiler traces its use only."""
-        device = cast("dict[str, Tensor]", self._buffers)["weight_packed"].device
-        self.prepared = None
-        if device.type != "meta":
-            self.prepared = _prepare_static(self.to_packed(), device)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-        """Moves between devices; a cast of the model leaves codes and scales as they are."""
-        before = dict(self._buffers)
-        super()._apply(fn, recurse)
-        for name, old in before.items():
-            new = self._buffers[name]
-            if old is not None and new is not None and new.dtype != old.dtype:
-                self._buffers[name] = old.to(new.device)
-        self._prepare()
-        return self
-
-
-def _prepare_static(packed: PackedTensor, device: torch.device) -> PreparedWeight:
-    """`prepare`; a CUDA graph of torch's compiler reads the result where it lies.
-
-    What is neither parameter nor buffer would be copied before each replay.
-    """
-    weight = prepare(packed, device)
-    if device.type == "cuda":
-        for part in weight.parts:
-            if isinstance(part, Tensor):
-                # as transformers does with the caches that it compiles for
-                torch._dynamo.mark_static_address(part, guard=False)  # pyright: ignore[reportPrivateUsage]
-    return weight
-
-
-class PackedLinearForTransformers(PackedBuffers):
-    """y = transform(x) W^T + bias with W packed; the bias is a parameter, as in nn.Linear."""
-
-    def __init__(self, module: str, entry: PackedModule, old: nn.Linear) -> None:
-        super().__init__(module, entry)
-        self.out_features, self.in_features = entry.shape
-        self.bias = old.bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x [.., K] to y [.., N] in x's dtype."""
-        scale = self._buffers.get("input_scale")
-        transform = InputTransform(
-            scale=scale, hadamard=self.entry.hadamard, activation=self.entry.activation
-        )
-        x, weight = transform.scale_and_rotate(x), self.weight_for(x.device)
-        return linear_packed(x, weight, self.bias, activation=transform.product)
-
-
-class PackedEmbeddingForTransformers(PackedBuffers):
-    """Rows of a packed W [V, K] by id, in the model's dtype, and scaled as the old module's."""
-
-    def __init__(
-        self, module: str, entry: PackedModule, old: nn.Embedding, dtype: torch.dtype
-    ) -> None:
-        super().__init__(module, entry)
-        self.num_embeddings, self.embedding_dim = entry.shape
-        self.dtype, self.factor = dtype, embedding_factor(old, dtype)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-        """As all others; what comes out follows a cast of the model."""
-        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
-        return super()._apply(fn, recurse)
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """ids [..] to rows [.., K]."""
-        rows = embedding_packed(ids, self.weight_for(ids.device), self.dtype)
-        return rows if self.factor == 1 else rows * self.factor
-
-
-class TiedHeadForTransformers(nn.Module):
-    """A head that multiplies by the packed embedding."""
-
-    def __init__(self, embedding: PackedEmbeddingForTransformers) -> None:
-        super().__init__()
-        # a tuple keeps the embedding from being registered, and so saved, a second time
-        self._embedding = (embedding,)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x [.., K] to logits [.., V]."""
-        return linear_packed(x, self._embedding[0].weight_for(x.device))
-
-
 class TercetQuantizer(HfQuantizer):
     """Swaps packed modules in before loading and fills them afterwards."""
 
@@ -209,6 +83,8 @@ class TercetQuantizer(HfQuantizer):
     ) -> "PreTrainedModel":
         for name in self._checkpoint.modules:
             cast(PackedBuffers, model.get_submodule(name)).fill(name, self._checkpoint)
+        # what `generate` asks for the step of a static cache
+        model.get_compiled_call = MethodType(get_compiled_call, model)
         return model
 
     def update_weight_conversions(  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -42,7 +42,7 @@ class HuggingFace:
 
     def dequantize(self, out: Path) -> Iterator[tuple[str, Tensor]]:
         model = transformers_client.load(out)
-        from tercet.export.huggingface.quantizer import PackedBuffers
+        from tercet.export.huggingface.packed_buffers import PackedBuffers
 
         for name, module in model.named_modules():
             if isinstance(module, PackedBuffers):

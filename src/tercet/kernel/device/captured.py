@@ -7,6 +7,20 @@ import torch
 
 _Result = TypeVar("_Result")
 
+# allocations, compilations and choices of the first calls must not be captured
+_WARM_UP = 2
+
+
+def warm_up(run: Callable[[], object], device: torch.device) -> None:
+    """Runs a function as often as its kernels need before they are captured."""
+    with torch.cuda.device(device):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(_WARM_UP):
+                run()
+        torch.cuda.current_stream().wait_stream(stream)
+
 
 class Captured(Generic[_Result]):
     """Kernels that a function launches, captured without running them, and the function.

@@ -9,7 +9,12 @@ from torch.nn import functional
 
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.models.decoder.weight_reader import WeightReader
-from tercet.models.packed_modules import PackedEmbedding, PackedLinear, load_packed_linear
+from tercet.models.packed_modules import (
+    PackedEmbedding,
+    PackedLinear,
+    PreparedSource,
+    load_packed_linear,
+)
 from tercet.packed_weight import concatenate
 
 Linear = Callable[[Tensor], Tensor]
@@ -52,6 +57,8 @@ def load_linear(
         if fused is None:
             return SideBySide(tuple(part.forward for part in parts))
         parts[:2] = [fused]
+    if isinstance(parts[0], PackedLinear) and isinstance(reader.source, PreparedSource):
+        reader.source.take_fused([name for name, _ in modules], parts[0].weight)
     # nn.Module.__call__ costs 2 us, and a model of 30 layers makes 121 such calls a token
     return parts[0].forward
 

@@ -10,14 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tercet.kernel.device.captured import Captured
+from tercet.kernel.device.captured import Captured, warm_up
 from tercet.models.decoder.kv_cache import KeyValueCache
 
 Step = Callable[[Tensor, Tensor, list[Tensor], list[Tensor]], Tensor]
-
-# allocations, compilations and choices of the first calls must not be captured
-_WARM_UP = 2
-
 
 # scores of which a block finds the best alone
 _MOST_EACH = 512
@@ -74,13 +70,7 @@ class TokenGraph:
         advance = _Advance(
             step=step, ids=self._ids, lengths=self._lengths, keys=keys, values=values
         )
-        with torch.cuda.device(device):
-            stream = torch.cuda.Stream()
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(_WARM_UP):
-                    advance.run_step()
-            torch.cuda.current_stream().wait_stream(stream)
+        warm_up(advance.run_step, device)
         self._graph = Captured(advance, device)
 
     def fits(self, cache: KeyValueCache) -> bool:

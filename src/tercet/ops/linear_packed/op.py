@@ -280,13 +280,14 @@ OP = Op(
             (*_SMALL, *FLOAT_ELEMENTS),
             module="launch_float",
         ),
-        # float32 has no tensor cores that keep its 24 bits: many tokens pay for decoding W once
+        # float32 has no tensor cores that keep its 24 bits: more tokens than a tile of the kernel
+        # below has pay for decoding W once
         Implementation(
             name="decoded",
             requirement=Requirement(
                 devices=("cuda",),
                 dtypes=(torch.float32,),
-                ranges={"M": (256, 2**24)},
+                ranges={"M": (17, 2**24)},
                 options={"activation": ("none",), "layout": ("fragments",)},
             ),
             module="tercet.ops.linear_packed.decoded",
