@@ -37,8 +37,15 @@ class DrawnSource:
     """A llama's weights, drawn when asked for; linears and head packed, or none of them."""
 
     def __init__(
-        self, entry: CatalogEntry, layers: int, body: str, head: str, activation: str | None
+        self,
+        entry: CatalogEntry,
+        layers: int,
+        body: str,
+        head: str,
+        activation: str | None,
+        device: str = "cuda",
     ) -> None:
+        self._device = device
         hidden, width = entry.hidden_size, entry.hidden_size // entry.num_attention_heads
         width = entry.head_dim or width
         queries, keys = (n * width for n in (entry.num_attention_heads, entry.num_key_value_heads))
@@ -88,26 +95,26 @@ class DrawnSource:
     def tensor(self, name: str) -> Tensor:
         shape = self._shapes[name]
         if len(shape) == 1:
-            return torch.ones(shape, dtype=torch.bfloat16, device="cuda")
-        return torch.randn(shape, dtype=torch.bfloat16, device="cuda") * shape[1] ** -0.5
+            return torch.ones(shape, dtype=torch.bfloat16, device=self._device)
+        return torch.randn(shape, dtype=torch.bfloat16, device=self._device) * shape[1] ** -0.5
 
     def read_packed(self, module: str) -> PackedTensor:
         entry = self.modules[module]
-        return drawn_table(entry.format, *entry.shape, seed=len(module), device="cuda")
+        return drawn_table(entry.format, *entry.shape, seed=len(module), device=self._device)
 
     def input_scale(self, module: str) -> Tensor:
         raise KeyError(module)
 
 
 def read_bytes(decoder: Decoder, batch: int, context: int) -> int:
-    """Of a step: all weights but the embedding's other rows, keys and values."""
+    """Of a step: all weights but the embedding's, keys and values."""
     config = decoder.config
     total = 2 * config.layers * batch * context * config.key_value_heads * config.head_dim * 2
     step = decoder.token_step(1, 1)
     linears = [
         each
         for layer in step.layers
-        for each in (layer.qkv, layer.output, layer.gate_up, layer.down)
+        for each in (layer.qkv, layer.output, layer.mlp.gate_up, layer.mlp.down)
     ]
     for linear in (*linears, step.head):
         weight = linear.__self__.weight  # type: ignore[attr-defined]

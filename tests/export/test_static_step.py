@@ -13,14 +13,17 @@ from torch import Tensor, nn
 from transformers import (
     AutoModelForCausalLM,
     CompileConfig,
+    DynamicCache,
     GenerationMixin,
     PreTrainedModel,
     StaticCache,
 )
 
 import tercet
+from tercet.errors import UnsupportedError
 from tercet.export.huggingface import token_call
 from tercet.export.huggingface.packed_buffers import PackedBuffers
+from tercet.export.huggingface.static_step import StaticStep
 
 LAYERS = {"match": "*layers*", "format": "int4-g32", "algorithm": "rtn"}
 EIGHT_BITS = {"match": "*embed_tokens", "format": "int8", "algorithm": "rtn"}
@@ -67,36 +70,67 @@ def step_of(model: PreTrainedModel) -> Any:
     return token_call._KEPT[model].step
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "olmo2", "gemma2"])
+KINDS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {},
+    "olmo2": {},
+    # as long as no window is full
+    "gemma2": {"sliding_window": 64, "attn_implementation": "eager"},
+    "gemma3_text": {"sliding_window": 64},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("tied", [True, False])
 def test_tokens_and_scores_are_those_of_the_dynamic_cache(
     kind: str, tied: bool, make_case: Callable[..., Any], ids: Tensor, by_torch: list[Any]
 ) -> None:
-    directory = make_case(kind, tied, EIGHT_BITS, LAYERS).packed
-    model = load(directory)
+    model = load(make_case(kind, tied, EIGHT_BITS, LAYERS).packed, **KINDS[kind])
     more = {"return_dict_in_generate": True, "output_logits": True}
     expected = generate(model, ids, **more)
-    if kind == "gemma2":
-        with pytest.warns(UserWarning, match="whose layers all hold every position"):
-            found = generate(model, ids, cache_implementation="static", **more)
-        assert len(by_torch) == 1
-    else:
-        found = generate(model, ids, cache_implementation="static", **more)
-        assert not by_torch
+    found = generate(model, ids, cache_implementation="static", **more)
+    assert not by_torch
     assert torch.equal(found.sequences, expected.sequences)
     for one, other in zip(found.logits, expected.logits, strict=True):
         torch.testing.assert_close(one, other, atol=2e-4, rtol=1e-4)
     # the cache is as transformers would have left it
-    assert int(found.past_key_values.get_seq_length()) == ids.shape[1] + 8
-    for one, other in zip(
-        found.past_key_values.layers, expected.past_key_values.layers, strict=True
-    ):
-        length = ids.shape[1] + 8
-        if kind != "gemma2":
-            torch.testing.assert_close(one.keys[:, :, :length], other.keys, atol=1e-4, rtol=1e-4)
-            torch.testing.assert_close(
-                one.values[:, :, :length], other.values, atol=1e-4, rtol=1e-4
-            )
+    caches, length = (found.past_key_values, expected.past_key_values), ids.shape[1] + 8
+    assert [int(cache.get_seq_length()) for cache in caches] == [length, length]
+    for one, other in zip(*(cache.layers for cache in caches), strict=True):
+        assert int(one.get_seq_length()) == int(one.cumulative_length) == length
+        for mine, theirs in ((one.keys, other.keys), (one.values, other.values)):
+            torch.testing.assert_close(mine[:, :, :length], theirs, atol=1e-4, rtol=1e-4)
+
+
+SLIDING = ["sliding_attention", "sliding_attention"]
+
+
+@pytest.mark.parametrize(
+    ("options", "taken", "reason"),
+    [
+        ({"sliding_window": 8, "layer_types": SLIDING}, 0, "beyond a sliding window"),
+        # the sixth of nine tokens is the first that a window of 18 positions has no room for
+        ({"sliding_window": 18, "layer_types": SLIDING}, 5, "beyond a sliding window"),
+        ({"sliding_window": 18}, 0, "longer than a sliding window"),
+    ],
+)
+def test_full_windows_are_left_to_torch(
+    options: dict[str, Any],
+    taken: int,
+    reason: str,
+    make_case: Callable[..., Any],
+    ids: Tensor,
+    by_torch: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = load(make_case("gemma3_text", True, LAYERS).packed, **options)
+    steps: list[Any] = []
+    run = StaticStep.run
+    monkeypatch.setattr(StaticStep, "run", lambda *of: (steps.append(of), run(*of))[1])
+    with pytest.warns(UserWarning, match=reason):
+        found = generate(model, ids, cache_implementation="static")
+    assert (len(steps), len(by_torch)) == (taken, 1)
+    assert torch.equal(found, generate(model, ids))
 
 
 def test_mixed_plan(mixed: Any, ids: Tensor, by_torch: list[Any]) -> None:
@@ -266,3 +300,62 @@ def test_a_way_to_compile_that_was_asked_for_is_torchs(
         warnings.simplefilter("error", UserWarning)
         generate(load(packed), ids, cache_implementation="static", compile_config=config)
     assert by_torch == [config]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_captured_steps_give_the_tokens_of_the_dynamic_cache(packed: Path, ids: Tensor) -> None:
+    """Two sequences and one, in turns, so that graphs are captured, kept and replaced."""
+    model, ids = load(packed).to("cuda"), ids.to("cuda")
+    expected = generate(model, ids, 40)
+    for rows in (2, 2, 1, 1, 2):
+        found = generate(model, ids[:rows], 40, cache_implementation="static")
+        assert torch.equal(found, expected[:rows])
+        assert step_of(model)._captured is not None
+
+
+def test_caps_that_transformers_leaves_out_are_not_put_in(
+    make_case: Callable[..., Any], ids: Tensor
+) -> None:
+    """As sdpa did in transformers 5.17: the prompt's scores would have no caps either."""
+    directory = make_case("gemma2", True, LAYERS).packed
+    model = load(directory, sliding_window=64, attn_implementation="eager")
+    cache = StaticCache(model.config, max_cache_len=20)
+    with torch.no_grad():
+        model(ids, past_key_values=cache)
+    model.config._attn_implementation_internal = "sdpa"
+    with pytest.raises(UnsupportedError, match="sdpa leaves out the caps"):
+        model.get_compiled_call(None)._step_for({"input_ids": ids[:, :1], "past_key_values": cache})
+
+
+@pytest.mark.parametrize(
+    ("inputs", "reason"),
+    [
+        ({"input_ids": torch.ones(2, 3, dtype=torch.int64)}, r"ids \[B, 1\] of one new token"),
+        ({"token_type_ids": torch.ones(2, 1, dtype=torch.int64)}, "no 'token_type_ids'"),
+        ({"output_attentions": True}, "no 'output_attentions'"),
+        ({"position_ids": torch.full((2, 1), 4)}, "no positions other than those of the cache"),
+        ({"attention_mask": torch.ones(2, 14)}, r"no attention_mask of shape \[2, 14\]"),
+        ({"past_key_values": DynamicCache()}, "a StaticCache of plain layers"),
+    ],
+)
+def test_what_the_step_does_not_take_goes_to_torch(
+    inputs: dict[str, Any],
+    reason: str,
+    packed: Path,
+    ids: Tensor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        PreTrainedModel, "get_compiled_call", lambda *_: lambda **of: seen.append(of)
+    )
+    model = load(packed)
+    cache = StaticCache(model.config, max_cache_len=20)
+    with torch.no_grad():
+        model(ids, past_key_values=cache)
+        call = model.get_compiled_call(None)
+        whole = {"input_ids": ids[:, :1], "past_key_values": cache, "use_cache": True, **inputs}
+        with pytest.warns(UserWarning, match=reason):
+            call(**whole)
+    assert [one.keys() for one in seen] == [whole.keys()]
+    assert int(cache.get_seq_length()) == ids.shape[1]

@@ -49,7 +49,7 @@ class StaticStep:
 
     Args:
         decoder: with the model's weights.
-        cache: a StaticCache, whose layers are `StaticLayer`s that have their tensors.
+        cache: a StaticCache whose layers have their tensors, all for as many positions.
     """
 
     def __init__(self, decoder: Decoder, cache: Any) -> None:
@@ -89,14 +89,19 @@ class StaticStep:
         self._cache = weakref.ref(cache)
         return True
 
-    def run(self, ids: Tensor) -> Tensor:
-        """Scores [B, V] of the token after ids [B]; the cache holds one position more."""
+    def run(self, ids: Tensor, cache: Any) -> Tensor:
+        """Scores [B, V] of the token after ids [B]; the cache, taken, holds one position more."""
         self._advance.ids.copy_(ids)
         if self._captured is None:
-            return self._advance()
-        self._captured.replay()
-        # the next replay overwrites its own
-        return self._captured.result.clone()
+            scores = self._advance()
+        else:
+            self._captured.replay()
+            # the next replay overwrites its own
+            scores = self._captured.result.clone()
+        for layer in cache.layers:
+            if layer.is_sliding:
+                layer.cumulative_length_int += 1
+        return scores
 
 
 def _tensors(cache: Any) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:

@@ -87,7 +87,7 @@ class _TokenCall:
                 )
                 self._other = self._compiled()
             else:
-                scores = step.run(inputs["input_ids"][:, 0])
+                scores = step.run(inputs["input_ids"][:, 0], inputs["past_key_values"])
                 return CausalLMOutputWithPast(
                     logits=scores.unsqueeze(1),  # pyright: ignore[reportArgumentType]
                     past_key_values=inputs["past_key_values"],
@@ -96,9 +96,14 @@ class _TokenCall:
 
     def _step_for(self, inputs: dict[str, Any]) -> StaticStep:
         """The step, ready for these inputs; UnsupportedError where it would not do the same."""
-        cache = inputs.get("past_key_values")
+        ids = inputs.get("input_ids")
+        if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.shape[1] != 1:
+            raise UnsupportedError("it takes the ids [B, 1] of one new token of each sequence")
         if self._kept is None:
             _check_inputs(inputs)
+        cache = inputs["past_key_values"]
+        _check_room(cache)
+        if self._kept is None:
             _check_positions(inputs)
             self._kept = _keep(self._model)
         kept = self._kept
@@ -109,17 +114,26 @@ class _TokenCall:
 
 
 def _check_inputs(inputs: dict[str, Any]) -> None:
-    from transformers.cache_utils import StaticCache, StaticLayer
+    from transformers.cache_utils import StaticCache, StaticLayer, StaticSlidingWindowLayer
 
     for name, value in inputs.items():
         allowed = _HARMLESS.get(name, (None, False))
-        if name not in _TAKEN and value not in allowed:
+        if name not in _TAKEN and (isinstance(value, Tensor) or value not in allowed):
             raise UnsupportedError(f"it takes no {name!r}")
-    ids, cache = inputs.get("input_ids"), inputs.get("past_key_values")
-    if not isinstance(ids, Tensor) or ids.ndim != 2 or ids.shape[1] != 1:
-        raise UnsupportedError("it takes the ids [B, 1] of one new token of each sequence")
-    if type(cache) is not StaticCache or any(type(one) is not StaticLayer for one in cache.layers):
-        raise UnsupportedError("it takes a StaticCache whose layers all hold every position")
+    cache = inputs.get("past_key_values")
+    kinds = (StaticLayer, StaticSlidingWindowLayer)
+    layers: list[Any] = cache.layers if type(cache) is StaticCache else []
+    if not layers or any(type(one) not in kinds for one in layers):
+        raise UnsupportedError("it takes a StaticCache of plain layers")
+    if len({one.max_cache_len for one in layers}) > 1:
+        raise UnsupportedError("it takes no cache that is longer than a sliding window")
+
+
+def _check_room(cache: Any) -> None:
+    """A layer whose window is full moves what it holds."""
+    for layer in cache.layers:
+        if layer.is_sliding and layer.cumulative_length_int >= layer.max_cache_len:
+            raise UnsupportedError("it takes no sequence beyond a sliding window")
 
 
 def _check_positions(inputs: dict[str, Any]) -> None:
@@ -152,6 +166,8 @@ def _keep(model: "PreTrainedModel") -> _Kept:
     _KEPT.pop(model, None)
     _check_modules(model)
     decoder = Decoder.from_checkpoint(LoadedWeights(model), model.dtype, model.device)
+    if decoder.config.score_cap is not None and model.config._attn_implementation == "sdpa":  # pyright: ignore[reportPrivateUsage]
+        raise UnsupportedError("sdpa leaves out the caps on attention's scores")
     kept = _KEPT[model] = _Kept(made_of=made_of, decoder=decoder)
     return kept
 
