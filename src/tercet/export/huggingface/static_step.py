@@ -11,6 +11,9 @@ from torch import Tensor
 from tercet.kernel.device.captured import Captured, warm_up
 from tercet.models import Decoder
 
+# positions that attention on Hopper reads at once
+_TILE = 16
+
 Step = Callable[[Tensor, Tensor, Sequence[Tensor], Sequence[Tensor]], Tensor]
 
 
@@ -44,8 +47,9 @@ class _Advance:
 class StaticStep:
     """The step, captured on a GPU, and the cache that it runs on: one at a time.
 
-    A captured graph reads and writes the memory of the cache that it was captured with. Another of
-    the same shape takes that memory over, once nobody refers to the first any more.
+    A captured graph reads and writes the memory that it was captured with. A cache is copied there
+    once, and its layers are given views of it; the next cache of that shape takes its place, once
+    nobody refers to the one before any more.
 
     Args:
         decoder: with the model's weights.
@@ -53,30 +57,40 @@ class StaticStep:
     """
 
     def __init__(self, decoder: Decoder, cache: Any) -> None:
-        keys, values, seen = _tensors(cache)
-        batch, _, capacity, _ = keys[0].shape
-        self._cache = weakref.ref(cache)
+        first = cache.layers[0].keys
+        batch, heads, positions, width = first.shape
+        # transformers makes room for one position less than the text will have
+        capacity = -(-positions // _TILE) * _TILE
+        held = first.new_zeros(2 * len(cache.layers), batch, heads, capacity, width)
+        self._views = list(held[..., :positions, :].unbind(0))
+        if held.device.type == "cuda":
+            for view in self._views:
+                # torch may compile what comes later, as it does for the tensors of a cache
+                torch._dynamo.mark_static_address(view)  # pyright: ignore[reportPrivateUsage]
+        self._cache: weakref.ref[Any] | None = None
         self._advance = _Advance(
             step=decoder.token_step(batch, capacity),
             ids=torch.zeros(batch, dtype=torch.int64, device=decoder.device),
-            seen=seen,
-            keys=keys,
-            values=values,
+            seen=[layer.cumulative_length.clone() for layer in cache.layers],
+            keys=list(held[0::2].unbind(0)),
+            values=list(held[1::2].unbind(0)),
         )
         self._captured: Captured[Tensor] | None = None
         if decoder.device.type == "cuda":
             warm_up(self._advance.run_step, decoder.device)
             self._captured = Captured(self._advance, decoder.device)
+        taken = self.take(cache)
+        assert taken
 
     def take(self, cache: Any) -> bool:
         """Whether the next step can run on this cache, which is made ready for it."""
-        owner, own = self._cache(), self._advance
-        keys, values, seen = _tensors(cache)
-        mine, theirs = [*own.keys, *own.values, *own.seen], [*keys, *values, *seen]
-        if owner is cache and all(one is other for one, other in zip(mine, theirs, strict=True)):
-            return True
-        if (owner is not None and owner is not cache) or len(mine) != len(theirs):
+        owner = None if self._cache is None else self._cache()
+        if owner is not None and owner is not cache:
             return False
+        mine = [*self._views, *self._advance.seen]
+        theirs = _tensors(cache)
+        if all(one is other for one, other in zip(mine, theirs, strict=True)):
+            return True
         if any(
             (one.shape, one.dtype, one.device) != (other.shape, other.dtype, other.device)
             for one, other in zip(mine, theirs, strict=True)
@@ -84,8 +98,10 @@ class StaticStep:
             return False
         for one, other in zip(mine, theirs, strict=True):
             one.copy_(other)
-        for layer, *tensors in zip(cache.layers, own.keys, own.values, own.seen, strict=True):
-            layer.keys, layer.values, layer.cumulative_length = tensors
+        for layer, keys, values, seen in zip(
+            cache.layers, mine[0::2], mine[1::2], self._advance.seen, strict=False
+        ):
+            layer.keys, layer.values, layer.cumulative_length = keys, values, seen
         self._cache = weakref.ref(cache)
         return True
 
@@ -104,10 +120,7 @@ class StaticStep:
         return scores
 
 
-def _tensors(cache: Any) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    layers = cache.layers
-    return (
-        [layer.keys for layer in layers],
-        [layer.values for layer in layers],
-        [layer.cumulative_length for layer in layers],
-    )
+def _tensors(cache: Any) -> list[Tensor]:
+    """Keys and values, layer by layer, then how many positions each layer holds."""
+    held = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
+    return held + [layer.cumulative_length for layer in cache.layers]
