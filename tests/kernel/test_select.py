@@ -61,9 +61,9 @@ def test_on_a_gpu_the_slow_path_names_the_unmet_requirement() -> None:
     verdicts = select.explain(OP, "cuda", FULL, sizes, options)
     assert [verdict.implementation for verdict in verdicts if verdict.chosen] == ["torch"]
     options = {"layout": "fragments", "activation": "none"}
-    for tokens, found in ((1, triton), (255, triton), (256, decoded), (16384, decoded)):
+    for tokens in (1, 16384):
         sizes = {"M": tokens, "N": 576, "K": 576}
-        assert select.choose(OP, "cuda", FULL, sizes, options).forward is found.forward
+        assert select.choose(OP, "cuda", FULL, sizes, options).forward is decoded.forward
     half = select.choose(OP, "cuda", torch.bfloat16, {"M": 256}, {**options, "zero": True})
     assert half.forward is triton.forward
 
