@@ -1,8 +1,8 @@
 """What `generate` calls for each new token of a packed model with a static cache on a GPU.
 
-transformers would compile its own layers: a minute before the first token, a product for each
-matrix, and thousands of guards before each step. The lean decoder has all of it in one captured
-graph; it takes the weights, the caches and the tokens that transformers has.
+transformers would have torch compile its own layers: a product for each matrix, and a millisecond
+of guards before each step of 32 layers. The lean decoder has all of it in one captured graph; it
+takes the weights, the caches and the tokens that transformers has.
 """
 
 import warnings
