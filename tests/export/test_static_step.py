@@ -140,6 +140,24 @@ def test_mixed_plan(mixed: Any, ids: Tensor, by_torch: list[Any]) -> None:
     assert not by_torch
 
 
+def test_rows_that_are_no_whole_blocks(
+    make_case: Callable[..., Any], ids: Tensor, by_torch: list[Any]
+) -> None:
+    """A head of 90 rows, which is fused with nothing; a block of the layout has 16."""
+    source = make_case("llama", False, LAYERS).source
+    model = AutoModelForCausalLM.from_pretrained(source)
+    model.resize_token_embeddings(90)
+    folder = source.parent
+    model.save_pretrained(folder / "narrow")
+    head = {"match": "lm_head", "format": "int4-g32", "algorithm": "rtn"}
+    rules = {"name": "narrow", "rules": [EIGHT_BITS, head, LAYERS]}
+    tercet.compress(folder / "narrow", tercet.Plan.model_validate(rules), folder / "narrow-packed")
+    packed, ids = load(folder / "narrow-packed"), ids % 87 + 3
+    found = generate(packed, ids, cache_implementation="static")
+    assert torch.equal(found, generate(packed, ids))
+    assert not by_torch
+
+
 def test_a_later_cache_takes_the_place_of_one_that_is_gone(packed: Path, ids: Tensor) -> None:
     model = load(packed)
     first = generate(model, ids, cache_implementation="static")

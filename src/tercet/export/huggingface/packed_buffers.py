@@ -54,19 +54,19 @@ class PackedBuffers(nn.Module):
     def weight_for(self, device: torch.device) -> PreparedWeight:
         """The weight in its compute layout on that device."""
         if self.prepared is None or self.prepared.codes.device != device:
-            self.prepared = _prepare_static(self.to_packed(), device)
+            self.prepared = _mark_static(prepare(self.to_packed(), device))
         return self.prepared
 
     def use(self, prepared: PreparedWeight) -> None:
         """Takes the same weight in its compute layout from elsewhere, and lets go of its own."""
-        self.prepared = prepared
+        self.prepared = _mark_static(prepared)
 
     def _prepare(self) -> None:
         """Makes the compute layout where the weight lies: torch's compiler traces its use only."""
         device = cast("dict[str, Tensor]", self._buffers)["weight_packed"].device
         self.prepared = None
         if device.type != "meta":
-            self.prepared = _prepare_static(self.to_packed(), device)
+            self.prepared = _mark_static(prepare(self.to_packed(), device))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         """Moves between devices; a cast of the model leaves codes and scales as they are."""
@@ -80,13 +80,12 @@ class PackedBuffers(nn.Module):
         return self
 
 
-def _prepare_static(packed: PackedTensor, device: torch.device) -> PreparedWeight:
-    """`prepare`; a CUDA graph of torch's compiler reads the result where it lies.
+def _mark_static(weight: PreparedWeight) -> PreparedWeight:
+    """The weight, which a CUDA graph of torch's compiler reads where it lies.
 
     What is neither parameter nor buffer would be copied before each replay.
     """
-    weight = prepare(packed, device)
-    if device.type == "cuda":
+    if weight.codes.device.type == "cuda":
         for part in weight.parts:
             if isinstance(part, Tensor):
                 # as transformers does with the caches that it compiles for

@@ -98,10 +98,11 @@ class StaticStep:
             return False
         for one, other in zip(mine, theirs, strict=True):
             one.copy_(other)
-        for layer, keys, values, seen in zip(
-            cache.layers, mine[0::2], mine[1::2], self._advance.seen, strict=False
+        views, seen = self._views, self._advance.seen
+        for layer, keys, values, count in zip(
+            cache.layers, views[0::2], views[1::2], seen, strict=True
         ):
-            layer.keys, layer.values, layer.cumulative_length = keys, values, seen
+            layer.keys, layer.values, layer.cumulative_length = keys, values, count
         self._cache = weakref.ref(cache)
         return True
 

@@ -57,10 +57,13 @@ def load_linear(
         if fused is None:
             return SideBySide(tuple(part.forward for part in parts))
         parts[:2] = [fused]
-    if isinstance(parts[0], PackedLinear) and isinstance(reader.source, PreparedSource):
-        reader.source.take_fused([name for name, _ in modules], parts[0].weight)
+    whole = parts[0]
+    # a module alone has its weight already, of any number of rows
+    source = reader.source
+    if len(modules) > 1 and isinstance(whole, PackedLinear) and isinstance(source, PreparedSource):
+        source.take_fused([name for name, _ in modules], whole.weight)
     # nn.Module.__call__ costs 2 us, and a model of 30 layers makes 121 such calls a token
-    return parts[0].forward
+    return whole.forward
 
 
 def packed_behind(linear: Linear) -> PackedLinear | None:
