@@ -74,3 +74,25 @@ def test_another_devices_tables_are_asked_in_their_block_only(
         assert block() == 2
     assert block() == 1
     tuned.forget()
+
+
+def test_a_gpu_without_a_table_is_launched_by_that_of_its_architecture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tuned, "table_path", lambda op, device: tmp_path / f"{device}.json")
+    monkeypatch.setattr(tuned, "device_name", lambda: "nvidia-h100")
+    monkeypatch.setattr(tuned.torch.cuda, "is_available", lambda: True)
+    (tmp_path / "nvidia-h200.json").write_text(json.dumps([entry(16, 5)]))
+
+    def block(capability: tuple[int, int]) -> int:
+        tuned.forget()
+        monkeypatch.setattr(tuned.torch.cuda, "get_device_capability", lambda: capability)
+        return tuned.configuration("op", "triton", {"M": 16}, DEFAULT)["BLOCK"]
+
+    assert block((9, 0)) == 5
+    assert block((8, 0)) == 64
+    # the tuner adds to the GPU's own table alone
+    assert tuned.table("op", "nvidia-h100") == ()
+    (tmp_path / "nvidia-h100.json").write_text(json.dumps([entry(16, 6)]))
+    assert block((9, 0)) == 6
+    tuned.forget()

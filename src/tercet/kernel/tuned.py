@@ -2,8 +2,9 @@
 
 `ops/OP/tuned/DEVICE.json` holds a list of entries: implementation, direction
 (forward or backward), sizes, configuration. A shape that
-is not in it takes the entry of the nearest one (the least sum of |log2| of size ratios); a device
-without a table takes the kernel's own default.
+is not in it takes the entry of the nearest one (the least sum of |log2| of size ratios). A GPU
+without a table is launched by that of another GPU of its architecture, where there is one, else by
+the kernel's own default.
 
 What a kernel plans with (its tiles, and what they cost) is in `ops/OP/tuned/KERNEL/DEVICE.json`,
 which that kernel reads.
@@ -36,6 +37,8 @@ class TunedEntry(TypedDict):
     configuration: dict[str, int]
 
 
+# compute capability -> the GPU of it that kernels were tuned on
+_TUNED_ON = {(9, 0): "nvidia-h200"}
 _forced: dict[tuple[str, str, Direction], tuple[Configuration, list[Sizes]]] = {}
 _known: dict[tuple[object, ...], Configuration] = {}
 _device: str | None = None
@@ -57,7 +60,8 @@ def configuration(
     device = _device or device_name()
     key = (op, implementation, direction, device, *sizes.items())
     if key not in _known:
-        entry = nearest(table(op, device), implementation, direction, sizes)
+        entries = table(op, device) or table(op, _tuned_on(device))
+        entry = nearest(entries, implementation, direction, sizes)
         _known[key] = {**default, **(entry["configuration"] if entry else {})}
     return _known[key]
 
@@ -118,6 +122,13 @@ def table(op: str, device: str) -> tuple[TunedEntry, ...]:
     path = table_path(op, device)
     entries: list[Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     return tuple(entries)
+
+
+def _tuned_on(device: str) -> str:
+    """The GPU whose tables serve that one where it has none; itself where there is no such GPU."""
+    if device != device_name() or not torch.cuda.is_available():
+        return device
+    return _TUNED_ON.get(torch.cuda.get_device_capability(), device)
 
 
 def forget() -> None:
