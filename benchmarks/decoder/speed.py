@@ -1,7 +1,7 @@
 """Tokens a second of the lean decoder on a GPU, at a published model's shape with drawn weights.
 
 python benchmarks/decoder/speed.py MODEL [--body SCHEME] [--head SCHEME] [--activation A]
-    [--context N] [--batch B] [--layers L] [--out FILE] [--profile]
+    [--kv-cache-dtype D] [--context N] [--batch B] [--layers L] [--out FILE] [--profile]
 
 Weights are drawn on the GPU, for speed does not depend on them: codes uniformly, scales as powers
 of two. `--body none` keeps them in bfloat16: the same decoder without compression. A run appends
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from tercet.checkpoints.packed.layout import PackedModule
 from tercet.formats import PackedTensor
-from tercet.models import Decoder
+from tercet.models import Decoder, KeyValueCache
 from tercet.models.catalog.entry import CatalogEntry
 from tercet.models.catalog.load import read
 from tercet.ops.embedding_packed.cases import drawn_table
@@ -106,10 +106,9 @@ class DrawnSource:
         raise KeyError(module)
 
 
-def read_bytes(decoder: Decoder, batch: int, context: int) -> int:
+def read_bytes(decoder: Decoder, cache: KeyValueCache, context: int) -> int:
     """Of a step: all weights but the embedding's, keys and values."""
-    config = decoder.config
-    total = 2 * config.layers * batch * context * config.key_value_heads * config.head_dim * 2
+    total = cache.size_bytes // cache.capacity * context
     step = decoder.token_step(1, 1)
     linears = [
         each
@@ -122,13 +121,23 @@ def read_bytes(decoder: Decoder, batch: int, context: int) -> int:
     return total
 
 
+def fill(cache: KeyValueCache, positions: int) -> None:
+    """Draws keys and values of so many positions."""
+    cache.extend(positions)
+    if cache.held_scales is None:
+        cache.held.normal_()
+        return
+    # any byte below this is a number in either element
+    cache.held.view(torch.uint8).random_(0, 120)
+    cache.held_scales.fill_(0.01)
+
+
 @torch.inference_mode()
 def measure(decoder: Decoder, batch: int, context: int, tokens: int) -> dict[str, float]:
     """Microseconds of a step, medians of blocks of tokens; the first block warms up."""
     cache = decoder.cache(batch)
     cache.reserve(context + 2 * tokens + BLOCK)
-    cache.extend(context - tokens // 2)
-    cache.held.normal_()
+    fill(cache, context - tokens // 2)
     ids, times = torch.zeros(batch, 1, dtype=torch.int64), list[float]()
     torch.cuda.reset_peak_memory_stats()
     for start in range(-BLOCK, tokens, BLOCK):
@@ -154,7 +163,7 @@ def measure(decoder: Decoder, batch: int, context: int, tokens: int) -> dict[str
         replays.append(events[0].elapsed_time(events[1]) / BLOCK * 1e3)
         graph._lengths.fill_(cache.length)
     step, replay = statistics.median(times), statistics.median(replays)
-    needed = read_bytes(decoder, batch, context)
+    needed = read_bytes(decoder, cache, context)
     return {
         "step_us": step,
         "graph_us": replay,
@@ -174,8 +183,7 @@ def profile(decoder: Decoder, batch: int, context: int) -> None:
 
     cache = decoder.cache(batch)
     cache.reserve(context + 64)
-    cache.extend(context)
-    cache.held.normal_()
+    fill(cache, context)
     ids = torch.zeros(batch, 1, dtype=torch.int64)
     for _ in range(4):
         decoder.extend(ids, cache)
@@ -198,6 +206,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--body", default="ternary-channel", help="a scheme, or none")
     parser.add_argument("--head", default="int8-channel", help="a scheme, or none")
     parser.add_argument("--activation", choices=["int8_token", "fp8_token"])
+    parser.add_argument("--kv-cache-dtype", choices=["int8", "fp8_e4m3"])
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=128)
@@ -209,7 +218,9 @@ def main(arguments: Sequence[str]) -> int:
     layers = options.layers or entry.num_hidden_layers
     source = DrawnSource(entry, layers, options.body, options.head, options.activation)
     begin = time.perf_counter()
-    decoder = Decoder.from_checkpoint(source, torch.bfloat16, "cuda")
+    decoder = Decoder.from_checkpoint(
+        source, torch.bfloat16, "cuda", kv_cache_dtype=options.kv_cache_dtype
+    )
     torch.cuda.synchronize()
     print(f"drawn in {time.perf_counter() - begin:.1f} s", flush=True)
     metrics = measure(decoder, options.batch, options.context, options.tokens)
@@ -217,6 +228,8 @@ def main(arguments: Sequence[str]) -> int:
         name: getattr(options, name)
         for name in ("body", "head", "activation", "context", "batch", "tokens")
     }
+    if options.kv_cache_dtype is not None:
+        settings["kv_cache_dtype"] = options.kv_cache_dtype
     print(options.model, settings, {name: round(value, 2) for name, value in metrics.items()})
     if options.profile:
         profile(decoder, options.batch, options.context)

@@ -16,8 +16,10 @@ import pytest
 import tercet.cli.main as command_line
 from tercet.checkpoints.packed.layout import MANIFEST_NAME
 from tercet.checkpoints.seal import SEAL_NAME
+from tercet.cli.options.kv_cache import KV_CACHE_DTYPES
 from tercet.compress import pipeline
 from tercet.errors import CheckpointError
+from tercet.packed_weight.row_codes import ELEMENTS
 from tercet.workflows.export.run import export
 from tercet.workflows.speed import text_before_stop
 
@@ -60,6 +62,17 @@ def test_an_output_without_permission_is_named_first(
     monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path)  # pyright: ignore[reportUnknownLambdaType]
     done = tercet("compress", model, "--plan", plan, "--out", tmp_path / "out")
     assert f"{tmp_path} cannot be written to" in done.error
+
+
+@pytest.mark.parametrize("command", ["run", "eval"])
+def test_an_unknown_dtype_of_the_cache_is_named_first(
+    tercet: Run, tmp_path: Path, command: str
+) -> None:
+    words = ["--prompt", "x"] if command == "run" else []
+    done = tercet(command, tmp_path / "nowhere", *words, "--kv-cache-dtype", "int3")
+    assert done.code == 2
+    assert "unknown dtype of a key-value cache 'int3'" in done.error
+    assert KV_CACHE_DTYPES == ELEMENTS
 
 
 def test_an_existing_output_of_an_export_is_named_first(tmp_path: Path) -> None:

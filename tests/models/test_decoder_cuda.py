@@ -33,6 +33,30 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("codes", "relative"), [("int8", 5e-3), ("fp8_e4m3", 4e-2)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_same_scores_from_a_cache_of_codes(
+    build: Callable[..., Any],
+    source_of: Any,
+    ids: Tensor,
+    kind: str,
+    codes: str,
+    relative: float,
+    dtype: torch.dtype,
+) -> None:
+    source = source_of(build(kind, **KINDS[kind]))
+    expected = Decoder.from_checkpoint(source, kv_cache_dtype=codes).logits(ids)
+    decoder = Decoder.from_checkpoint(source, dtype, "cuda", kv_cache_dtype=codes)
+    limit = (relative if dtype == torch.float32 else 8e-2) * float(expected.abs().max())
+    assert_close(decoder.logits(ids).cpu().float(), expected, rtol=0, atol=limit)
+    cache = decoder.cache(2)
+    decoder.extend(ids[:, :9], cache)
+    for place in range(9, ids.shape[1]):
+        scores = decoder.extend(ids[:, place : place + 1], cache).cpu().float()
+        assert_close(scores, expected[:, place], rtol=0, atol=limit)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("scheme", "how"),
     [

@@ -11,6 +11,7 @@ from torch.nn.functional import rms_norm
 
 from tercet.formats import encode, fit, parse_scheme
 from tercet.models.decoder.config import ACTIVATIONS, DecoderConfig
+from tercet.models.decoder.kv_cache import Positions
 from tercet.models.decoder.layer import Layer, Step
 from tercet.models.decoder.linear import Linear, SideBySide
 from tercet.models.decoder.mlp import Gated
@@ -200,7 +201,7 @@ def test_a_whole_layer_has_the_bits_of_its_parts(
     found = []
     for each in (whole, parts):
         state, (keys, values) = hidden.clone(), cache.clone()
-        each.forward_(state, step, keys, keys[:, :, :9], values[:, :, :9])
+        each.forward_(state, step, Positions(keys, keys[:, :, :9], values[:, :, :9]))
         found.append((state, keys, values))
     for one, other in zip(*found, strict=True):
         assert torch.equal(one, other)

@@ -43,7 +43,7 @@ def run_step(decoder: Decoder, cache: KeyValueCache, ids: Tensor) -> Tensor:
     cache.reserve(cache.length + 1)
     step = decoder.token_step(batch, cache.capacity)
     lengths = torch.full((batch,), cache.length + 1, dtype=torch.int32)
-    scores = step(ids, lengths, *cache.all_positions())
+    scores = step(ids, lengths, *cache.all_positions(), cache.all_scales())
     cache.extend(1)
     return scores
 
@@ -98,6 +98,16 @@ def test_packed_weights(
     # codes of activations may tip to the other side of a tie: one step of 127 and of 2^-4
     relative = {"int8_token": 5e-3, "fp8_token": 4e-2}.get(how.get("activation", ""), 1e-5)
     compare(Decoder.from_checkpoint(source), ids, relative)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("codes", "relative"), [("int8", 2e-3), ("fp8_e4m3", 1e-2)])
+def test_cached_codes(
+    build: Callable[..., Any], source_of: Any, ids: Tensor, kind: str, codes: str, relative: float
+) -> None:
+    source = source_of(build(kind, **KINDS[kind]))
+    # a key or value between two codes may get either
+    compare(Decoder.from_checkpoint(source, kv_cache_dtype=codes), ids, relative)
 
 
 def test_other_activations_than_silu(

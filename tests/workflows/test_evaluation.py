@@ -58,6 +58,22 @@ def test_records_are_those_of_transformers(folder: Path) -> None:
     assert student.metrics["ratio_to_fp32"] == 2 * student.metrics["ratio_to_bf16"]
 
 
+def test_a_cache_of_codes_changes_the_student_alone(folder: Path) -> None:
+    given = {"text": folder / "text.txt", "length": 8}
+    plain = tercet.evaluate(folder / "packed", **given)
+    coded = tercet.evaluate(folder / "packed", kv_cache_dtype="int8", **given)
+    assert [one.settings.get("kv_cache_dtype") for one in coded] == [None, "int8"]
+    assert coded[0].metrics["perplexity"] == plain[0].metrics["perplexity"]
+    one, other = coded[1].metrics["perplexity"], plain[1].metrics["perplexity"]
+    assert one != other
+    assert one == pytest.approx(other, rel=0.01)
+
+
+def test_another_cache_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(tercet.UnsupportedError, match=r"cache 'int4'.*known: fp8_e4m3, int8"):
+        tercet.evaluate(tmp_path / "nowhere", kv_cache_dtype="int4")
+
+
 def test_without_a_teacher(folder: Path) -> None:
     (record,) = tercet.evaluate(
         folder / "packed", teacher="none", text=folder / "text.txt", length=8, count=1

@@ -8,6 +8,7 @@ from rich.table import Table
 
 from tercet.checkpoints.sources.fetch import find_packed
 from tercet.cli.options.device import Device
+from tercet.cli.options.kv_cache import KvCacheDtype
 from tercet.cli.pace import follow
 from tercet.cli.show import Json, console, print_json, say
 from tercet.cli.tasks.questions import (
@@ -24,7 +25,7 @@ from tercet.cli.tasks.questions import (
 from tercet.errors import PlanError
 from tercet.records import Record, append
 from tercet.workflows.evaluation import evaluate
-from tercet.workflows.tasks import Questions, evaluate_tasks, read_questions
+from tercet.workflows.tasks import evaluate_tasks, read_questions
 
 
 def evaluate_command(
@@ -59,6 +60,7 @@ def evaluate_command(
     out: Out = None,
     resume: Resume = False,
     device: Device = None,
+    kv_cache_dtype: KvCacheDtype = None,
     record: Annotated[
         Path | None, typer.Option(help="Append the results to this JSON-lines file.")
     ] = None,
@@ -80,6 +82,7 @@ def evaluate_command(
                 length=length,
                 count=windows or None,
                 device=device,
+                kv_cache_dtype=kv_cache_dtype,
                 progress=lambda done, total: tell(done, total, "windows"),
             )
     else:
@@ -98,7 +101,20 @@ def evaluate_command(
             max_tokens=max_tokens,
             chat=chat,
         )
-        records = _answer(directories, questions, out, resume, device, as_json)
+        with follow(as_json, "opening the model") as tell:
+            records = [
+                one
+                for model in directories
+                for one in evaluate_tasks(
+                    str(model),
+                    questions,
+                    out=out,
+                    resume=resume,
+                    device=device,
+                    kv_cache_dtype=kv_cache_dtype,
+                    progress=tell,
+                )
+            ]
     if record is not None:
         append(record, records)
     if as_json:
@@ -108,24 +124,6 @@ def evaluate_command(
     else:
         console.print(_task_table(records))
         _warn(records)
-
-
-def _answer(
-    models: list[Path],
-    questions: Questions,
-    out: Path | None,
-    resume: bool,
-    device: str | None,
-    quiet: bool,
-) -> list[Record]:
-    with follow(quiet, "opening the model") as tell:
-        return [
-            one
-            for model in models
-            for one in evaluate_tasks(
-                str(model), questions, out=out, resume=resume, device=device, progress=tell
-            )
-        ]
 
 
 def _task_table(records: list[Record]) -> Table:

@@ -10,6 +10,7 @@ from tercet.checkpoints.seal import Verification
 from tercet.checkpoints.sources.fetch import find_packed
 from tercet.cli.lazy import importing
 from tercet.cli.options.device import Device
+from tercet.cli.options.kv_cache import KvCacheDtype
 from tercet.cli.show import Json, mebibytes, print_json, say
 from tercet.records import peak_resident_bytes
 from tercet.runtime import GenerationSettings
@@ -52,6 +53,7 @@ def run_command(
         typer.Option(help="Do not stop at an end-of-text token; for speed measurements."),
     ] = False,
     device: Device = None,
+    kv_cache_dtype: KvCacheDtype = None,
     verify: Annotated[
         bool, typer.Option(help="Check every file against the checkpoint's hashes first.")
     ] = True,
@@ -74,9 +76,8 @@ def run_command(
     with importing():
         from tercet.runtime import load
 
-    chunks = load(directory, device=device, verify=check).stream(
-        prompt, chat=chat, **asdict(settings)
-    )
+    model = load(directory, device=device, verify=check, kv_cache_dtype=kv_cache_dtype)
+    chunks = model.stream(prompt, chat=chat, **asdict(settings))
     for chunk in chunks:
         if not as_json:
             typer.echo(chunk, nl=False)

@@ -54,6 +54,15 @@ def row_codes(element: str) -> RowCodes:
     return ROW_CODES[element]
 
 
+def element_of(dtype: torch.dtype) -> str:
+    """The element whose codes are of that dtype; UnsupportedError where there is none."""
+    for element, kind in ROW_CODES.items():
+        if kind.dtype == dtype:
+            return element
+    known = ", ".join(str(kind.dtype) for kind in ROW_CODES.values())
+    raise UnsupportedError(f"row codes of {dtype}: they are {known}")
+
+
 def empty(shape: torch.Size, element: str, device: torch.device) -> Quantized:
     """Room for codes [.., K], scale [..] and row_sum [..]."""
     kind, rows = row_codes(element), shape[:-1]

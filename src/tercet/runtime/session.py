@@ -16,6 +16,7 @@ from tercet.checkpoints.seal import Verification, verified
 from tercet.checkpoints.sources.fetch import find_packed
 from tercet.errors import UnsupportedError
 from tercet.models import Decoder
+from tercet.models.decoder.kv_cache import check_kv_cache_dtype
 from tercet.models.device import resolve_device
 from tercet.runtime.chat_template import Message
 from tercet.runtime.generate import stream
@@ -173,6 +174,7 @@ def load(
     device: torch.device | str | None = None,
     *,
     verify: bool | Verification = True,
+    kv_cache_dtype: str | None = None,
 ) -> Generator:
     """Load the model of a packed checkpoint; its weights stay packed in memory.
 
@@ -183,12 +185,15 @@ def load(
         device: "cpu", "cuda" or "cuda:N"; None for the GPU where there is one.
         verify: check every file against the checkpoint's hashes, in threads beside the reading;
             False skips that, and a Verification is one that was begun before.
+        kv_cache_dtype: "int8" or "fp8_e4m3": the codes of 8 bits that keys and values are kept as,
+            each of a head with a scale; None for numbers of `dtype`.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged.
-        UnsupportedError: Tercet's decoder does not support the model's architecture, or there is
-            no such device.
+        UnsupportedError: Tercet's decoder does not support the model's architecture, there is no
+            such device, or no such dtype of a cache.
     """
+    check_kv_cache_dtype(kv_cache_dtype)
     directory = find_packed(directory)
     target = resolve_device(device)
     if dtype is None:
@@ -196,5 +201,5 @@ def load(
     with verified(directory, verify):
         checkpoint = open_packed(directory)
         with stream_weights(checkpoint) as weights:
-            model = Decoder.from_checkpoint(weights, dtype, target)
+            model = Decoder.from_checkpoint(weights, dtype, target, kv_cache_dtype)
     return Generator(model, checkpoint.directory)

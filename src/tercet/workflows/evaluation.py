@@ -14,6 +14,7 @@ from tercet.errors import UnsupportedError
 from tercet.evaluate.compare import Logits, compare
 from tercet.evaluate.size import measure_size
 from tercet.evaluate.text import default_text, windows
+from tercet.models.decoder.kv_cache import check_kv_cache_dtype
 from tercet.models.device import resolve_device
 from tercet.records import Environment, Record
 from tercet.runtime import load
@@ -30,6 +31,7 @@ def evaluate(
     length: int = 1024,
     count: int | None = 16,
     device: torch.device | str | None = None,
+    kv_cache_dtype: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Record]:
     """Measure the perplexity, divergence from the teacher, and size of packed checkpoints.
@@ -43,14 +45,18 @@ def evaluate(
         count: number of windows, from the beginning of the text; None for all.
         device: "cpu", "cuda" or "cuda:N"; None for the GPU where there is one. Activations are
             float32 on either.
+        kv_cache_dtype: how the checkpoints keep keys and values, as `tercet.load` takes it; the
+            teacher keeps none.
         progress: a function called with (finished windows, total windows).
 
     Returns:
         A record for the teacher, if there is one, followed by one record for each checkpoint.
 
     Raises:
-        UnsupportedError: there is no such device.
+        UnsupportedError: there is no such device or dtype of a cache, or a checkpoint's
+            architecture is not one that the decoder runs, which alone has such caches.
     """
+    check_kv_cache_dtype(kv_cache_dtype)
     target = resolve_device(device)
     given = [directories] if isinstance(directories, str | Path) else list(directories)
     checkpoints = {str(directory): open_packed(directory) for directory in given}
@@ -62,7 +68,7 @@ def evaluate(
         reference = manifest.source.reference if manifest is not None else "none"
     opened = open_teacher(open_source(reference), target) if reference != "none" else nullcontext()
     with opened as teacher_logits:
-        students = {name: student(name, target) for name in checkpoints}
+        students = {name: student(name, target, kv_cache_dtype) for name in checkpoints}
         qualities = compare(ids, students, teacher_logits, progress)
     on_gpu = target.type == "cuda"
     environment = Environment.here(torch.cuda.get_device_name(target) if on_gpu else None)
@@ -80,11 +86,14 @@ def evaluate(
         if name in checkpoints:
             metrics |= measure_size(checkpoints[name]).metrics()
         subject = name if name in checkpoints else reference
+        role = {"role": "student" if name in checkpoints else TEACHER}
+        if name in checkpoints and kv_cache_dtype is not None:
+            role["kv_cache_dtype"] = kv_cache_dtype
         records.append(
             Record(
                 kind="evaluation",
                 subject=subject,
-                settings={**settings, "role": "student" if name in checkpoints else TEACHER},
+                settings={**settings, **role},
                 metrics=metrics,
                 environment=environment,
             )
@@ -92,11 +101,13 @@ def evaluate(
     return records
 
 
-def student(directory: str, device: torch.device) -> Logits:
+def student(directory: str, device: torch.device, kv_cache_dtype: str | None = None) -> Logits:
     """Load a packed checkpoint as a function from token ids [B, T] to logits [B, T, V]."""
     try:
-        return load(directory, torch.float32, device).logits
+        return load(directory, torch.float32, device, kv_cache_dtype=kv_cache_dtype).logits
     except UnsupportedError:
+        if kv_cache_dtype is not None:
+            raise
         # not of those that the lean decoder runs
         from transformers import AutoModelForCausalLM
 

@@ -23,6 +23,7 @@ from tercet.evaluate.tasks.samples import RunSettings, Sample, check_run, keep_t
 from tercet.evaluate.tasks.stored_rows import read_rows
 from tercet.evaluate.tasks.task import Task
 from tercet.evaluate.tasks.token_model import DecoderModel, TokenModel, TransformersModel
+from tercet.models.decoder.kv_cache import check_kv_cache_dtype
 from tercet.models.device import resolve_device
 from tercet.records import Environment, Record
 from tercet.runtime import load
@@ -104,6 +105,7 @@ def evaluate_tasks(
     out: str | Path | None = None,
     resume: bool = False,
     device: torch.device | str | None = None,
+    kv_cache_dtype: str | None = None,
     progress: Progress | None = None,
 ) -> list[Record]:
     """Ask one model, task by task.
@@ -115,6 +117,7 @@ def evaluate_tasks(
         resume: go on with the run in `out`: tasks that it has answered are not asked again.
         device: "cpu", "cuda" or "cuda:N"; None for the GPU where there is one. Activations are
             float32 on either.
+        kv_cache_dtype: how a packed checkpoint keeps keys and values, as `tercet.load` takes it.
         progress: called as requests are done.
 
     Returns:
@@ -122,16 +125,23 @@ def evaluate_tasks(
 
     Raises:
         CheckpointError: the model is missing or damaged, or `out` holds something else.
-        UnsupportedError: the model gives no logits or has no tokenizer, or there is no such device.
+        UnsupportedError: the model gives no logits or has no tokenizer, or there is no such device
+            or dtype of a cache; or the decoder does not run it, which alone has such caches.
     """
+    check_kv_cache_dtype(kv_cache_dtype)
     target = resolve_device(device)
-    settings = RunSettings(model=str(model), weights=_identify(model), **questions.settings)
+    settings = RunSettings(
+        model=str(model),
+        weights=_identify(model),
+        kv_cache_dtype=kv_cache_dtype,
+        **questions.settings,
+    )
     folder = Path(out) if out is not None else None
     done = check_run(folder, settings, resume) if folder is not None else []
     records = {name: read_records(folder)[name] for name in done} if folder is not None else {}
     pending = [task for task in questions.tasks if task.name not in done]
     if pending:
-        with open_model(model, target) as (tokens, tokenizer):
+        with open_model(model, target, kv_cache_dtype) as (tokens, tokenizer):
             for task in pending:
                 samples, records[task.name] = _ask(
                     task, tokens, tokenizer, questions, settings, target, progress
@@ -185,32 +195,44 @@ def _ask(
 
 @contextmanager
 def open_model(
-    model: str | Path, device: torch.device
+    model: str | Path, device: torch.device, kv_cache_dtype: str | None = None
 ) -> Generator[tuple[TokenModel, Any], None, None]:
     """Within the block, a packed or uncompressed model and its tokenizer.
 
     Raises:
-        UnsupportedError: it gives no logits, or has no tokenizer.
+        UnsupportedError: it gives no logits, has no tokenizer, or is not run by the decoder, which
+            alone keeps keys and values as codes.
     """
     if is_packed(Path(model)):
         directory = Path(model)
-        yield _open_packed_model(directory, device), _tokenizer(directory, str(model))
+        tokens = _open_packed_model(directory, device, kv_cache_dtype)
+        yield tokens, _tokenizer(directory, str(model))
         return
+    if kv_cache_dtype is not None:
+        raise UnsupportedError(
+            f"{model} is not compressed: --kv-cache-dtype {kv_cache_dtype} is for packed "
+            f"checkpoints; compress it, or leave the option out"
+        )
     source = open_source(model)
     tokenizer = _source_tokenizer(source)
     with open_uncompressed(source, device, "tasks are") as found:
         yield TransformersModel(found), tokenizer
 
 
-def _open_packed_model(directory: Path, device: torch.device) -> TokenModel:
+def _open_packed_model(
+    directory: Path, device: torch.device, kv_cache_dtype: str | None
+) -> TokenModel:
     try:
-        return DecoderModel(load(directory, torch.float32, device).model)
+        found = load(directory, torch.float32, device, kv_cache_dtype=kv_cache_dtype)
+        return DecoderModel(found.model)
     except UnsupportedError:
+        if kv_cache_dtype is not None:
+            raise
         # not of those that the lean decoder runs
         from transformers import AutoModelForCausalLM
 
-        found = cast(Any, AutoModelForCausalLM).from_pretrained(directory).to(device)
-        return TransformersModel(found)
+        model = cast(Any, AutoModelForCausalLM).from_pretrained(directory).to(device)
+        return TransformersModel(model)
 
 
 def _source_tokenizer(source: ModelSource) -> Any:

@@ -9,6 +9,10 @@ namespace emulated {
 inline std::map<int, std::vector<size_t>> closed;
 }  // namespace emulated
 
+inline void copy_word_async(uint32_t shared, const void* global) {
+  if ((shared | reinterpret_cast<uint64_t>(global)) & 3) return emulated::fail("a copy not of 4 bytes");
+  emulated::copies[emulated::fiber()].push_back({shared, global, 4, 4});
+}
 inline void close_group() {
   emulated::closed[emulated::fiber()].push_back(emulated::copies[emulated::fiber()].size());
 }

@@ -42,6 +42,7 @@ struct Copy {
   uint32_t to;
   const void* from;
   int bytes;
+  int whole = 16;  // with the zeros behind them
 };
 
 constexpr int STACK = 128 * 1024, SHARED = 227 * 1024;
@@ -110,8 +111,8 @@ inline void enter() {
   swapcontext(&fibers[fiber()], &home);
 }
 inline void land(const Copy& copy) {
-  if (copy.to + max(16, copy.bytes) > SHARED) return fail("a copy past shared memory");
-  if (copy.bytes < 16) std::memset(memory() + copy.to, 0, 16);
+  if (copy.to + max(copy.whole, copy.bytes) > SHARED) return fail("a copy past shared memory");
+  if (copy.bytes < copy.whole) std::memset(memory() + copy.to, 0, copy.whole);
   std::memcpy(memory() + copy.to, copy.from, copy.bytes);
 }
 inline void run_cluster() {

@@ -17,6 +17,7 @@ from tercet.kernel.contract import Case
 from tercet.kernel.jit.cuda import find_nvcc
 from tercet.ops.paged_attention.hopper import launch
 from tercet.ops.paged_attention.op import OP
+from tercet.packed_weight.row_codes import ELEMENTS, quantize
 
 SOURCES = Path(launch.__file__).parent
 EMULATED = Path(__file__).parents[1] / "emulated"
@@ -30,36 +31,42 @@ pytestmark = pytest.mark.skipif(find_nvcc() is None, reason="CUDA's headers come
 def _takes(case: Case) -> bool:
     arguments, dtypes = case.make(0), OP.implementation("hopper").requirement.dtypes
     _, _, block, width = arguments["keys"].shape
-    return arguments["q"].dtype in dtypes and width in (64, 128) and block % 16 == 0
+    coded = arguments["key_scales"] is not None
+    return arguments["q"].dtype in dtypes and width in (64, 128) and block % 16 == 0 and not coded
 
 
 FITTING = [case for case in OP.cases if _takes(case)]
 
 
 @pytest.fixture(scope="module")
-def library(
+def libraries(
     tmp_path_factory: pytest.TempPathFactory,
     copy_sources: Callable[..., None],
     build_emulated: Callable[..., ctypes.CDLL],
-) -> ctypes.CDLL:
+) -> dict[str, ctypes.CDLL]:
     folder = tmp_path_factory.mktemp("attention")
     copy_sources(SOURCES, folder, SIZES)
     shutil.copy(EMULATED / "instructions.cuh", folder)
-    (made,) = launch.BUILDS
-    found = build_emulated(folder, made, "attention", ("-O1",))
-    found.tercet_paged_attention.argtypes = (ctypes.POINTER(launch.Task), ctypes.c_void_p)
+    found = dict[str, ctypes.CDLL]()
+    for made in launch.BUILDS:
+        cache = str(made.defines["TERCET_CACHE"])
+        found[cache] = build_emulated(folder, made, f"attention-{cache}", ("-O1",))
+        found[cache].tercet_paged_attention.argtypes = (
+            ctypes.POINTER(launch.Task),
+            ctypes.c_void_p,
+        )
     return found
 
 
 @pytest.fixture
-def emulated(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "library", lambda: library)
+def emulated(libraries: dict[str, ctypes.CDLL], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "library", lambda cache: libraries[cache])
     monkeypatch.setattr(launch, "stream", lambda: 0)
     monkeypatch.setattr(launch, "multiprocessors", lambda device: PROCESSORS)
 
 
-def test_the_task_is_as_long_as_in_c(library: ctypes.CDLL) -> None:
-    assert library.task_bytes() == ctypes.sizeof(launch.Task)
+def test_the_task_is_as_long_as_in_c(libraries: dict[str, ctypes.CDLL]) -> None:
+    assert {each.task_bytes() for each in libraries.values()} == {ctypes.sizeof(launch.Task)}
 
 
 @pytest.mark.usefixtures("emulated")
@@ -78,7 +85,10 @@ def test_the_cases_of_the_op(case: Case, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("warps", [4, 8])
 @pytest.mark.parametrize("blocks", [1, 2, 4, 8, 16])
-def test_any_division(blocks: int, warps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("cache", [None, *ELEMENTS])
+def test_any_division(
+    blocks: int, warps: int, cache: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More tiles than a warp's ring holds, more warps than tiles, and rows of several tiles."""
     monkeypatch.setattr(launch, "divide", lambda *sizes: (warps, blocks))
     for dtype, width, fresh, length in (
@@ -91,10 +101,15 @@ def test_any_division(blocks: int, warps: int, monkeypatch: pytest.MonkeyPatch) 
             torch.randn(shape, generator=generator).to(dtype)
             for shape in ((1, fresh, 8, width), (60, 2, 16, width), (60, 2, 16, width))
         )
+        key_scales = value_scales = None
+        if cache is not None:
+            keys, key_scales, _ = quantize(keys, cache)
+            values, value_scales, _ = quantize(values, cache)
         arguments = {
             "q": q, "keys": keys, "values": values,
             "blocks": torch.randperm(60, generator=generator)[None, :50].int(),
             "lengths": torch.tensor([length], dtype=torch.int32),
+            "key_scales": key_scales, "value_scales": value_scales,
             "scale": width**-0.5, "window": 0, "soft_cap": 0.0,
         }  # fmt: skip
         found = launch.forward(*arguments.values())
@@ -125,3 +140,5 @@ def test_work_is_divided_so_that_it_fills_the_gpu_once(
     tasks: int, positions: int, expected: tuple[int, int] | None
 ) -> None:
     assert launch.divide(tasks, positions, PROCESSORS) == expected
+    # codes are read here whatever the length
+    assert launch.divide(tasks, positions, PROCESSORS, coded=True) == (expected or (4, 16))

@@ -55,13 +55,13 @@ class DecoderNextToken:
     """
 
     def __init__(self, source: ModelSource, dtype: torch.dtype, device: torch.device) -> None:
-        self._decoder = Decoder.from_checkpoint(_Weights(source), dtype, device)
+        self._decoder = Decoder.from_checkpoint(SourceWeights(source), dtype, device)
         self.device, self.vocabulary = device, self._decoder.config.vocabulary
         self._cache: KeyValueCache | None = None
 
     def begin(self, batch: int, length: int) -> None:
         """As NextToken's."""
-        if self._cache is None or self._cache.held.shape[1] != batch:
+        if self._cache is None or self._cache.batch != batch:
             self._cache = None  # its memory is free for the next one's
             self._cache = self._decoder.cache(batch)
         self._cache.truncate(0)
@@ -125,7 +125,7 @@ def next_token(source: ModelSource, teacher: Student) -> DecoderNextToken | Mode
         return ModelNextToken(teacher)
 
 
-class _Weights:
+class SourceWeights:
     """An uncompressed model as a WeightSource."""
 
     def __init__(self, source: ModelSource) -> None:

@@ -33,6 +33,7 @@ class RunSettings(BaseModel):
         chat: whether prompts are written by the model's chat template.
         stored: whether rows come from a folder; they come from the hub otherwise.
         harness: version of lm-evaluation-harness.
+        kv_cache_dtype: the codes that keys and values were kept as; None for numbers.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -45,6 +46,7 @@ class RunSettings(BaseModel):
     chat: bool
     stored: bool
     harness: str
+    kv_cache_dtype: str | None = None
 
 
 class Sample(BaseModel):

@@ -13,7 +13,7 @@ from tercet.models.architecture import Architecture
 from tercet.models.architectures import find_architecture
 from tercet.models.decoder.attention import masks
 from tercet.models.decoder.config import DecoderConfig, read_config
-from tercet.models.decoder.kv_cache import KeyValueCache
+from tercet.models.decoder.kv_cache import KeyValueCache, check_kv_cache_dtype
 from tercet.models.decoder.layer import Layer, Step, load_layer
 from tercet.models.decoder.linear import Linear, load_head, tied_head
 from tercet.models.decoder.norm import Norm, load_norm
@@ -40,6 +40,8 @@ class Decoder:
     Attributes:
         config: its sizes.
         dtype: of activations and plain weights.
+        kv_cache_dtype: the codes that its caches keep keys and values as; None for numbers of
+            `dtype`.
     """
 
     def __init__(
@@ -51,9 +53,11 @@ class Decoder:
         layers: list[Layer],
         norm: Norm,
         head: Linear,
+        kv_cache_dtype: str | None = None,
     ) -> None:
         self.config = config
         self.dtype = dtype
+        self.kv_cache_dtype = kv_cache_dtype
         self._inverse = inverse
         self._embed = _Embed(tokens, config.embedding_factor)
         self._layers = layers
@@ -72,6 +76,7 @@ class Decoder:
         checkpoint: WeightSource,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
+        kv_cache_dtype: str | None = None,
     ) -> "Decoder":
         """Loads tensor by tensor: the peak is the packed size and one tensor.
 
@@ -79,11 +84,15 @@ class Decoder:
             checkpoint: of an architecture that is known.
             dtype: of activations and plain weights.
             device: a CUDA device runs single tokens as one captured graph.
+            kv_cache_dtype: "int8" or "fp8_e4m3": codes of 8 bits that keys and values are kept as,
+                each of a head with a scale; None for numbers of `dtype`.
 
         Raises:
-            UnsupportedError: the architecture, or a part of its configuration, is not supported.
+            UnsupportedError: the architecture, a part of its configuration or the cache's dtype is
+                not supported.
             CheckpointError: a tensor is missing, of another shape than config.json says, or unused.
         """
+        check_kv_cache_dtype(kv_cache_dtype)
         architecture = find_architecture(checkpoint.config)
         config = read_config(architecture, checkpoint.config)
         reader = WeightReader(checkpoint, dtype, device)
@@ -112,6 +121,7 @@ class Decoder:
             layers,
             norm,
             head,
+            kv_cache_dtype,
         )
 
     def cache(self, batch: int = 1) -> KeyValueCache:
@@ -124,6 +134,7 @@ class Decoder:
             config.head_dim,
             self.dtype,
             self.device,
+            self.kv_cache_dtype,
         )
 
     @torch.inference_mode()
@@ -205,7 +216,7 @@ class Decoder:
         """The captured step of the cache as it is; the last one is kept."""
         if self._graph is None or not self._graph.fits(cache):
             self._graph = None  # its memory is free for the next one's
-            batch = cache.held.shape[1]
+            batch = cache.batch
             self._graph = TokenGraph(self.token_step(batch, cache.capacity), cache)
         return self._graph
 
@@ -243,7 +254,7 @@ class Decoder:
         _check(ids)
         ids = ids.to(self.device)
         batch, count = ids.shape
-        new, keys, values = cache.extend(count)
+        positions = cache.extend(count)
         step = Step(
             batch=batch,
             angles=tuple(
@@ -251,16 +262,16 @@ class Decoder:
                 for inverse in self._inverse
             ),
             masks=masks(self.config.windows, count, cache.length, ids.device),
-            native=native() if count == 1 and self._native_applies(cache.length) else None,
+            native=native() if count == 1 and self._native_applies(cache) else None,
         )
         hidden = self._embed(ids.reshape(-1))
-        for layer, *slots in zip(self._layers, new, keys, values, strict=True):
-            layer.forward_(hidden, step, *slots)
+        for layer, of_layer in zip(self._layers, positions, strict=True):
+            layer.forward_(hidden, step, of_layer)
         return hidden
 
-    def _native_applies(self, length: int) -> bool:
-        config = self.config
-        plain = self.device.type == "cpu" and self.dtype == torch.float32
+    def _native_applies(self, cache: KeyValueCache) -> bool:
+        config, length = self.config, cache.length
+        plain = self.device.type == "cpu" and self.dtype == torch.float32 == cache.held.dtype
         whole = all(2 * len(inverse) == config.head_dim for inverse in self._inverse)
         return plain and config.activation in GATES and whole and length <= _NATIVE_POSITIONS
 

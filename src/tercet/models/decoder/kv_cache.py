@@ -1,9 +1,62 @@
-"""Keys and values of the positions seen so far."""
+"""Keys and values of the positions seen so far, as numbers or as codes of 8 bits."""
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from tercet.errors import UnsupportedError, unknown_name
+from tercet.packed_weight.row_codes import ELEMENTS, element_of, quantize, row_codes
+
 CHUNK = 256
+
+
+def check_kv_cache_dtype(name: str | None) -> None:
+    """UnsupportedError for a name that is no dtype of cached keys and values.
+
+    Args:
+        name: "int8" or "fp8_e4m3"; None for that of activations.
+    """
+    if name is not None and name not in ELEMENTS:
+        raise UnsupportedError(unknown_name("dtype of a key-value cache", name, ELEMENTS))
+
+
+@dataclass(frozen=True, eq=False)
+class Positions:
+    """Keys and values of one layer, of all positions and of those that are about to be written.
+
+    Attributes:
+        new: where keys and then values of the new positions go [B, 2H, count, D].
+        keys, values: of all positions, the new ones included [B, H, length, D].
+        new_scales: float32 [B, 2H, count], where these are codes.
+        key_scales, value_scales: float32 [B, H, length], likewise.
+    """
+
+    new: Tensor
+    keys: Tensor
+    values: Tensor
+    new_scales: Tensor | None = None
+    key_scales: Tensor | None = None
+    value_scales: Tensor | None = None
+
+    def write(self, heads: Tensor) -> None:
+        """Keys and then values of the new positions [B, 2H, count, D]."""
+        if self.new_scales is None:
+            self.new.copy_(heads)
+            return
+        codes, scale, _ = quantize(heads, element_of(self.new.dtype))
+        self.new.copy_(codes)
+        self.new_scales.copy_(scale)
+
+    def read(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Keys and values [B, H, length, D] as numbers of `dtype`."""
+        return _numbers(self.keys, self.key_scales, dtype), _numbers(
+            self.values, self.value_scales, dtype
+        )
+
+
+def _numbers(part: Tensor, scales: Tensor | None, dtype: torch.dtype) -> Tensor:
+    return part if scales is None else (part.float() * scales.unsqueeze(-1)).to(dtype)
 
 
 class KeyValueCache:
@@ -19,6 +72,11 @@ class KeyValueCache:
         head_dim: D.
         dtype: of keys and values.
         device: that they lie on.
+        codes: the element of row codes ("int8", "fp8_e4m3") that each key and value of a head is
+            kept as, with one float32 scale; None keeps numbers of `dtype`.
+
+    Raises:
+        UnsupportedError: for another element.
     """
 
     def __init__(
@@ -29,11 +87,20 @@ class KeyValueCache:
         head_dim: int,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
+        codes: str | None = None,
     ) -> None:
+        check_kv_cache_dtype(codes)
         self.length = 0
         self._heads = heads
         self._shape = (layers, batch, 2 * heads, head_dim)
-        self._held = torch.empty(layers, batch, 2 * heads, 0, head_dim, dtype=dtype, device=device)
+        self._codes = codes
+        self._dtype = dtype if codes is None else row_codes(codes).dtype
+        self._held = torch.empty(
+            layers, batch, 2 * heads, 0, head_dim, dtype=self._dtype, device=device
+        )
+        self._scales: Tensor | None = None
+        if codes is not None:
+            self._scales = torch.empty(layers, batch, 2 * heads, 0, device=device)
 
     @property
     def capacity(self) -> int:
@@ -41,24 +108,33 @@ class KeyValueCache:
         return self._held.shape[3]
 
     @property
+    def batch(self) -> int:
+        """Sequences."""
+        return self._shape[1]
+
+    @property
     def held(self) -> Tensor:
         """Keys, then values of all layers [L, B, 2H, capacity, D]; another tensor once it grew."""
         return self._held
 
     @property
+    def held_scales(self) -> Tensor | None:
+        """Scales of codes, float32 [L, B, 2H, capacity]; None where there are none."""
+        return self._scales
+
+    @property
     def size_bytes(self) -> int:
         """Bytes that the cache takes."""
-        return self._held.nbytes
+        return self._held.nbytes + (0 if self._scales is None else self._scales.nbytes)
 
     def reserve(self, positions: int) -> None:
         """Makes room for so many positions in all."""
         if positions <= self.capacity:
             return
-        layers, batch, heads, head_dim = self._shape
         grown = -(-positions // CHUNK) * CHUNK
-        held = self._held.new_zeros(layers, batch, heads, grown, head_dim)
-        held[:, :, :, : self.length] = self._held[:, :, :, : self.length]
-        self._held = held
+        self._held = _grow(self._held, grown, self.length)
+        if self._scales is not None:
+            self._scales = _grow(self._scales, grown, self.length)
 
     def truncate(self, length: int) -> None:
         """Forgets all positions but the first `length`."""
@@ -72,33 +148,62 @@ class KeyValueCache:
             room: positions that fit behind those of the copy before its next growth.
         """
         layers, _, _, head_dim = self._shape
-        held = self._held
-        copy = KeyValueCache(layers, batch, self._heads, head_dim, held.dtype, held.device)
+        copy = KeyValueCache(
+            layers, batch, self._heads, head_dim, self._dtype, self._held.device, self._codes
+        )
         copy.reserve(self.length + room)
-        copy._held[:, :, :, : self.length] = held[:, :, :, : self.length]
         copy.length = self.length
+        for to, part in copy._with_mine(self):
+            to[:, :, :, : self.length] = part[:, :, :, : self.length]
         return copy
 
     def put(self, sequence: int, other: "KeyValueCache") -> None:
         """Copies what a cache of one sequence holds to the beginning of one of this one's."""
-        self._held[:, sequence, :, : other.length] = other.held[:, 0, :, : other.length]
+        for to, part in self._with_mine(other):
+            to[:, sequence, :, : other.length] = part[:, 0, :, : other.length]
+
+    def _with_mine(self, other: "KeyValueCache") -> list[tuple[Tensor, Tensor]]:
+        """What this one holds beside what the other, of the same kind, does."""
+        if self._scales is None or other._scales is None:
+            return [(self._held, other._held)]
+        return [
+            (self._held.view(torch.uint8), other._held.view(torch.uint8)),
+            (self._scales, other._scales),
+        ]
 
     def all_positions(self) -> tuple[list[Tensor], list[Tensor]]:
         """Keys and values [B, H, capacity, D] of each layer: a block of positions a sequence."""
-        keys, values = self._held[:, :, : self._heads], self._held[:, :, self._heads :]
-        return list(keys.unbind(0)), list(values.unbind(0))
+        return self._halves(self._held)
 
-    def extend(self, count: int) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """Adds `count` positions, to be written by the caller.
+    def all_scales(self) -> tuple[list[Tensor], list[Tensor]] | None:
+        """Scales of these, float32 [B, H, capacity] of each layer; None where there are none."""
+        return None if self._scales is None else self._halves(self._scales)
 
-        Returns:
-            For each layer: where keys and then values of the new positions go [B, 2H, count, D],
-            and the keys and the values [B, H, length, D] of all positions, the new ones included.
-        """
+    def extend(self, count: int) -> list[Positions]:
+        """Adds `count` positions of each layer, to be written by the caller."""
         start, end = self.length, self.length + count
         self.reserve(end)
         self.length = end
-        new = self._held[:, :, :, start:end].unbind(0)
-        seen = self._held[:, :, :, :end]
-        keys, values = seen[:, :, : self._heads], seen[:, :, self._heads :]
-        return list(new), list(keys.unbind(0)), list(values.unbind(0))
+        parts = self._views(self._held, start, end)
+        if self._scales is None:
+            return [Positions(*part) for part in parts]
+        scales = self._views(self._scales, start, end)
+        return [Positions(*part, *scale) for part, scale in zip(parts, scales, strict=True)]
+
+    def _views(self, held: Tensor, start: int, end: int) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Of each layer the new positions, and keys and values of all, or their scales."""
+        new = held[:, :, :, start:end].unbind(0)
+        return list(zip(new, *self._halves(held[:, :, :, :end]), strict=True))
+
+    def _halves(self, held: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        keys, values = held[:, :, : self._heads], held[:, :, self._heads :]
+        return list(keys.unbind(0)), list(values.unbind(0))
+
+
+def _grow(held: Tensor, positions: int, length: int) -> Tensor:
+    """A copy [L, B, 2H, positions, ..] of the first `length` positions, zeros behind them."""
+    grown = torch.zeros(
+        *held.shape[:3], positions, *held.shape[4:], dtype=held.dtype, device=held.device
+    )
+    grown[:, :, :, :length] = held[:, :, :, :length]
+    return grown

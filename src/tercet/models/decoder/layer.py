@@ -8,6 +8,7 @@ from torch import Tensor
 from tercet.models.architecture import Architecture
 from tercet.models.decoder.attention import attend
 from tercet.models.decoder.config import DecoderConfig
+from tercet.models.decoder.kv_cache import Positions
 from tercet.models.decoder.linear import Linear, load_linear
 from tercet.models.decoder.mlp import Gated, Routed, load_mlp
 from tercet.models.decoder.native_layer import NativeLayer, native_layer
@@ -56,23 +57,19 @@ class Layer:
     mlp: Gated | Routed
     mlp_output_norm: Norm | None = None
 
-    def forward_(
-        self, hidden: Tensor, step: Step, new: Tensor, keys: Tensor, values: Tensor
-    ) -> None:
+    def forward_(self, hidden: Tensor, step: Step, positions: Positions) -> None:
         """Adds the layer to the residual stream hidden [B * T, hidden], in place.
 
         Args:
             hidden: the residual stream.
             step: what the layers share.
-            new: where keys and values of the new positions go [B, 2H, T, D].
-            keys: of all positions, the new ones included [B, H, length, D].
-            values: like keys.
+            positions: its keys and values; the new ones are written.
         """
         if step.native is not None:
-            self._one_token_(step.native, hidden, step, keys, values)
+            self._one_token_(step.native, hidden, step, positions.keys, positions.values)
             return
         factor = self.config.residual_factor
-        mixed = self._attention(normalize(self.attention_norm, hidden), step, new, keys, values)
+        mixed = self._attention(normalize(self.attention_norm, hidden), step, positions)
         hidden.add_(normalize(self.attention_output_norm, mixed), alpha=factor)
         made = self.mlp(normalize(self.mlp_norm, hidden))
         hidden.add_(normalize(self.mlp_output_norm, made), alpha=factor)
@@ -128,18 +125,16 @@ class Layer:
             cap=self.config.score_cap,
         )
 
-    def _attention(
-        self, x: Tensor, step: Step, new: Tensor, keys: Tensor, values: Tensor
-    ) -> Tensor:
+    def _attention(self, x: Tensor, step: Step, positions: Positions) -> Tensor:
         config = self.config
         rotated = config.heads + config.key_value_heads
-        heads = self.qkv(x).view(step.batch, new.shape[2], -1, config.head_dim)
+        heads = self.qkv(x).view(step.batch, positions.new.shape[2], -1, config.head_dim)
         query = heads[:, :, : config.heads]
         _normalize_heads_(query, self.query_norm)
         _normalize_heads_(heads[:, :, config.heads : rotated], self.key_norm)
         rotate_(heads[:, :, :rotated], step.angles[self.rope])
-        new.copy_(heads[:, :, config.heads :].transpose(1, 2))
-        mask = step.masks[self.window]
+        positions.write(heads[:, :, config.heads :].transpose(1, 2))
+        mask, (keys, values) = step.masks[self.window], positions.read(heads.dtype)
         mixed = attend(config, self.window, mask, query.transpose(1, 2), keys, values)
         return self.output(mixed.transpose(1, 2).reshape(x.shape[0], -1))
 

@@ -13,7 +13,8 @@ from torch import Tensor
 from tercet.kernel.device.captured import Captured, warm_up
 from tercet.models.decoder.kv_cache import KeyValueCache
 
-Step = Callable[[Tensor, Tensor, list[Tensor], list[Tensor]], Tensor]
+Scales = tuple[list[Tensor], list[Tensor]]
+Step = Callable[[Tensor, Tensor, list[Tensor], list[Tensor], Scales | None], Tensor]
 
 # scores of which a block finds the best alone
 _MOST_EACH = 512
@@ -40,9 +41,10 @@ class _Advance:
     lengths: Tensor
     keys: list[Tensor]
     values: list[Tensor]
+    scales: Scales | None
 
     def run_step(self) -> Tensor:
-        return self.step(self.ids, self.lengths, self.keys, self.values)
+        return self.step(self.ids, self.lengths, self.keys, self.values, self.scales)
 
     def __call__(self) -> Tensor:
         scores = self.run_step()
@@ -55,20 +57,25 @@ class TokenGraph:
     """The step, captured for one cache at its present capacity.
 
     Args:
-        step: ids [B], lengths int32 [B], keys and values of all layers to scores [B, V]. It refers
-            to nothing that refers to this object.
+        step: ids [B], lengths int32 [B], keys and values of all layers and their scales, if they
+            are codes, to scores [B, V]. It refers to nothing that refers to this object.
         cache: whose next position is the first that is run.
     """
 
     def __init__(self, step: Step, cache: KeyValueCache) -> None:
         self._held, (keys, values) = cache.held, cache.all_positions()
-        batch, device = self._held.shape[1], self._held.device
+        batch, device = cache.batch, self._held.device
         self._ids = torch.zeros(batch, dtype=torch.int64, device=device)
         # the runs before the capture write where the first replay will
         self._lengths = torch.full((batch,), cache.length + 1, dtype=torch.int32, device=device)
         self._next = cache.length + 1
         advance = _Advance(
-            step=step, ids=self._ids, lengths=self._lengths, keys=keys, values=values
+            step=step,
+            ids=self._ids,
+            lengths=self._lengths,
+            keys=keys,
+            values=values,
+            scales=cache.all_scales(),
         )
         warm_up(advance.run_step, device)
         self._graph = Captured(advance, device)

@@ -48,7 +48,12 @@ class TokenStep:
     blocks: Tensor
 
     def __call__(
-        self, ids: Tensor, lengths: Tensor, keys: Sequence[Tensor], values: Sequence[Tensor]
+        self,
+        ids: Tensor,
+        lengths: Tensor,
+        keys: Sequence[Tensor],
+        values: Sequence[Tensor],
+        scales: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None,
     ) -> Tensor:
         """Scores [B, V] of the token after ids.
 
@@ -56,14 +61,23 @@ class TokenStep:
             ids: [B], the new token of each sequence.
             lengths: int32 [B], positions of each sequence, the new one included.
             keys, values: [P, G, S, D] of each layer; the new position is written.
+            scales: float32 [P, G, S] of each layer's keys and of its values, if these are codes.
         """
         hidden = self.embed(ids)
-        for layer, *cache in zip(self.layers, keys, values, strict=True):
+        none = [None] * len(self.layers)
+        for layer, *cache in zip(self.layers, keys, values, *(scales or (none, none)), strict=True):
             hidden = self._run_layer(layer, hidden, lengths, *cache)
         return self.config.logits(_multiply_norm(self.head, hidden, self.norm))
 
     def _run_layer(
-        self, layer: Layer, hidden: Tensor, lengths: Tensor, keys: Tensor, values: Tensor
+        self,
+        layer: Layer,
+        hidden: Tensor,
+        lengths: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        key_scales: Tensor | None,
+        value_scales: Tensor | None,
     ) -> Tensor:
         qkv = _multiply_norm(layer.qkv, hidden, layer.attention_norm)
         query_norm, key_norm = self._norms_of_heads(layer, qkv)
@@ -75,6 +89,8 @@ class TokenStep:
             values,
             self.blocks,
             lengths,
+            key_scales=key_scales,
+            value_scales=value_scales,
             query_norm=query_norm,
             key_norm=key_norm,
             eps=self.config.norm_epsilon,
@@ -85,6 +101,8 @@ class TokenStep:
             values,
             self.blocks,
             lengths,
+            key_scales=key_scales,
+            value_scales=value_scales,
             scale=self.config.attention_factor,
             window=layer.window or 0,
             soft_cap=self.config.score_cap or 0.0,

@@ -7,6 +7,7 @@ import torch
 from tercet.kernel.cases import cases, values, workloads
 from tercet.kernel.contract import Workload
 from tercet.kernel.model_shape import ModelShape
+from tercet.packed_weight.row_codes import ELEMENTS, quantize
 
 _AXES = "BQHGDRLPST"
 _BLOCK = 64
@@ -20,7 +21,8 @@ def inputs(
     """qkv [B, Q, (H + 2 G) D], cos and sin [L, R], keys and values [P, G, S, D], tables, norms.
 
     No two sequences share a block: where P < B * T, tables name no block at their end. 2 R is at
-    most D. With `norms` queries and keys are normalized, with weights of their own.
+    most D. With `norms` queries and keys are normalized, with weights of their own. With `cache`,
+    an element of row codes, keys and values are its codes.
     """
     b, q, h, g, d, r, most, p, s, t = (workload.sizes[axis] for axis in _AXES)
     options, dtype = workload.options, workload.dtype
@@ -35,14 +37,22 @@ def inputs(
         lengths = torch.full((b,), t * s)
     order = torch.randperm(max(p, b * t), generator=generator)[: b * t].view(b, t)
     norms = options.get("norms", False)
+    keys = values((p, g, s, d), dtype, seed + 2, device=device)
+    held = values((p, g, s, d), dtype, seed + 3, device=device)
+    key_scales = value_scales = None
+    if element := options.get("cache"):
+        keys, key_scales, _ = quantize(keys, element)
+        held, value_scales, _ = quantize(held, element)
     return {
         "qkv": values((b, q, (h + 2 * g) * d), dtype, seed + 1, kind, device),
         "cos": angle.cos().to(kept).to(device),
         "sin": angle.sin().to(kept).to(device),
-        "keys": values((p, g, s, d), dtype, seed + 2, device=device),
-        "values": values((p, g, s, d), dtype, seed + 3, device=device),
+        "keys": keys,
+        "values": held,
         "blocks": torch.where(order < p, order, -1).int().to(device),
         "lengths": lengths.int().to(device),
+        "key_scales": key_scales,
+        "value_scales": value_scales,
         "query_norm": values((d,), dtype, seed + 4, device=device) if norms else None,
         "key_norm": values((d,), dtype, seed + 5, device=device) if norms else None,
         "eps": 1e-6,
@@ -78,18 +88,24 @@ CASES = (
     *cases(inputs, workloads((*_SMALL, *_WIDE), _HALVES, float32_angles=True, full=True)),
     *cases(inputs, workloads(_WIDE, norms=True, full=True)),
     *cases(inputs, workloads(_sizes((2, 2, 6, 3, 20, 10, 20, 12, 5, 3))), _KINDS),
+    *cases(inputs, workloads((*_SMALL, *_PARTIAL, *_EMPTY), cache="int8")),
+    *cases(inputs, workloads((*_SMALL, *_WIDE), _HALVES, cache="int8", norms=True, full=True)),
+    *cases(inputs, workloads((*_SMALL, *_PARTIAL), cache="fp8_e4m3", norms=True)),
+    *cases(inputs, workloads(_WIDE, cache="fp8_e4m3", float32_angles=True, full=True)),
+    *cases(inputs, workloads(_sizes((2, 2, 6, 3, 20, 10, 20, 12, 5, 3)), cache="int8"), _KINDS),
+    *cases(inputs, workloads(_sizes((2, 2, 6, 3, 20, 10, 20, 12, 5, 3)), cache="fp8_e4m3"), _KINDS),
 )
 
 
 def shapes(model: ModelShape) -> tuple[Workload, ...]:
-    """One new token behind 1023 others, of one sequence and of 16."""
+    """One new token behind 1023 others, of one sequence and of 16; written as floats, as codes."""
     if model.kv_rank:
         return ()
     table = _CONTEXT // _BLOCK
     options = {"full": True, "float32_angles": True, "norms": model.query_key_norm}
     return tuple(
         Workload(
-            name=f"{model.name} append of {batch}",
+            name=f"{model.name} append of {batch}{kind and ', ' + kind}",
             sizes={
                 "B": batch,
                 "Q": 1,
@@ -102,7 +118,8 @@ def shapes(model: ModelShape) -> tuple[Workload, ...]:
                 "S": _BLOCK,
                 "T": table,
             },
-            options=options,
+            options={**options, **({"cache": kind} if kind else {})},
         )
         for batch in (1, 16)
+        for kind in ("", *ELEMENTS)
     )

@@ -21,12 +21,17 @@ from tercet.kernel.one_device import on_one_device
 from tercet.kernel.register import define
 from tercet.kernel.select import choose
 from tercet.ops.append_kv.cases import CASES, inputs, shapes
-from tercet.ops.append_kv.reference import magnitude, reference
+from tercet.ops.append_kv.reference import RELATIVE, magnitude, reference
+from tercet.packed_weight.row_codes import ROW_CODES
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_CODES = tuple(kind.dtype for kind in ROW_CODES.values())
+_TIE = "one code, and only where y is within float32's error of the boundary between two"
+# a, b, c, d: what is written in place
 _ARGUMENTS = (
-    "Tensor qkv, Tensor cos, Tensor sin, {keys}, {values}, Tensor blocks, Tensor lengths, "
-    "Tensor? query_norm, Tensor? key_norm, float eps"
+    "Tensor qkv, Tensor cos, Tensor sin, Tensor{a} keys, Tensor{b} values, Tensor blocks, "
+    "Tensor lengths, Tensor{c}? key_scales, Tensor{d}? value_scales, Tensor? query_norm, "
+    "Tensor? key_norm, float eps"
 )
 
 
@@ -39,6 +44,8 @@ def append_kv_(
     blocks: Tensor,
     lengths: Tensor,
     *,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
     query_norm: Tensor | None = None,
     key_norm: Tensor | None = None,
     eps: float = 1e-6,
@@ -54,10 +61,13 @@ def append_kv_(
         qkv: [B, Q, (H + 2 G) D]: queries, keys and values of the new positions; float32, float16
             or bfloat16.
         cos, sin: [L, R] of each position and pair, 2 R <= D; of qkv's dtype or float32.
-        keys, values: [P, G, S, D] of qkv's dtype; written in place.
+        keys, values: [P, G, S, D] of qkv's dtype, or int8 or float8_e4m3fn codes both; written in
+            place.
         blocks: int32 [B, T]; no block of a written position may be named twice.
         lengths: int32 [B], the new positions included. Positions below 0 or from min(T * S, L) on,
             and those in entries outside of [0, P), are not written; q is 0 for the former.
+        key_scales, value_scales: float32 [P, G, S], written in place where keys and values are
+            codes: each new row of D is quantized as `quantize_activation` has it. Else None.
         query_norm, key_norm: [D], of qkv's dtype or float32, both or neither.
         eps: added to the mean square.
 
@@ -67,7 +77,10 @@ def append_kv_(
     Raises:
         UnsupportedError: for shapes, dtypes or devices that do not fit.
     """
-    return _in_place(qkv, cos, sin, keys, values, blocks, lengths, query_norm, key_norm, eps)
+    return _in_place(
+        qkv, cos, sin, keys, values, blocks, lengths, key_scales, value_scales,
+        query_norm, key_norm, eps,
+    )  # fmt: skip
 
 
 def append_kv(
@@ -79,12 +92,20 @@ def append_kv(
     blocks: Tensor,
     lengths: Tensor,
     *,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
     query_norm: Tensor | None = None,
     key_norm: Tensor | None = None,
     eps: float = 1e-6,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """`append_kv_` on copies of the blocks: (q, keys, values), the arguments as they were."""
-    return _forward(qkv, cos, sin, keys, values, blocks, lengths, query_norm, key_norm, eps)
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """`append_kv_` on copies of the blocks, the arguments as they were.
+
+    (q, keys, values, key_scales, value_scales); scales without an element where there are none.
+    """
+    return _forward(
+        qkv, cos, sin, keys, values, blocks, lengths, key_scales, value_scales,
+        query_norm, key_norm, eps,
+    )  # fmt: skip
 
 
 def _check(
@@ -95,14 +116,33 @@ def _check(
     values: Tensor,
     blocks: Tensor,
     lengths: Tensor,
+    key_scales: Tensor | None,
+    value_scales: Tensor | None,
     query_norm: Tensor | None,
     key_norm: Tensor | None,
 ) -> None:
-    if qkv.dtype not in _DTYPES or keys.dtype != qkv.dtype or values.dtype != qkv.dtype:
+    coded = keys.dtype in _CODES
+    kept = coded or keys.dtype == qkv.dtype
+    if qkv.dtype not in _DTYPES or values.dtype != keys.dtype or not kept:
         raise UnsupportedError(
             f"append_kv: qkv is {qkv.dtype}, keys {keys.dtype}, values {values.dtype}: all must be "
-            "float32, all float16 or all bfloat16"
+            "float32, all float16 or all bfloat16, or keys and values both int8 or both "
+            "float8_e4m3fn"
         )
+    for name, scales in (("key_scales", key_scales), ("value_scales", value_scales)):
+        if (scales is not None) != coded:
+            raise UnsupportedError(
+                f"append_kv: keys are {keys.dtype}, {name} "
+                f"{'None' if scales is None else 'given'}: int8 and float8_e4m3fn codes need key_"
+                "scales and value_scales, other keys have none"
+            )
+        if scales is not None and (
+            scales.dtype != torch.float32 or scales.shape != keys.shape[:-1]
+        ):
+            raise UnsupportedError(
+                f"append_kv: {name} are {scales.dtype} {list(scales.shape)}: they must be float32 "
+                f"{list(keys.shape[:-1])}, one for each row of keys"
+            )
     if cos.dtype not in (qkv.dtype, torch.float32) or sin.dtype != cos.dtype:
         raise UnsupportedError(
             f"append_kv: qkv is {qkv.dtype}, cos {cos.dtype}, sin {sin.dtype}: cos and sin must "
@@ -151,7 +191,8 @@ def _check(
             )
     on_one_device(
         "append_kv", "qkv", qkv, cos=cos, sin=sin, keys=keys, values=values, blocks=blocks,
-        lengths=lengths, query_norm=query_norm, key_norm=key_norm,
+        lengths=lengths, key_scales=key_scales, value_scales=value_scales,
+        query_norm=query_norm, key_norm=key_norm,
     )  # fmt: skip
 
 
@@ -168,29 +209,47 @@ def _fake_in_place(qkv: Tensor, *arguments: Any) -> Tensor:
 
 
 def _run(
-    qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, *arguments: Any
-) -> tuple[Tensor, Tensor, Tensor]:
-    keys, values = (part.clone(memory_format=torch.contiguous_format) for part in (keys, values))
-    return _run_in_place(qkv, cos, sin, keys, values, *arguments), keys, values
+    qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, blocks: Tensor,
+    lengths: Tensor, key_scales: Tensor | None, value_scales: Tensor | None, *arguments: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    keys, values = _copy(keys), _copy(values)
+    if key_scales is not None and value_scales is not None:
+        key_scales, value_scales = _copy(key_scales), _copy(value_scales)
+    scales = key_scales, value_scales
+    q = _run_in_place(qkv, cos, sin, keys, values, blocks, lengths, *scales, *arguments)
+    return q, keys, values, _or_empty(key_scales, qkv), _or_empty(value_scales, qkv)
 
 
 def _fake(
-    qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, *arguments: Any
-) -> tuple[Tensor, Tensor, Tensor]:
+    qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, blocks: Tensor,
+    lengths: Tensor, key_scales: Tensor | None, value_scales: Tensor | None, *arguments: Any,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     keys, values = keys.new_empty(keys.shape), values.new_empty(values.shape)
-    return _fake_in_place(qkv, cos, sin, keys, values, *arguments), keys, values
+    if key_scales is not None and value_scales is not None:
+        key_scales = key_scales.new_empty(key_scales.shape)
+        value_scales = value_scales.new_empty(value_scales.shape)
+    scales = key_scales, value_scales
+    q = _fake_in_place(qkv, cos, sin, keys, values, blocks, lengths, *scales, *arguments)
+    return q, keys, values, _or_empty(key_scales, qkv), _or_empty(value_scales, qkv)
+
+
+def _copy(part: Tensor) -> Tensor:
+    return part.clone(memory_format=torch.contiguous_format)
+
+
+def _or_empty(scales: Tensor | None, qkv: Tensor) -> Tensor:
+    return qkv.new_empty(0, dtype=torch.float32) if scales is None else scales
 
 
 _forward = define(
     "append_kv",
-    f"({_ARGUMENTS.format(keys='Tensor keys', values='Tensor values')}) "
-    "-> (Tensor, Tensor, Tensor)",
+    f"({_ARGUMENTS.format(a='', b='', c='', d='')}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)",
     run=_run,
     fake=_fake,
 )
 _in_place = define(
     "append_kv_",
-    f"({_ARGUMENTS.format(keys='Tensor(a!) keys', values='Tensor(b!) values')}) -> Tensor",
+    f"({_ARGUMENTS.format(a='(a!)', b='(b!)', c='(c!)', d='(d!)')}) -> Tensor",
     run=_run_in_place,
     fake=_fake_in_place,
 )
@@ -202,8 +261,9 @@ def cost(arguments: Mapping[str, Any]) -> Cost:
     tokens = qkv.shape[0] * qkv.shape[1]
     heads = qkv.numel() * qkv.element_size()
     angles = 2 * tokens * cos.shape[1] * cos.element_size()
-    copied = 2 * keys.numel() * keys.element_size()
-    new = 2 * tokens * keys.shape[1] * keys.shape[3] * keys.element_size()
+    row = keys.shape[3] * keys.element_size() + (4 if keys.dtype in _CODES else 0)
+    copied = 2 * keys.shape[:3].numel() * row
+    new = 2 * tokens * keys.shape[1] * keys.shape[3] * qkv.element_size()
     return Cost(
         flops=3 * qkv.numel(),
         bytes_read=heads + angles + copied,
@@ -230,15 +290,43 @@ OP = Op(
         TensorSpec(name="qkv", axes=("B", "Q", "N"), dtypes=_DTYPES),
         TensorSpec(name="cos", axes=("L", "R"), dtypes=_DTYPES),
         TensorSpec(name="sin", axes=("L", "R"), dtypes=_DTYPES),
-        TensorSpec(name="keys", axes=("P", "G", "S", "D"), dtypes=_DTYPES),
-        TensorSpec(name="values", axes=("P", "G", "S", "D"), dtypes=_DTYPES),
+        TensorSpec(name="keys", axes=("P", "G", "S", "D"), dtypes=(*_DTYPES, *_CODES)),
+        TensorSpec(name="values", axes=("P", "G", "S", "D"), dtypes=(*_DTYPES, *_CODES)),
         TensorSpec(name="blocks", axes=("B", "T"), dtypes=(torch.int32,)),
         TensorSpec(name="lengths", axes=("B",), dtypes=(torch.int32,)),
+        TensorSpec(name="key_scales", axes=("P", "G", "S"), dtypes=(torch.float32,), optional=True),
+        TensorSpec(
+            name="value_scales", axes=("P", "G", "S"), dtypes=(torch.float32,), optional=True
+        ),
         TensorSpec(name="query_norm", axes=("D",), dtypes=_DTYPES, optional=True),
         TensorSpec(name="key_norm", axes=("D",), dtypes=_DTYPES, optional=True),
         TensorSpec(name="q", axes=("B", "Q", "H", "D"), dtypes=_DTYPES, role="output"),
-        TensorSpec(name="new_keys", axes=("P", "G", "S", "D"), dtypes=_DTYPES, role="output"),
-        TensorSpec(name="new_values", axes=("P", "G", "S", "D"), dtypes=_DTYPES, role="output"),
+        TensorSpec(
+            name="new_keys",
+            axes=("P", "G", "S", "D"),
+            dtypes=(*_DTYPES, *_CODES),
+            role="output",
+        ),
+        TensorSpec(
+            name="new_values",
+            axes=("P", "G", "S", "D"),
+            dtypes=(*_DTYPES, *_CODES),
+            role="output",
+        ),
+        TensorSpec(
+            name="new_key_scales",
+            axes=("P", "G", "S"),
+            dtypes=(torch.float32,),
+            optional=True,
+            role="output",
+        ),
+        TensorSpec(
+            name="new_value_scales",
+            axes=("P", "G", "S"),
+            dtypes=(torch.float32,),
+            optional=True,
+            role="output",
+        ),
     ),
     run=_forward,
     reference=reference,
@@ -246,8 +334,12 @@ OP = Op(
     cost=cost,
     cases=CASES,
     tolerances=(
+        Tolerance(dtype=torch.int8, relative=1.0, reason=_TIE),
+        Tolerance(dtype=torch.float8_e4m3fn, relative=1.0, reason=_TIE),
         Tolerance(
-            dtype=torch.float32, relative=2e-6, reason="a norm, two float32 products, their sum"
+            dtype=torch.float32,
+            relative=RELATIVE,
+            reason="a norm, two float32 products, their sum",
         ),
         Tolerance(
             dtype=torch.float16, relative=2**-10, inner=4e-6, reason="one rounding to 11 bits"

@@ -1,7 +1,21 @@
-"""The meaning of append_kv, in float64."""
+"""The meaning of append_kv, in float64.
+
+Keys that become codes are off by a few roundings of float32, so one that lies that near to a
+boundary between two codes may get either; values are exact, but for the rounding of a quotient.
+`magnitude` is the distance between the two codes there and 0 everywhere else.
+"""
 
 import torch
 from torch import Tensor
+
+from tercet.packed_weight.row_codes import element_of
+
+# of float32 results: a norm, two products, their sum
+RELATIVE = 2e-6
+_QUOTIENT = 2.0**-24
+_LIMITS = {"int8": 127.0, "fp8_e4m3": 448.0}
+
+Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def reference(
@@ -12,20 +26,28 @@ def reference(
     values: Tensor,
     blocks: Tensor,
     lengths: Tensor,
+    key_scales: Tensor | None,
+    value_scales: Tensor | None,
     query_norm: Tensor | None,
     key_norm: Tensor | None,
     eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(q, keys, values): q normalized and rotated, the blocks with the new positions in them."""
+) -> Results:
+    """(q, keys, values, key_scales, value_scales): q normalized and rotated, the blocks with the
+    new positions in them."""
     q, k, v = _split(qkv.double(), keys)
     q, k = _normalize(q, query_norm, eps), _normalize(k, key_norm, eps)
     c, s, known = _angles(cos, sin, blocks, keys.shape[2], lengths, qkv.shape[1])
     q = _turn(q, c, s, -s).masked_fill(~known[..., None, None], 0.0)
     k = _turn(k, c, s, -s)
+    k, of_keys = _coded(k, keys, key_scales)
+    v, of_values = _coded(v, values, value_scales)
+    where = blocks, lengths, known
     return (
         q,
-        _write(keys.double(), k, blocks, lengths, known),
-        _write(values.double(), v, blocks, lengths, known),
+        _write(_double(keys), k, *where),
+        _write(_double(values), v, *where),
+        _write(_double(key_scales), of_keys, *where),
+        _write(_double(value_scales), of_values, *where),
     )
 
 
@@ -37,21 +59,86 @@ def magnitude(
     values: Tensor,
     blocks: Tensor,
     lengths: Tensor,
+    key_scales: Tensor | None,
+    value_scales: Tensor | None,
     query_norm: Tensor | None,
     key_norm: Tensor | None,
     eps: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same with absolute values and sums in place of differences."""
+) -> Results:
+    """The same with absolute values and sums in place of differences; of codes what they may be
+    off by."""
     q, k, v = _split(qkv.double(), keys)
-    q, k = _normalize(q, query_norm, eps).abs(), _normalize(k, key_norm, eps).abs()
-    c, s, known = _angles(cos.abs(), sin.abs(), blocks, keys.shape[2], lengths, qkv.shape[1])
-    q = _turn(q, c, s, s).masked_fill(~known[..., None, None], 0.0)
-    k = _turn(k, c, s, s)
+    q, k = _normalize(q, query_norm, eps), _normalize(k, key_norm, eps)
+    c, s, known = _angles(cos, sin, blocks, keys.shape[2], lengths, qkv.shape[1])
+    exact = _turn(k, c, s, -s)
+    c, s = c.abs(), s.abs()
+    q = _turn(q.abs(), c, s, s).masked_fill(~known[..., None, None], 0.0)
+    k = _turn(k.abs(), c, s, s)
+    held, held_values = _double(keys).abs(), _double(values).abs()
+    of_keys = of_values = None
+    if key_scales is not None:
+        k, of_keys = _room(exact, k * RELATIVE, keys.dtype)
+        v, of_values = _room(v, v.abs() * _QUOTIENT, values.dtype)
+        # codes that stay are what they were
+        held, held_values = torch.zeros_like(held), torch.zeros_like(held_values)
+    where = blocks, lengths, known
     return (
         q,
-        _write(keys.double().abs(), k, blocks, lengths, known),
-        _write(values.double().abs(), v.abs(), blocks, lengths, known),
+        _write(held, k, *where),
+        _write(held_values, v.abs(), *where),
+        _write(_double(key_scales), of_keys, *where),
+        _write(_double(value_scales), of_values, *where),
     )
+
+
+def _double(part: Tensor | None) -> Tensor:
+    """Codes and numbers in float64; nothing where there is none."""
+    return torch.empty(0).double() if part is None else part.float().double()
+
+
+def _coded(new: Tensor, part: Tensor, scales: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """New rows [B, Q, G, D], or their codes and scales [B, Q, G]."""
+    if scales is None:
+        return new, None
+    element = element_of(part.dtype)
+    scale = _scale(new, element)
+    return _round(_ratio(new, scale), element), scale.squeeze(-1)
+
+
+def _room(y: Tensor, error: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """What codes and scales of rows y [.., D] that are off by `error` may be off by.
+
+    Scales over RELATIVE.
+    """
+    element = element_of(dtype)
+    # subnormal float32 numbers are a fixed distance apart
+    error = error + 2.0**-148
+    scale = _scale(y, element)
+    most = error.amax(-1, keepdim=True) / _LIMITS[element] + 2.0**-149
+    relative = torch.where(scale > 0, most / scale, 0.0)
+    ratio = _ratio(y, scale)
+    off = _ratio(error, scale) + ratio.abs() * relative
+    room = _round(ratio + off, element) - _round(ratio - off, element)
+    return room, (scale + most / RELATIVE).squeeze(-1)
+
+
+def _scale(y: Tensor, element: str) -> Tensor:
+    """absmax / limit [.., 1], rounded to float32: a subnormal one has few bits."""
+    return (y.abs().amax(-1, keepdim=True) / _LIMITS[element]).float().double()
+
+
+def _ratio(y: Tensor, scale: Tensor) -> Tensor:
+    usable = (scale > 0) & scale.isfinite()
+    return torch.where(usable, y / scale, 0.0)
+
+
+def _round(ratio: Tensor, element: str) -> Tensor:
+    """Ratios to the values of codes, ties to even."""
+    limit = _LIMITS[element]
+    if element == "int8":
+        return ratio.round().clamp(-limit, limit)
+    # + 0.0: a zero is never -0
+    return ratio.clamp(-limit, limit).float().to(torch.float8_e4m3fn).float().double() + 0.0
 
 
 def _split(qkv: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -91,8 +178,12 @@ def _turn(x: Tensor, cos: Tensor, to_second: Tensor, to_first: Tensor) -> Tensor
     return torch.cat((first * cos + second * to_first, second * cos + first * to_second, rest), -1)
 
 
-def _write(cache: Tensor, new: Tensor, blocks: Tensor, lengths: Tensor, known: Tensor) -> Tensor:
-    """The cache [P, G, S, D] with new [B, Q, G, D] at the positions of each sequence."""
+def _write(
+    cache: Tensor, new: Tensor | None, blocks: Tensor, lengths: Tensor, known: Tensor
+) -> Tensor:
+    """The cache [P, G, S, ..] with new [B, Q, G, ..] at the positions of each sequence."""
+    if new is None:
+        return cache
     cache, block = cache.clone(), cache.shape[2]
     for b, row in enumerate(new):
         for i, heads in enumerate(row):

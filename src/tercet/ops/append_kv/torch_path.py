@@ -1,7 +1,11 @@
 """append_kv in plain torch, on any device, in float32."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
+
+from tercet.packed_weight.row_codes import element_of, quantize
 
 
 def forward(
@@ -12,6 +16,8 @@ def forward(
     values: Tensor,
     blocks: Tensor,
     lengths: Tensor,
+    key_scales: Tensor | None,
+    value_scales: Tensor | None,
     query_norm: Tensor | None,
     key_norm: Tensor | None,
     eps: float,
@@ -33,9 +39,21 @@ def forward(
     known_place = known & (place >= 0) & (place < blocks_held)
     row = at % block
     some = known_place.nonzero(as_tuple=True)
-    keys[place[some], :, row[some]] = k.to(keys.dtype)[some]
-    values[place[some], :, row[some]] = heads[:, :, count + groups :][some]
+    at = place[some], slice(None), row[some]
+    _write(keys, key_scales, at, k[some])
+    _write(values, value_scales, at, heads[:, :, count + groups :][some])
     return torch.where(known[..., None, None], q, 0.0).to(qkv.dtype)
+
+
+def _write(part: Tensor, scales: Tensor | None, at: tuple[Any, ...], new: Tensor) -> None:
+    """New rows [N, G, D] into keys or values, as they are or as codes."""
+    if scales is None:
+        part[at] = new.to(part.dtype)
+        return
+    codes, scale, _ = quantize(new, element_of(part.dtype))
+    # of 8-bit floats torch writes no places that are listed
+    part.view(torch.uint8)[at] = codes.view(torch.uint8)
+    scales[at] = scale
 
 
 def _normalize(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:

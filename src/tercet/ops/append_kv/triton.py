@@ -10,14 +10,31 @@ from torch import Tensor
 
 from tercet.kernel.device.dependent_launch import begin, dependent_launch
 from tercet.kernel.tuned import configuration
+from tercet.packed_weight.row_codes import check_conversion, element_of
+from tercet.packed_weight.triton.row_quantizer import absolute_bits, encode, scale_of
+
+
+@triton.jit
+def _quantize(
+    first, second, last, y_at, scale_at, held, first_in, last_in, R, pairs, rest, FP8: tl.constexpr
+):
+    """A row in three parts as codes and their scale."""
+    one, other, same = first[None, :], second[None, :], last[None, :]
+    most = tl.maximum(tl.max(absolute_bits(one), 1), tl.max(absolute_bits(other), 1))
+    scale = scale_of(tl.maximum(most, tl.max(absolute_bits(same), 1)), FP8)
+    tl.store(y_at + pairs[None, :], encode(one, scale, FP8)[0], (held & first_in)[None, :])
+    tl.store(y_at + R + pairs[None, :], encode(other, scale, FP8)[0], (held & first_in)[None, :])
+    tl.store(y_at + rest[None, :], encode(same, scale, FP8)[0], (held & last_in)[None, :])
+    tl.store(scale_at + tl.arange(0, 1), scale, held & (tl.arange(0, 1) == 0))
 
 
 @triton.jit
 def _append(
     qkv_ptr, cos_ptr, sin_ptr, keys_ptr, values_ptr, blocks_ptr, lengths_ptr,
-    query_norm_ptr, key_norm_ptr, q_ptr,
-    qkv_b, qkv_q, angle_l, k_p, k_g, k_s, v_p, v_g, v_s, blocks_b, eps,
-    Q, L, P, S, T,
+    key_scales_ptr, value_scales_ptr, query_norm_ptr, key_norm_ptr, q_ptr,
+    qkv_b, qkv_q, angle_l, k_p, k_g, k_s, v_p, v_g, v_s, blocks_b,
+    k_scale_p, k_scale_g, k_scale_s, v_scale_p, v_scale_g, v_scale_s, eps,
+    Q, L, P, S, T, CODES: tl.constexpr,
     H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, R: tl.constexpr, NORMS: tl.constexpr,
     PAIRS: tl.constexpr, REST: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -35,10 +52,18 @@ def _append(
     block = tl.load(blocks_ptr + batch * blocks_b + at // S, known & (head >= H), -1).to(tl.int64)
     held = (block >= 0) & (block < P)
     if head >= H + G:
-        y_at = values_ptr + block * v_p + (head - H - G) * v_g + (at % S) * v_s
-        tl.store(y_at + pairs, first, held & (pairs < R))
-        tl.store(y_at + R + pairs, second, held & (pairs < R))
-        tl.store(y_at + rest, last, held & (rest < D))
+        value_at = values_ptr + block * v_p + (head - H - G) * v_g + (at % S) * v_s
+        if CODES != 0:
+            scale_at = block * v_scale_p + (head - H - G) * v_scale_g + (at % S) * v_scale_s
+            _quantize(
+                first.to(tl.float32), second.to(tl.float32), last.to(tl.float32),
+                value_at, value_scales_ptr + scale_at, held, pairs < R, rest < D, R, pairs, rest,
+                CODES == 2,
+            )  # fmt: skip
+        else:
+            tl.store(value_at + pairs, first, held & (pairs < R))
+            tl.store(value_at + R + pairs, second, held & (pairs < R))
+            tl.store(value_at + rest, last, held & (rest < D))
     else:
         one, other, same = first.to(tl.float32), second.to(tl.float32), last.to(tl.float32)
         if NORMS:
@@ -55,30 +80,44 @@ def _append(
         sin = tl.load(sin_ptr + at * angle_l + pairs, angles, 0.0).to(tl.float32)
         # where a position is none, q is 0
         dtype = q_ptr.dtype.element_ty
-        turned = tl.where(known, one * cos - other * sin, 0.0).to(dtype)
-        beside = tl.where(known, other * cos + one * sin, 0.0).to(dtype)
-        kept = tl.where(known, same, 0.0).to(dtype)
+        turned = tl.where(known, one * cos - other * sin, 0.0)
+        beside = tl.where(known, other * cos + one * sin, 0.0)
+        kept = tl.where(known, same, 0.0)
         if head < H:
             y_at = q_ptr + (token.to(tl.int64) * H + head) * D
-            tl.store(y_at + pairs, turned, pairs < R)
-            tl.store(y_at + R + pairs, beside, pairs < R)
-            tl.store(y_at + rest, kept, rest < D)
+            tl.store(y_at + pairs, turned.to(dtype), pairs < R)
+            tl.store(y_at + R + pairs, beside.to(dtype), pairs < R)
+            tl.store(y_at + rest, kept.to(dtype), rest < D)
         else:
-            y_at = keys_ptr + block * k_p + (head - H) * k_g + (at % S) * k_s
-            tl.store(y_at + pairs, turned, held & (pairs < R))
-            tl.store(y_at + R + pairs, beside, held & (pairs < R))
-            tl.store(y_at + rest, kept, held & (rest < D))
+            key_at = keys_ptr + block * k_p + (head - H) * k_g + (at % S) * k_s
+            if CODES != 0:
+                scale_at = block * k_scale_p + (head - H) * k_scale_g + (at % S) * k_scale_s
+                _quantize(
+                    turned, beside, kept, key_at, key_scales_ptr + scale_at, held, pairs < R,
+                    rest < D, R, pairs, rest, CODES == 2,
+                )  # fmt: skip
+            else:
+                tl.store(key_at + pairs, turned.to(dtype), held & (pairs < R))
+                tl.store(key_at + R + pairs, beside.to(dtype), held & (pairs < R))
+                tl.store(key_at + rest, kept.to(dtype), held & (rest < D))
 
 
 def forward(
     qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, blocks: Tensor,
-    lengths: Tensor, query_norm: Tensor | None, key_norm: Tensor | None, eps: float,
+    lengths: Tensor, key_scales: Tensor | None, value_scales: Tensor | None,
+    query_norm: Tensor | None, key_norm: Tensor | None, eps: float,
 ) -> Tensor:  # fmt: skip
     """As op.append_kv_."""
     batch, new, total = qkv.shape
     count, groups, block, width = keys.shape
     half = cos.shape[1]
     heads = total // width - 2 * groups if width else 0
+    codes, strides = 0, [0] * 6
+    if key_scales is not None and value_scales is not None:
+        element = element_of(keys.dtype)
+        check_conversion(element, qkv.device)
+        codes = 2 if element == "fp8_e4m3" else 1
+        strides = [*key_scales.stride(), *value_scales.stride()]
     q = torch.empty((batch, new, heads, width), dtype=qkv.dtype, device=qkv.device)
     table = blocks.shape[1]
     if not qkv.numel() or not table * block * cos.shape[0]:
@@ -94,9 +133,10 @@ def forward(
     query_norm = query_norm.contiguous() if query_norm is not None else None
     key_norm = key_norm.contiguous() if key_norm is not None else None
     _append[(batch * new, heads + 2 * groups)](
-        qkv, cos, sin, keys, values, blocks, lengths.contiguous(), query_norm, key_norm, q,
+        qkv, cos, sin, keys, values, blocks, lengths.contiguous(), key_scales, value_scales,
+        query_norm, key_norm, q,
         *qkv.stride()[:2], cos.stride(0), *keys.stride()[:3], *values.stride()[:3],
-        blocks.stride(0), eps, new, cos.shape[0], count, block, table,
+        blocks.stride(0), *strides, eps, new, cos.shape[0], count, block, table, CODES=codes,
         H=heads, G=groups, D=width, R=half, NORMS=query_norm is not None,
         PAIRS=triton.next_power_of_2(max(half, 1)),
         REST=triton.next_power_of_2(max(width - 2 * half, 1)), **dependent_launch(qkv.device),

@@ -7,6 +7,7 @@ import torch
 from tercet.kernel.cases import cases, values, workloads
 from tercet.kernel.contract import Workload
 from tercet.kernel.model_shape import ModelShape
+from tercet.packed_weight.row_codes import ELEMENTS, quantize
 
 _AXES = "BQHGDPST"
 _BLOCK = 64
@@ -20,7 +21,8 @@ def inputs(
 
     H is rounded down to a multiple of G. Tables are drawn, blocks come twice, unless they are to
     lie `apart`. Behind a sequence's end the table is -1, and what a single query does not see of a
-    block is NaN. With `full` every sequence fills its table.
+    block is NaN. With `full` every sequence fills its table. With `cache`, an element of row codes,
+    keys and values are its codes.
     """
     b, q, h, g, d, p, s, t = (workload.sizes[axis] for axis in _AXES)
     options, dtype = workload.options, workload.dtype
@@ -37,7 +39,14 @@ def inputs(
     keys = values((p, g, s, d), dtype, seed + 1, device=device)
     found = values((p, g, s, d), dtype, seed + 2, kind, device)
     # of several queries each would meet, with a share of 0, what another one sees
-    for part in (keys, found) if q == 1 else ():
+    scales = None, None
+    if element := options.get("cache"):
+        keys, key_scales, _ = quantize(keys, element)
+        found, value_scales, _ = quantize(found, element)
+        scales = key_scales, value_scales
+    # codes of 8 bits that are numbers stand there, with scales that are none
+    floats = (keys, found) if scales[0] is None else tuple(s[..., None] for s in scales)
+    for part in floats if q == 1 else ():
         _poison(part, blocks, lengths)
     return {
         "q": values((b, q, heads, d), dtype, seed + 3, device=device) * options.get("steep", 1.0),
@@ -45,6 +54,8 @@ def inputs(
         "values": found,
         "blocks": torch.where(used, blocks, -1).int().to(device),
         "lengths": lengths.int().to(device),
+        "key_scales": scales[0],
+        "value_scales": scales[1],
         "scale": max(d, 1) ** -0.5,
         "window": options.get("window", 0),
         "soft_cap": options.get("soft_cap", 0.0),
@@ -83,6 +94,7 @@ _EMPTY = _sizes(
     (2, 1, 2, 1, 8, 3, 4, 0),
     (2, 1, 2, 0, 8, 3, 4, 2),
 )
+_HALVES = (torch.bfloat16, torch.float16)
 _KINDS = ("large", "tiny", "subnormal", "zeros", "constant", "mixed", "nan")
 
 CASES = (
@@ -90,22 +102,28 @@ CASES = (
     *cases(inputs, workloads((*_LONG, *_WIDE), full=True)),
     *cases(inputs, workloads(_LONG, window=9)),
     *cases(inputs, workloads(_SMALL, (torch.float32, torch.bfloat16), window=1)),
-    *cases(inputs, workloads(_LONG, (torch.bfloat16, torch.float16), soft_cap=2.0)),
+    *cases(inputs, workloads(_LONG, _HALVES, soft_cap=2.0)),
     *cases(inputs, workloads(_SMALL, window=3, soft_cap=5.0)),
     # scores so far apart that one position has nearly all
     *cases(inputs, workloads(_LONG[:1], steep=30.0, full=True)),
     *cases(inputs, workloads(_sizes((2, 2, 6, 3, 20, 20, 5, 6))), _KINDS),
+    *cases(inputs, workloads((*_SMALL, *_EMPTY[2:]), cache="int8")),
+    *cases(inputs, workloads((*_SMALL[2:], *_LONG, *_WIDE), _HALVES, cache="int8", full=True)),
+    *cases(inputs, workloads(_LONG, cache="fp8_e4m3", full=True)),
+    *cases(inputs, workloads(_SMALL, cache="fp8_e4m3", window=3, soft_cap=5.0)),
+    *cases(inputs, workloads(_sizes((2, 2, 6, 3, 20, 20, 5, 6)), cache="int8"), _KINDS),
+    *cases(inputs, workloads(_sizes((2, 2, 6, 3, 20, 20, 5, 6)), cache="fp8_e4m3"), _KINDS),
 )
 
 
 def shapes(model: ModelShape) -> tuple[Workload, ...]:
-    """One new token over 1024 positions, of one sequence and of 16."""
+    """One new token over 1024 positions, of one sequence and of 16, of floats and of codes."""
     if model.kv_rank:
         return ()
     table = _CONTEXT // _BLOCK
     return tuple(
         Workload(
-            name=f"{model.name} decode of {batch} over {_CONTEXT}",
+            name=f"{model.name} decode of {batch} over {_CONTEXT}{kind and ', ' + kind}",
             sizes={
                 "B": batch,
                 "Q": 1,
@@ -116,7 +134,8 @@ def shapes(model: ModelShape) -> tuple[Workload, ...]:
                 "S": _BLOCK,
                 "T": table,
             },
-            options={"full": True, "apart": True},
+            options={"full": True, "apart": True, **({"cache": kind} if kind else {})},
         )
         for batch in (1, 16)
+        for kind in ("", *ELEMENTS)
     )

@@ -22,8 +22,10 @@ from tercet.kernel.register import define
 from tercet.kernel.select import choose
 from tercet.ops.paged_attention.cases import CASES, inputs, shapes
 from tercet.ops.paged_attention.reference import magnitude, reference
+from tercet.packed_weight.row_codes import ROW_CODES
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_CODES = tuple(kind.dtype for kind in ROW_CODES.values())
 MOST_WIDTH = 256
 MOST_NEW = 16
 
@@ -35,6 +37,8 @@ def paged_attention(
     blocks: Tensor,
     lengths: Tensor,
     *,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
     scale: float | None = None,
     window: int = 0,
     soft_cap: float = 0.0,
@@ -49,9 +53,12 @@ def paged_attention(
     Args:
         q: [B, Q, H, D], rotated; float32, float16 or bfloat16; Q at most 16, D at most 256.
         keys, values: [P, G, S, D] of q's dtype, the new positions included; strides as they come.
-            What a query sees must be finite. G divides H.
+            What a query sees must be finite. G divides H. Or codes, int8 or float8_e4m3fn both, of
+            which each row of D has a scale.
         blocks: int32 [B, T]; positions in entries outside of [0, P) are not seen.
         lengths: int32 [B]; positions from T * S on are not seen.
+        key_scales, value_scales: float32 [P, G, S], what codes are multiplied by; None both where
+            keys and values are no codes.
         scale: of the scores; None for D ** -0.5.
         window: positions that a query sees, its own included; 0 for all.
         soft_cap: cap(s) = soft_cap tanh(s / soft_cap); 0 for none.
@@ -63,17 +70,52 @@ def paged_attention(
         UnsupportedError: for shapes, dtypes or devices that do not fit.
     """
     scale = max(q.shape[-1], 1) ** -0.5 if scale is None else scale
-    return _forward(q, keys, values, blocks, lengths, scale, window, soft_cap)
+    return _forward(
+        q, keys, values, blocks, lengths, key_scales, value_scales, scale, window, soft_cap
+    )
+
+
+def _check_dtypes(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    key_scales: Tensor | None,
+    value_scales: Tensor | None,
+) -> None:
+    coded = keys.dtype in _CODES
+    if q.dtype not in _DTYPES or values.dtype != keys.dtype or not (coded or keys.dtype == q.dtype):
+        raise UnsupportedError(
+            f"paged_attention: q is {q.dtype}, keys {keys.dtype}, values {values.dtype}: all must "
+            "be float32, all float16 or all bfloat16, or keys and values both int8 or both "
+            "float8_e4m3fn"
+        )
+    for name, scales in (("key_scales", key_scales), ("value_scales", value_scales)):
+        if (scales is not None) != coded:
+            raise UnsupportedError(
+                f"paged_attention: keys are {keys.dtype}, {name} "
+                f"{'None' if scales is None else 'given'}: int8 and float8_e4m3fn codes need key_"
+                "scales and value_scales, other keys have none"
+            )
+        if scales is not None and (
+            scales.dtype != torch.float32 or scales.shape != keys.shape[:-1]
+        ):
+            raise UnsupportedError(
+                f"paged_attention: {name} are {scales.dtype} {list(scales.shape)}: they must be "
+                f"float32 {list(keys.shape[:-1])}, one for each row of keys"
+            )
 
 
 def _check(
-    q: Tensor, keys: Tensor, values: Tensor, blocks: Tensor, lengths: Tensor, window: int
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    blocks: Tensor,
+    lengths: Tensor,
+    key_scales: Tensor | None,
+    value_scales: Tensor | None,
+    window: int,
 ) -> None:
-    if q.dtype not in _DTYPES or keys.dtype != q.dtype or values.dtype != q.dtype:
-        raise UnsupportedError(
-            f"paged_attention: q is {q.dtype}, keys {keys.dtype}, values {values.dtype}: all must "
-            "be float32, all float16 or all bfloat16"
-        )
+    _check_dtypes(q, keys, values, key_scales, value_scales)
     if q.dim() != 4 or keys.dim() != 4 or keys.shape != values.shape:
         raise UnsupportedError(
             f"paged_attention: q is {list(q.shape)}, keys {list(keys.shape)}, values "
@@ -102,32 +144,35 @@ def _check(
             f"{window}: both must be int32, and window at least 0"
         )
     on_one_device(
-        "paged_attention", "q", q, keys=keys, values=values, blocks=blocks, lengths=lengths
-    )
+        "paged_attention", "q", q, keys=keys, values=values, blocks=blocks, lengths=lengths,
+        key_scales=key_scales, value_scales=value_scales,
+    )  # fmt: skip
 
 
 def _run(
     q: Tensor, keys: Tensor, values: Tensor, blocks: Tensor, lengths: Tensor,
+    key_scales: Tensor | None, value_scales: Tensor | None,
     scale: float, window: int, soft_cap: float,
 ) -> Tensor:  # fmt: skip
-    _check(q, keys, values, blocks, lengths, window)
+    _check(q, keys, values, blocks, lengths, key_scales, value_scales, window)
     run = choose(OP, q.device.type, q.dtype).forward
-    return run(q, keys, values, blocks, lengths, scale, window, soft_cap)
+    return run(q, keys, values, blocks, lengths, key_scales, value_scales, scale, window, soft_cap)
 
 
 def _fake(
     q: Tensor, keys: Tensor, values: Tensor, blocks: Tensor, lengths: Tensor,
+    key_scales: Tensor | None, value_scales: Tensor | None,
     scale: float, window: int, soft_cap: float,
 ) -> Tensor:  # fmt: skip
     del scale, soft_cap
-    _check(q, keys, values, blocks, lengths, window)
+    _check(q, keys, values, blocks, lengths, key_scales, value_scales, window)
     return q.new_empty(q.shape)
 
 
 _forward = define(
     "paged_attention",
-    "(Tensor q, Tensor keys, Tensor values, Tensor blocks, Tensor lengths, float scale, "
-    "int window, float soft_cap) -> Tensor",
+    "(Tensor q, Tensor keys, Tensor values, Tensor blocks, Tensor lengths, Tensor? key_scales, "
+    "Tensor? value_scales, float scale, int window, float soft_cap) -> Tensor",
     run=_run,
     fake=_fake,
 )
@@ -143,7 +188,8 @@ def cost(arguments: Mapping[str, Any]) -> Cost:
     seen = blocks.shape[1] * keys.shape[2]
     if window := arguments["window"]:
         seen = min(seen, window + new - 1)
-    cache = 2 * batch * seen * keys.shape[1] * width * keys.element_size()
+    scales = 4 if keys.dtype in _CODES else 0
+    cache = 2 * batch * seen * keys.shape[1] * (width * keys.element_size() + scales)
     small = blocks.numel() * 4 + batch * 4
     return Cost(
         flops=4 * batch * new * heads * seen * width,
@@ -166,10 +212,14 @@ OP = Op(
     ),
     tensors=(
         TensorSpec(name="q", axes=("B", "Q", "H", "D"), dtypes=_DTYPES),
-        TensorSpec(name="keys", axes=("P", "G", "S", "D"), dtypes=_DTYPES),
-        TensorSpec(name="values", axes=("P", "G", "S", "D"), dtypes=_DTYPES),
+        TensorSpec(name="keys", axes=("P", "G", "S", "D"), dtypes=(*_DTYPES, *_CODES)),
+        TensorSpec(name="values", axes=("P", "G", "S", "D"), dtypes=(*_DTYPES, *_CODES)),
         TensorSpec(name="blocks", axes=("B", "T"), dtypes=(torch.int32,)),
         TensorSpec(name="lengths", axes=("B",), dtypes=(torch.int32,)),
+        TensorSpec(name="key_scales", axes=("P", "G", "S"), dtypes=(torch.float32,), optional=True),
+        TensorSpec(
+            name="value_scales", axes=("P", "G", "S"), dtypes=(torch.float32,), optional=True
+        ),
         TensorSpec(name="y", axes=("B", "Q", "H", "D"), dtypes=_DTYPES, role="output"),
     ),
     run=_forward,

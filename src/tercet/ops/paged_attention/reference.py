@@ -12,11 +12,14 @@ def reference(
     values: Tensor,
     blocks: Tensor,
     lengths: Tensor,
+    key_scales: Tensor | None,
+    value_scales: Tensor | None,
     scale: float,
     window: int = 0,
     soft_cap: float = 0.0,
 ) -> Tensor:
     """softmax(cap(scale q k^T)) v over the positions that each query sees; 0 where it sees none."""
+    keys, values = _of_codes(keys, key_scales), _of_codes(values, value_scales)
     share, _, v = _shares(q, keys, values, blocks, lengths, scale, window, soft_cap)
     return torch.einsum("bgrqn,bngd->bqgrd", share, v).reshape(q.shape)
 
@@ -27,6 +30,8 @@ def magnitude(
     values: Tensor,
     blocks: Tensor,
     lengths: Tensor,
+    key_scales: Tensor | None,
+    value_scales: Tensor | None,
     scale: float,
     window: int = 0,
     soft_cap: float = 0.0,
@@ -36,9 +41,15 @@ def magnitude(
     A score's rounding error is relative to a_n; the exponential makes it one of p_n, and so does
     the sum that p is divided by.
     """
+    keys, values = _of_codes(keys, key_scales), _of_codes(values, value_scales)
     share, size, v = _shares(q, keys, values, blocks, lengths, scale, window, soft_cap)
     off = 1 + size + (share * size).sum(-1, keepdim=True)
     return torch.einsum("bgrqn,bngd->bqgrd", share * off, v.abs()).reshape(q.shape)
+
+
+def _of_codes(part: Tensor, scales: Tensor | None) -> Tensor:
+    """The numbers that codes [P, G, S, D] stand for; what is no code as it is."""
+    return part if scales is None else part.float().double() * scales.double()[..., None]
 
 
 def _shares(

@@ -12,6 +12,8 @@ def forward(
     values: Tensor,
     blocks: Tensor,
     lengths: Tensor,
+    key_scales: Tensor | None,
+    value_scales: Tensor | None,
     scale: float,
     window: int,
     soft_cap: float,
@@ -24,7 +26,10 @@ def forward(
     seen = see(keys, blocks, lengths, new, window)[:, None, None]
     # what no query sees may be anything: NaN times a share of 0 would be NaN
     present = seen.any(-2)[:, 0, 0, :, None, None]
-    k, v = (torch.where(present, gather(part, blocks).float(), 0.0) for part in (keys, values))
+    k, v = (
+        torch.where(present, _gather(part, scales, blocks), 0.0)
+        for part, scales in ((keys, key_scales), (values, value_scales))
+    )
     split = q.float().reshape(batch, new, groups, heads // groups, width)
     score = torch.einsum("bqgrd,bngd->bgrqn", split, k) * scale
     if soft_cap:
@@ -33,3 +38,9 @@ def forward(
     share = torch.where(seen.any(-1, keepdim=True), share, 0.0)
     mixed = torch.einsum("bgrqn,bngd->bqgrd", share, v)
     return mixed.reshape(q.shape).to(q.dtype).contiguous()
+
+
+def _gather(part: Tensor, scales: Tensor | None, blocks: Tensor) -> Tensor:
+    """Keys or values [B, T * S, G, D] of each sequence, in float32."""
+    found = gather(part, blocks).float()
+    return found if scales is None else found * gather(scales[..., None], blocks)

@@ -19,13 +19,29 @@ from tercet.kernel.tuned import configuration
 _MOST_SPLITS = 64
 # lanes of a matrix product on tensor cores
 _ROWS = 16
+# how the kernel reads codes; 0 where keys and values are floats
+_INT8, _FP8 = 1, 2
+_CODES = {torch.int8: _INT8, torch.float8_e4m3fn: _FP8}
+
+
+@triton.jit
+def _decode(codes, CODES: tl.constexpr):
+    """The values of codes, float32: int8, or e4m3 by its bits, for GPUs without that type too."""
+    if CODES == 1:
+        return codes.to(tl.float32)
+    # the same digits as a float16, whose exponents begin at 2^-14 where e4m3's begin at 2^-6
+    bits = codes.to(tl.int16)
+    half = ((bits & 0x80) << 8) | ((bits & 0x7F) << 7)
+    return half.to(tl.float16, bitcast=True).to(tl.float32) * 256.0
 
 
 @triton.jit
 def _attend(
-    q_ptr, keys_ptr, values_ptr, blocks_ptr, lengths_ptr, y_ptr, sums_ptr, tops_ptr,
-    q_b, q_q, q_h, k_p, k_g, k_s, v_p, v_g, v_s, blocks_b, scale, soft_cap,
-    Q, P, S, T, WINDOW,
+    q_ptr, keys_ptr, values_ptr, blocks_ptr, lengths_ptr, key_scales_ptr, value_scales_ptr,
+    y_ptr, sums_ptr, tops_ptr,
+    q_b, q_q, q_h, k_p, k_g, k_s, v_p, v_g, v_s, blocks_b,
+    k_scale_p, k_scale_g, k_scale_s, v_scale_p, v_scale_g, v_scale_s, scale, soft_cap,
+    Q, P, S, T, WINDOW, CODES: tl.constexpr,
     G: tl.constexpr, SHARED: tl.constexpr, D: tl.constexpr, CAPPED: tl.constexpr,
     SPLITS: tl.constexpr, ROWS: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr,
     PDL: tl.constexpr,
@@ -61,9 +77,19 @@ def _attend(
         block, row = block.to(tl.int64), n % S
         k_at = block * k_p + group * k_g + row * k_s
         v_at = block * v_p + group * v_g + row * v_s
-        k = tl.load(keys_ptr + k_at[None, :] + columns[:, None], known & inside[:, None], 0.0)
-        v = tl.load(values_ptr + v_at[:, None] + columns, known[:, None] & inside, 0.0)
+        k = tl.load(keys_ptr + k_at[None, :] + columns[:, None], known & inside[:, None], 0)
+        v = tl.load(values_ptr + v_at[:, None] + columns, known[:, None] & inside, 0)
+        if CODES != 0:
+            k = _decode(k, CODES).to(q.dtype)
+            # of float16's range shares times scales may have nothing left
+            v = _decode(v, CODES).to(tl.float32 if q.dtype == tl.float32 else tl.bfloat16)
+            key_scale_at = block * k_scale_p + group * k_scale_g + row * k_scale_s
+            value_scale_at = block * v_scale_p + group * v_scale_g + row * v_scale_s
+            key_scale = tl.load(key_scales_ptr + key_scale_at, known, 0.0)
+            value_scale = tl.load(value_scales_ptr + value_scale_at, known, 0.0)
         score = tl.dot(q, k, input_precision="ieee") * scale
+        if CODES != 0:
+            score = score * key_scale[None, :]
         if CAPPED:
             # tanh by the exponential of a number below 0, which cannot overflow
             shrunk = tl.exp(-2 * tl.abs(score) / soft_cap)
@@ -79,6 +105,8 @@ def _attend(
         share = tl.exp(score - base[:, None])
         kept = tl.exp(top - base)
         total = total * kept + tl.sum(share, 1)
+        if CODES != 0:
+            share = share * value_scale[None, :]
         coarse = share.to(v.dtype)
         mixed = tl.dot(coarse, v, mixed * kept[:, None], input_precision="ieee")
         if v.dtype != tl.float32:
@@ -123,6 +151,7 @@ def _merge(
 
 def forward(
     q: Tensor, keys: Tensor, values: Tensor, blocks: Tensor, lengths: Tensor,
+    key_scales: Tensor | None, value_scales: Tensor | None,
     scale: float, window: int, soft_cap: float,
 ) -> Tensor:  # fmt: skip
     """As op.paged_attention."""
@@ -135,6 +164,12 @@ def forward(
         x if x.stride(-1) == 1 else x.contiguous() for x in (q, keys, values, blocks)
     )
     lengths = lengths.contiguous()
+    codes = _CODES.get(keys.dtype, 0)
+    if codes == _FP8:
+        keys, values = keys.view(torch.uint8), values.view(torch.uint8)
+    strides = [0] * 6
+    if key_scales is not None and value_scales is not None:
+        strides = [*key_scales.stride(), *value_scales.stride()]
     sizes = {
         "B": batch, "Q": new, "H": heads, "G": groups, "D": width,
         "P": keys.shape[0], "S": block, "T": table,
@@ -152,9 +187,9 @@ def forward(
     tops = torch.empty((2 * (sums.numel() // width),), dtype=torch.float32, device=q.device)
     wide, early = max(_ROWS, triton.next_power_of_2(width)), dependent_launch(q.device)
     _attend[(batch, groups, splits)](
-        q, keys, values, blocks, lengths, y, sums, tops,
-        *q.stride()[:3], *keys.stride()[:3], *values.stride()[:3], blocks.stride(0),
-        scale, soft_cap, new, keys.shape[0], block, table, window,
+        q, keys, values, blocks, lengths, key_scales, value_scales, y, sums, tops,
+        *q.stride()[:3], *keys.stride()[:3], *values.stride()[:3], blocks.stride(0), *strides,
+        scale, soft_cap, new, keys.shape[0], block, table, window, CODES=codes,
         G=groups, SHARED=shared, D=width, CAPPED=soft_cap != 0.0, SPLITS=splits,
         ROWS=max(_ROWS, triton.next_power_of_2(rows)), BD=wide, **early, **options,
     )  # fmt: skip

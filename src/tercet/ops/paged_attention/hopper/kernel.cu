@@ -1,9 +1,10 @@
-// paged_attention of 16-bit floats on Hopper: chooses the instance of kernel.cuh and launches it.
+// paged_attention of 16-bit floats on Hopper: the library of one kind of keys and values, TERCET_CACHE (Floats, Int8
+// or E4M3). Chooses the instance of kernel.cuh and launches it.
 #include "kernel.cuh"
 
 template <int WIDTH, int ROWS, int WARPS, class X> static int launch(const Task& task, cudaStream_t stream) {
-  auto kernel = attend<WIDTH, ROWS, WARPS, X>;
-  constexpr int BYTES = Memory<WIDTH, ROWS, WARPS>::END, MOST_DEVICES = 64;
+  auto kernel = attend<WIDTH, ROWS, WARPS, X, TERCET_CACHE>;
+  constexpr int BYTES = Memory<WIDTH, ROWS, WARPS, TERCET_CACHE>::END, MOST_DEVICES = 64;
   static bool allowed[MOST_DEVICES] = {};
   int device = 0;
   if (const cudaError_t status = cudaGetDevice(&device); status != cudaSuccess) return status;

@@ -11,20 +11,26 @@
 // was rounded away. In the end the sums of warps are added in shared memory, those of blocks through the
 // cluster's, in a fixed order.
 //
+// Codes of 8 bits become 16-bit floats on their way from the pipeline to the tensor cores. A lane's four neighbours
+// are two of the product's columns and two eight further, so columns stand there in another order, q's likewise.
+// A position's scales lie behind its stage's codes: the key's multiplies scores, the value's shares.
+//
 // One token takes a few microseconds, of which fetching instructions is a large part: short code counts.
 #pragma once
 #include <type_traits>
 
-#include "instructions.cuh"
+#include "codes.cuh"
 #include "task.cuh"
 
 constexpr int TILE = 16;  // positions of a warp at a time
 constexpr int MOST_BLOCKS = 16;  // of a cluster
 
-// of a block's shared memory, in bytes: WIDTH of a head, ROWS of q, WARPS of the block
-template <int WIDTH, int ROWS, int WARPS> struct Memory {
-  static constexpr int STAGES = WIDTH == 64 ? 5 : 3;
-  static constexpr int STAGE = 2 * TILE * WIDTH * 2;      // keys and values of a tile
+// of a block's shared memory, in bytes: WIDTH of a head, ROWS of q, WARPS of the block, C what keys and values are
+template <int WIDTH, int ROWS, int WARPS, class C> struct Memory {
+  static constexpr bool CODES = C::BYTES == 1;
+  static constexpr int STAGES = (WIDTH == 64 ? 5 : 3) * (CODES ? 2 : 1) - (CODES && WIDTH == 64);
+  static constexpr int PART = TILE * WIDTH * C::BYTES;    // keys, or values, of a tile
+  static constexpr int STAGE = 2 * PART + (CODES ? 2 * TILE * 4 : 0);  // and then their scales
   static constexpr int PIPELINE = STAGES * STAGE;         // of a warp; in the end its sums
   static constexpr int PITCH = WIDTH + 4;                 // floats, of a row of sums
   static constexpr int RECEIVED = WARPS * PIPELINE;       // what the block adds of all blocks
@@ -65,9 +71,12 @@ __device__ __noinline__ float capped(float score, float soft_cap) {
   return copysignf((1.f - shrunk) * reciprocal(1.f + shrunk) * soft_cap, score);
 }
 
-template <int WIDTH, int ROWS, int WARPS, class X>
+template <int WIDTH, int ROWS, int WARPS, class X, class C>
 __global__ void __launch_bounds__(WARPS * 32, WARPS > 4 ? 1 : 2) attend(const __grid_constant__ Task task) {
-  using M = Memory<WIDTH, ROWS, WARPS>;
+  using M = Memory<WIDTH, ROWS, WARPS, C>;
+  constexpr bool CODES = M::CODES;
+  // shares of float16 times scales may be less than it has
+  using V = std::conditional_t<CODES, __nv_bfloat16, X>;
   constexpr float LOG2_E = 1.44269504f;
   constexpr int ROW_TILES = ROWS / 8, STEPS = WIDTH / 16, STAGES = M::STAGES;
   extern __shared__ __align__(128) unsigned char memory[];
@@ -88,16 +97,23 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS > 4 ? 1 : 2) attend(const __
     wait_for_previous_kernel();
   }
   const int length = task.lengths[batch], begin = length - task.fresh;
-  // a lane's row of q is eighth + 8 t; of each 16 columns it has 2 quarter + 8 j and the next
+  // a lane's row of q is eighth + 8 t; of each 16 columns it has 2 quarter + 8 j and the next, or beside codes
+  // 4 quarter + j and the next but one
   uint32_t q[ROW_TILES][STEPS][2];
 #pragma unroll
   for (int t = 0; t < ROW_TILES; t++) {
     const int row = eighth + 8 * t;
     const uint16_t* const from = static_cast<const uint16_t*>(task.q) + batch * task.q_b + fresh_of(row) * task.q_q +
-                                 head_of(row) * task.q_h + quarter * 2;
+                                 head_of(row) * task.q_h + quarter * (CODES ? 4 : 2);
 #pragma unroll
-    for (int s = 0; s < 2 * STEPS; s++)
-      q[t][s / 2][s % 2] = row < rows ? *reinterpret_cast<const uint32_t*>(from + s * 8) : 0;
+    for (int s = 0; s < STEPS; s++) {
+      uint32_t two[2] = {0, 0};
+#pragma unroll
+      for (int j = 0; j < 2; j++)
+        if (row < rows) two[j] = *reinterpret_cast<const uint32_t*>(from + s * 16 + j * (CODES ? 2 : 8));
+      q[t][s][0] = CODES ? __byte_perm(two[0], two[1], 0x5410) : two[0];
+      q[t][s][1] = CODES ? __byte_perm(two[0], two[1], 0x7632) : two[1];
+    }
   }
   const int stop = min(min(length, begin + fresh_of(rows - 1) + 1), task.table * task.block);
   const int start = task.window > 0 ? max(0, begin + fresh_of(0) - task.window + 1) : 0;
@@ -108,10 +124,11 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS > 4 ? 1 : 2) attend(const __
   float top[ROW_TILES][2], total[ROW_TILES][2] = {};
 #pragma unroll
   for (int i = 0; i < 2 * ROW_TILES; i++) top[i / 2][i % 2] = -INFINITY;
-  // A row's 16 bytes `chunk` lie at chunk ^ row % 8, so that eight rows are read without bank conflicts. A lane
+  // A row's 16 bytes `chunk` lie at chunk ^ swizzle(row), so that eight rows are read without bank conflicts. A lane
   // copies one of them, of every so many rows. Instead of positions that nobody sees others are copied: what is
   // there may be no number.
-  constexpr int CHUNKS = WIDTH / 8, AT_ONCE = 32 / CHUNKS;
+  constexpr int PITCH = WIDTH * C::BYTES, CHUNKS = PITCH / 16, AT_ONCE = 32 / CHUNKS;
+  const auto swizzle = [](int row) { return PITCH == 64 ? row / 2 % 4 : row % 8; };
   unsigned char* const pipeline = memory + warp * M::PIPELINE;
   const uint32_t pipeline_at = shared_address(pipeline);
   const int copied_row = lane / CHUNKS, copied_chunk = lane % CHUNKS;
@@ -127,16 +144,23 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS > 4 ? 1 : 2) attend(const __
       known_stages |= 1u << into;
       const int before = entry * task.block;  // positions, of the blocks before
       const uint32_t to = pipeline_at + into * M::STAGE;
-      const uint16_t* const keys =
-          static_cast<const uint16_t*>(task.keys) + block * task.k_p + group * task.k_g + copied_chunk * 8;
-      const uint16_t* const values =
-          static_cast<const uint16_t*>(task.values) + block * task.v_p + group * task.v_g + copied_chunk * 8;
+      const char* const keys = static_cast<const char*>(task.keys) +
+                               (block * task.k_p + group * task.k_g) * C::BYTES + copied_chunk * 16;
+      const char* const values = static_cast<const char*>(task.values) +
+                                 (block * task.v_p + group * task.v_g) * C::BYTES + copied_chunk * 16;
+      const auto position = [&](int row) { return min(max(asked * TILE + row, start), stop - 1) - before; };
 #pragma unroll
       for (int i = 0; i < TILE; i += AT_ONCE) {
-        const int row = i + copied_row, from = min(max(asked * TILE + row, start), stop - 1) - before;
-        const uint32_t there = to + row * WIDTH * 2 + (copied_chunk ^ row % 8) * 16;
-        copy_async(there, keys + from * task.k_s);
-        copy_async(there + M::STAGE / 2, values + from * task.v_s);
+        const int row = i + copied_row, from = position(row);
+        const uint32_t there = to + row * PITCH + (copied_chunk ^ swizzle(row)) * 16;
+        copy_async(there, keys + from * task.k_s * C::BYTES);
+        copy_async(there + M::PART, values + from * task.v_s * C::BYTES);
+      }
+      if constexpr (CODES) {
+        // half the lanes copy keys' scales, half values'
+        const Scales& of = lane < TILE ? task.key_scales : task.value_scales;
+        const float* const scale = of.first + block * of.p + group * of.g + position(lane % TILE) * of.s;
+        copy_word_async(to + 2 * M::PART + lane * 4, scale);
       }
     }
     close_group();
@@ -149,21 +173,42 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS > 4 ? 1 : 2) attend(const __
       // lane l gives the address of row l % 8 of the (l / 8)th matrix of four
       const int half = lane / 8 % 2, other = lane / 16;
       const uint32_t keys = pipeline_at + stage * M::STAGE, key_row = lane % 8 + 8 * half;
-      const uint32_t values = keys + M::STAGE / 2, value_row = lane % 8 + 8 * other;
+      const uint32_t values = keys + M::PART, value_row = CODES ? key_row : lane % 8 + 8 * other;
       float scores[ROW_TILES][4] = {};
+      float key_scale[2] = {task.scale, task.scale}, value_scale[2];
+      if constexpr (CODES) {
+        const float* const scales = reinterpret_cast<const float*>(pipeline + stage * M::STAGE + 2 * M::PART);
 #pragma unroll
-      for (int s = 0; s < STEPS; s++) {
-        uint32_t a[4];
-        load_matrices(keys + key_row * WIDTH * 2 + ((2 * s + other) ^ lane % 8) * 16, a);
+        for (int i = 0; i < 2; i++)
+          key_scale[i] *= scales[eighth + 8 * i], value_scale[i] = scales[TILE + eighth + 8 * i];
 #pragma unroll
-        for (int t = 0; t < ROW_TILES; t++) mma<X>(scores[t], a, q[t][s]);
+        for (int s = 0; s < STEPS; s += 2) {
+          // rows 0 to 7 and 8 to 15 of 16 columns, and of the next 16
+          uint32_t words[4];
+          load_matrices(keys + key_row * PITCH + ((s + other) ^ swizzle(key_row)) * 16, words);
+#pragma unroll
+          for (int next = 0; next < 2; next++) {
+            const uint32_t* const w = words + 2 * next;
+            const uint32_t a[4] = {C::even(w[0], X()), C::even(w[1], X()), C::odd(w[0], X()), C::odd(w[1], X())};
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++) mma<X>(scores[t], a, q[t][s + next]);
+          }
+        }
+      } else {
+#pragma unroll
+        for (int s = 0; s < STEPS; s++) {
+          uint32_t a[4];
+          load_matrices(keys + key_row * PITCH + ((2 * s + other) ^ swizzle(key_row)) * 16, a);
+#pragma unroll
+          for (int t = 0; t < ROW_TILES; t++) mma<X>(scores[t], a, q[t][s]);
+        }
       }
       // c: position eighth + 8 (c / 2), row 2 quarter + c % 2 + 8 t
       uint32_t coarse[ROW_TILES][2], fine[ROW_TILES][2];
 #pragma unroll
       for (int t = 0; t < ROW_TILES; t++) {
 #pragma unroll
-        for (int c = 0; c < 4; c++) scores[t][c] *= task.scale;
+        for (int c = 0; c < 4; c++) scores[t][c] *= key_scale[c / 2];
         if (task.soft_cap != 0.f)
 #pragma unroll
           for (int c = 0; c < 4; c++) scores[t][c] = capped(scores[t][c], task.soft_cap);
@@ -186,19 +231,39 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS > 4 ? 1 : 2) attend(const __
           total[t][i] = fmaf(total[t][i], kept, scores[t][i] + scores[t][i + 2]);
 #pragma unroll
           for (int d = 0; d < STEPS; d++) sums[d][t][i] *= kept, sums[d][t][i + 2] *= kept;
+          if constexpr (CODES) scores[t][i] *= value_scale[0], scores[t][i + 2] *= value_scale[1];
         }
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-          in_two_parts<X>(scores[t][2 * i], scores[t][2 * i + 1], coarse[t][i], fine[t][i]);
+          in_two_parts<V>(scores[t][2 * i], scores[t][2 * i + 1], coarse[t][i], fine[t][i]);
           coarse[t][i] = transposed(coarse[t][i]), fine[t][i] = transposed(fine[t][i]);
         }
       }
+      const auto add_values = [&](int d, const uint32_t* a) {
 #pragma unroll
-      for (int d = 0; d < STEPS; d++) {
-        uint32_t a[4];
-        load_transposed(values + value_row * WIDTH * 2 + ((2 * d + half) ^ lane % 8) * 16, a);
+        for (int t = 0; t < ROW_TILES; t++) mma<V>(sums[d][t], a, coarse[t]), mma<V>(sums[d][t], a, fine[t]);
+      };
+      if constexpr (CODES) {
 #pragma unroll
-        for (int t = 0; t < ROW_TILES; t++) mma<X>(sums[d][t], a, coarse[t]), mma<X>(sums[d][t], a, fine[t]);
+        for (int d = 0; d < STEPS; d += 2) {
+          // two neighbours of 16 columns are rows i and i + 8 of the product: positions 0 to 7 and 8 to 15 of 16
+          // columns, and of the next 16
+          uint32_t words[4];
+          load_transposed(values + value_row * PITCH + ((d + other) ^ swizzle(value_row)) * 16, words);
+#pragma unroll
+          for (int next = 0; next < 2; next++) {
+            const uint32_t* const w = words + 2 * next;
+            const uint32_t a[4] = {C::even(w[0], V()), C::odd(w[0], V()), C::even(w[1], V()), C::odd(w[1], V())};
+            add_values(d + next, a);
+          }
+        }
+      } else {
+#pragma unroll
+        for (int d = 0; d < STEPS; d++) {
+          uint32_t a[4];
+          load_transposed(values + value_row * PITCH + ((2 * d + half) ^ swizzle(value_row)) * 16, a);
+          add_values(d, a);
+        }
       }
     }
     tile += WARPS, stage = stage == STAGES - 1 ? 0 : stage + 1;
@@ -217,7 +282,10 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS > 4 ? 1 : 2) attend(const __
       for (int step = 4; step < 32; step *= 2) total[t][i] += across(total[t][i], lane ^ step);
       if (eighth == 0) states[warp * ROWS + row] = make_float2(top[t][i], total[t][i]);
 #pragma unroll
-      for (int d = 0; d < 2 * STEPS; d++) own[row * M::PITCH + d * 8 + eighth] = sums[d / 2][t][i + d % 2 * 2];
+      for (int d = 0; d < 2 * STEPS; d++) {
+        const int column = CODES ? d / 2 * 16 + eighth * 2 + d % 2 : d * 8 + eighth;
+        own[row * M::PITCH + column] = sums[d / 2][t][i + d % 2 * 2];
+      }
     }
   __syncthreads();
   // Two neighbours of a row at a time: the block adds its warps, and then one block all blocks. Each has a run of

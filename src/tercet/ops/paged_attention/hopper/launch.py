@@ -1,8 +1,8 @@
 """paged_attention for 16-bit floats on Hopper: CUDA C++ at the memory's speed (kernel.cuh).
 
-Other dtypes, heads of other widths, blocks not of a multiple of 16 positions, and rows that 16-byte
-copies do not take are computed by triton.py; so are long caches of too few heads to fill the GPU
-with clusters.
+Keys and values are of q's dtype or codes, each with a library of its own. Other dtypes, heads of
+other widths, blocks not of a multiple of 16 positions, and rows that 16-byte copies do not take are
+computed by triton.py; so are long caches of too few heads to fill the GPU with clusters.
 """
 
 import ctypes
@@ -16,19 +16,32 @@ from tercet.kernel.jit.cuda import Build, check_launch, stream
 from tercet.kernel.launch import multiprocessors
 from tercet.ops.paged_attention import triton
 
-_BUILD = Build(Path(__file__).parent / "kernel.cu")
-BUILDS = (_BUILD,)
+_SOURCE = Path(__file__).parent / "kernel.cu"
+_CACHES = {torch.int8: "Int8", torch.float8_e4m3fn: "E4M3"}
+_BUILDS = {
+    cache: Build(_SOURCE, {"TERCET_CACHE": cache}) for cache in ("Floats", *_CACHES.values())
+}
+BUILDS = tuple(_BUILDS.values())
 _TILE = 16
 _FEW_ROWS, _MANY_ROWS = 8, 16
 _DTYPES = (torch.bfloat16, torch.float16)
 _WIDTHS = (64, 128)
-_WHOLE = 8  # elements of 16 bytes
+_WHOLE = 16  # bytes that a copy takes
 # warps of a block; two of few warps lie on a multiprocessor together
 _FEW_WARPS, _MANY_WARPS, _BLOCKS_EACH = 4, 8, 2
 # blocks of a cluster: 16 are on 16 multiprocessors of one GPC, of which not every one has so many
 _BLOCKS, _MOST_BLOCKS = 8, 16
-# positions that so few blocks read slower than triton.py's two kernels
+# positions of floats that so few blocks read slower than triton.py's two kernels
 _LONG = 8192
+
+
+class Scales(ctypes.Structure):
+    """Mirrors `struct Scales` of task.cuh."""
+
+    _fields_ = (
+        ("first", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("p", "g", "s")),
+    )
 
 
 class Task(ctypes.Structure):
@@ -36,6 +49,8 @@ class Task(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("q", "keys", "values", "blocks", "lengths", "y")),
+        ("key_scales", Scales),
+        ("value_scales", Scales),
         *((name, ctypes.c_int64) for name in ("q_b", "q_q", "q_h", "k_p", "k_g", "k_s")),
         *((name, ctypes.c_int64) for name in ("v_p", "v_g", "v_s", "blocks_b")),
         *((name, ctypes.c_int) for name in ("batch", "fresh", "groups", "shared", "width")),
@@ -49,20 +64,21 @@ class Task(ctypes.Structure):
 
 
 @cache
-def library() -> ctypes.CDLL:
-    """The library of kernel.cu. BuildError where it cannot be built."""
-    found = _BUILD.load()
+def library(cache: str = "Floats") -> ctypes.CDLL:
+    """The library of kernel.cu for keys and values of that kind. BuildError where it cannot be."""
+    found = _BUILDS[cache].load()
     found.tercet_paged_attention.argtypes = (ctypes.POINTER(Task), ctypes.c_void_p)
     return found
 
 
 def build() -> None:
-    """Builds the library. BuildError where it cannot."""
+    """Builds the library of floats, BuildError where it cannot; those of codes follow a call."""
     library()
 
 
 def forward(
     q: Tensor, keys: Tensor, values: Tensor, blocks: Tensor, lengths: Tensor,
+    key_scales: Tensor | None, value_scales: Tensor | None,
     scale: float, window: int, soft_cap: float,
 ) -> Tensor:  # fmt: skip
     """As op.paged_attention."""
@@ -74,7 +90,8 @@ def forward(
     rows = fresh * heads // groups
     tile_rows = _FEW_ROWS if rows <= _FEW_ROWS else _MANY_ROWS
     row_tiles = -(-rows // tile_rows)
-    division = divide(batch * groups * row_tiles, table * block, multiprocessors(q.device))
+    tasks, coded = batch * groups * row_tiles, keys.dtype in _CACHES
+    division = divide(tasks, table * block, multiprocessors(q.device), coded=coded)
     taken = (
         q.dtype in _DTYPES
         and width in _WIDTHS
@@ -83,7 +100,9 @@ def forward(
         and _whole(values)
     )
     if division is None or not taken:
-        return triton.forward(q, keys, values, blocks, lengths, scale, window, soft_cap)
+        return triton.forward(
+            q, keys, values, blocks, lengths, key_scales, value_scales, scale, window, soft_cap
+        )
     if not _whole(q):
         q = q.contiguous()
     blocks = blocks if blocks.stride(1) == 1 else blocks.contiguous()
@@ -92,18 +111,29 @@ def forward(
     warps, size = division
     task = Task(
         q.data_ptr(), keys.data_ptr(), values.data_ptr(), blocks.data_ptr(), lengths.data_ptr(),
-        y.data_ptr(), *q.stride()[:3], *keys.stride()[:3], *values.stride()[:3], blocks.stride(0),
+        y.data_ptr(), _scales(key_scales), _scales(value_scales),
+        *q.stride()[:3], *keys.stride()[:3], *values.stride()[:3], blocks.stride(0),
         batch, fresh, groups, heads // groups, width, count, block, table, window, tile_rows,
         row_tiles, warps, size.bit_length() - 1, -(-(2**20) // (heads // groups)),
         q.dtype == torch.float16, True, scale, soft_cap,
     )  # fmt: skip
-    status = library().tercet_paged_attention(ctypes.byref(task), stream())
+    status = library(_CACHES.get(keys.dtype, "Floats")).tercet_paged_attention(
+        ctypes.byref(task), stream()
+    )
     check_launch(status, "paged_attention")
     return y
 
 
-def divide(tasks: int, positions: int, processors: int) -> tuple[int, int] | None:
+def _scales(scales: Tensor | None) -> Scales:
+    return Scales() if scales is None else Scales(scales.data_ptr(), *scales.stride())
+
+
+def divide(
+    tasks: int, positions: int, processors: int, *, coded: bool = False
+) -> tuple[int, int] | None:
     """Warps of a block, and blocks that share the positions of one of `tasks`; None for triton.py.
+
+    Codes are always taken: triton.py reads fp8_e4m3 slower whatever the length.
 
     Four warps, and as many blocks as find room at once, unless some of their warps would have no
     position. Eight, of two blocks, where those would be four: on an H200 they are 30 % quicker, and
@@ -112,7 +142,7 @@ def divide(tasks: int, positions: int, processors: int) -> tuple[int, int] | Non
     if processors < 4 * tasks <= 2 * processors:
         return _MANY_WARPS, 2
     most = _MOST_BLOCKS if _MOST_BLOCKS * tasks <= processors else _BLOCKS
-    if most == _MOST_BLOCKS and positions > _LONG:
+    if most == _MOST_BLOCKS and positions > _LONG and not coded:
         return None
     size = 1
     while (
@@ -127,5 +157,6 @@ def divide(tasks: int, positions: int, processors: int) -> tuple[int, int] | Non
 def _whole(x: Tensor) -> bool:
     """Whether each row of the last axis lies together and begins at 16 bytes."""
     *strides, last = x.stride()
-    aligned = not x.data_ptr() % 16 and all(stride % _WHOLE == 0 for stride in strides)
-    return last == 1 and x.shape[-1] % _WHOLE == 0 and aligned
+    whole = _WHOLE // x.element_size()
+    aligned = not x.data_ptr() % _WHOLE and all(stride % whole == 0 for stride in strides)
+    return last == 1 and x.shape[-1] % whole == 0 and aligned

@@ -2,13 +2,20 @@
 #pragma once
 #include <stdint.h>
 
+// of codes: element [p, g, s] at first[p * this->p + ...]; null where keys and values are no codes
+struct Scales {
+  const float* first;
+  int64_t p, g, s;
+};
+
 struct Task {
   const void* q;        // [B, Q, H, D], rows of D at multiples of 16 bytes, as those of keys and values
-  const void* keys;     // [P, G, S, D]
+  const void* keys;     // [P, G, S, D], or their codes of 8 bits
   const void* values;   // likewise
   const int* blocks;    // [B, T]
   const int* lengths;   // [B]
   void* y;              // [B, Q, H, D], contiguous
+  Scales key_scales, value_scales;  // [P, G, S]
   int64_t q_b, q_q, q_h, k_p, k_g, k_s, v_p, v_g, v_s, blocks_b;  // strides in elements
   int batch, fresh, groups, shared, width;  // B, Q, G, H / G, D: 64 or 128
   int count, block, table;                  // P, S, a multiple of 16, T

@@ -1,0 +1,27 @@
+"""The option that says how keys and values are kept; without torch."""
+
+from typing import Annotated
+
+import typer
+
+from tercet.errors import UnsupportedError, unknown_name
+
+# those of `packed_weight.row_codes`, which needs torch
+KV_CACHE_DTYPES = ("int8", "fp8_e4m3")
+
+
+def _check(name: str | None) -> str | None:
+    if name is not None and name not in KV_CACHE_DTYPES:
+        raise UnsupportedError(unknown_name("dtype of a key-value cache", name, KV_CACHE_DTYPES))
+    return name
+
+
+KvCacheDtype = Annotated[
+    str | None,
+    typer.Option(
+        "--kv-cache-dtype",
+        callback=_check,
+        help="Keep keys and values as int8 or fp8_e4m3 codes of 8 bits, with a scale for each "
+        "token and head. Default: the dtype of activations.",
+    ),
+]

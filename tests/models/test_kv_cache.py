@@ -1,0 +1,143 @@
+"""Keys and values kept as codes of 8 bits, against transformers with a cache that rounds them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+from transformers import DynamicCache, PreTrainedModel
+
+from tercet.errors import UnsupportedError
+from tercet.models import Decoder, KeyValueCache
+
+Make = Callable[..., Any]
+
+KINDS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen3": {"head_dim": 32},
+    "mistral": {"sliding_window": 7},
+    "gemma2": {"head_dim": 32, "sliding_window": 7, "attn_logit_softcapping": 1.5},
+    "phi3": {
+        "sliding_window": None,
+        "rope_parameters": {"rope_theta": 10000.0, "partial_rotary_factor": 0.75},
+    },
+}
+# what one code more or less may change in logits of this size, where two roundings differ
+LIMITS = {"int8": 2e-3, "fp8_e4m3": 1e-2}
+
+
+def rounded(x: Tensor, codes: str) -> Tensor:
+    """x [.., D] by way of codes with one scale a row."""
+    largest = x.abs().amax(-1, keepdim=True)
+    if codes == "int8":
+        return (x / (largest / 127)).round() * (largest / 127)
+    return (x / (largest / 448)).to(torch.float8_e4m3fn).float() * (largest / 448)
+
+
+class RoundingCache(DynamicCache):
+    """transformers' cache, which rounds what it is given."""
+
+    codes: str
+
+    def update(self, key_states: Tensor, value_states: Tensor, *more: Any, **named: Any) -> Any:
+        given = rounded(key_states, self.codes), rounded(value_states, self.codes)
+        return super().update(*given, *more, **named)
+
+
+def with_rounding(model: PreTrainedModel, ids: Tensor, codes: str) -> Tensor:
+    cache = RoundingCache(config=model.config)
+    cache.codes = codes
+    with torch.no_grad():
+        return model(ids, past_key_values=cache, use_cache=True).logits
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("codes", LIMITS)
+@pytest.mark.parametrize("cuts", [[19], [7, 1, 1, 6, 4]], ids=str)
+def test_scores_are_those_of_rounded_keys_and_values(
+    build: Make, source_of: Make, ids: Tensor, kind: str, codes: str, cuts: list[int]
+) -> None:
+    model = build(kind, **KINDS[kind])
+    expected = with_rounding(model, ids, codes)
+    decoder = Decoder.from_checkpoint(source_of(model), kv_cache_dtype=codes)
+    cache, limit = decoder.cache(2), LIMITS[codes] * float(expected.abs().max())
+    found = torch.cat(
+        [
+            decoder.logits_at(part, torch.ones_like(part, dtype=torch.bool), cache).view(
+                *part.shape, -1
+            )
+            for part in ids.split(cuts, 1)
+        ],
+        1,
+    )
+    assert_close(found, expected, rtol=0, atol=limit)
+    with torch.no_grad():
+        exact = model(ids).logits
+    assert (found - expected).abs().mean() < 0.1 * (found - exact).abs().mean()
+
+
+@pytest.mark.parametrize("codes", LIMITS)
+def test_what_it_takes(build: Make, source_of: Make, codes: str) -> None:
+    source = source_of(build("llama"))
+    sizes = []
+    for kept in (None, codes):
+        cache = Decoder.from_checkpoint(source, kv_cache_dtype=kept).cache(3)
+        cache.reserve(100)
+        sizes.append(cache.size_bytes)
+    # heads of 16: 16 codes and one float32 in place of 16
+    assert sizes == [2 * 3 * 4 * 256 * 64, 2 * 3 * 4 * 256 * (16 + 4)]
+
+
+def filled(codes: str | None, batch: int = 1, count: int = 9) -> KeyValueCache:
+    """A cache of two layers with keys and values of its own at `count` positions."""
+    cache = KeyValueCache(2, batch, 3, 8, torch.float32, codes=codes)
+    generator = torch.Generator().manual_seed(batch)
+    for layer in cache.extend(count):
+        layer.write(torch.randn(batch, 6, count, 8, generator=generator))
+    return cache
+
+
+def numbers(cache: KeyValueCache) -> Tensor:
+    """Keys and values of all layers [L, 2, B, H, length, D]."""
+    layers = cache.extend(0)
+    return torch.stack([torch.stack(layer.read(torch.float32)) for layer in layers])
+
+
+@pytest.mark.parametrize("codes", [None, *LIMITS])
+def test_growing_copying_and_cutting_keep_what_is_held(codes: str | None) -> None:
+    cache = filled(codes)
+    before = numbers(cache)
+    assert before.shape == (2, 2, 1, 3, 9, 8)
+    copy = cache.repeat(4, room=300)
+    assert_close(numbers(copy), before.expand(-1, -1, 4, -1, -1, -1), rtol=0, atol=0)
+    cache.reserve(1000)
+    assert cache.capacity == 1024
+    assert_close(numbers(cache), before, rtol=0, atol=0)
+    cache.truncate(5)
+    assert_close(numbers(cache), before[..., :5, :], rtol=0, atol=0)
+    other = filled(codes, batch=2, count=12)
+    theirs = numbers(other)
+    other.put(1, cache)
+    found = numbers(other)
+    assert_close(found[:, :, 1, :, :5], before[:, :, 0, :, :5], rtol=0, atol=0)
+    assert_close(found[:, :, 1, :, 5:], theirs[:, :, 1, :, 5:], rtol=0, atol=0)
+    assert_close(found[:, :, 0], theirs[:, :, 0], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("codes", LIMITS)
+def test_rows_of_zeros_and_outliers(codes: str) -> None:
+    cache = KeyValueCache(1, 1, 1, 4, torch.float32, codes=codes)
+    rows = torch.tensor([[0.0, 0.0, 0.0, 0.0], [1e30, 1.0, 0.0, -1e30]])
+    (layer,) = cache.extend(2)
+    layer.write(rows.expand(1, 2, 2, 4))
+    keys, values = layer.read(torch.float32)
+    expected = torch.tensor([[0.0, 0.0, 0.0, 0.0], [1e30, 0.0, 0.0, -1e30]])
+    assert_close(keys[0, 0], expected, rtol=1e-6, atol=0)
+    assert_close(values, keys, rtol=0, atol=0)
+
+
+def test_another_name_is_refused(build: Make, source_of: Make) -> None:
+    with pytest.raises(UnsupportedError, match=r"cache 'int5'.*known: fp8_e4m3, int8"):
+        Decoder.from_checkpoint(source_of(build("llama")), kv_cache_dtype="int5")
