@@ -118,7 +118,7 @@ def _scheme_reason(module: str, entry: PackedModule, limits: Limits) -> str | No
     if (found := transform_reason(entry, limits.name)) is not None:
         return found
     if not element.integer:
-        return f"{entry.format}: {holds}: compress to int4 or int8, {_ELSEWHERE}"
+        return f"{entry.format}: {holds}: compress to int4 or nonary, {_ELSEWHERE}"
     if not any(_within(element.lowest, element.highest, bits) for bits in limits.widths):
         return f"{entry.format}: {holds}: compress to int4 or nonary, {_ELSEWHERE}"
     if scaling.granularity not in _SHARING or scaling.second_level:
