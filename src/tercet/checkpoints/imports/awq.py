@@ -91,7 +91,8 @@ def store_awq(weight: GroupedIntegers) -> dict[str, Tensor]:
 
 def _words(rows: Tensor) -> Tensor:
     """int16 values 0..15 [N, C] to int32 [C, N / 8]."""
-    nibbles = rows.T.unflatten(1, (-1, _PER_WORD))[..., list(ORDER)].to(torch.int32)
+    words = (rows.shape[1], rows.shape[0] // _PER_WORD, _PER_WORD)
+    nibbles = rows.T.reshape(words)[..., list(ORDER)].to(torch.int32)
     shifts = torch.arange(0, 32, BITS, dtype=torch.int32)
     return (nibbles << shifts).sum(-1, dtype=torch.int32)
 
