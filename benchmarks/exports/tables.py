@@ -164,9 +164,11 @@ def _way(record: Record) -> tuple[str, ...]:
 
 
 GUIDES = {
+    "awq": "export-gptq-awq",
     "bitnet": "export-bitnet",
     "compressed-tensors": "export-compressed-tensors",
     "gguf": "export-gguf",
+    "gptq": "export-gptq-awq",
     "huggingface": "run-in-transformers",
     "onnx": "export-onnx",
     "openvino": "export-openvino",

@@ -20,6 +20,8 @@ RULES = {
     "huggingface": "int3-g32",
     "gguf": "int4-g32",
     "onnx": "int4-g32",
+    "gptq": "int3-g32",
+    "awq": "int4-g32-asym",
 }
 
 

@@ -20,7 +20,7 @@ from tercet.workflows.export.report import record
 from tercet.workflows.export.run import export, relative_error
 
 NONARY = {"match": "*.layers.*", "format": "nonary-g32", "algorithm": "rtn"}
-OWN = ("bitnet", "compressed-tensors", "huggingface")
+OWN = ("awq", "bitnet", "compressed-tensors", "gptq", "huggingface")
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +62,17 @@ def test_a_missing_client_names_its_extra(name: str, monkeypatch: pytest.MonkeyP
 
 
 def find_target_without_import(name: str) -> Target:
+    import tercet.export.awq
     import tercet.export.bitnet
     import tercet.export.compressed_tensors
+    import tercet.export.gptq
     import tercet.export.huggingface
 
     modules = (
+        tercet.export.awq,
         tercet.export.bitnet,
         tercet.export.compressed_tensors,
+        tercet.export.gptq,
         tercet.export.huggingface,
     )
     return next(module.TARGET for module in modules if name == module.TARGET.name)
@@ -109,8 +113,9 @@ def test_listing(packed: Path) -> None:
     assert "14 refused: nonary-g32: bitnet holds" in text
 
 
-def test_bits_in_the_list_are_those_on_disk(packed: Path, tmp_path: Path) -> None:
-    target = find_target("compressed-tensors")
+@pytest.mark.parametrize("name", ["compressed-tensors", "gptq", "awq"])
+def test_bits_in_the_list_are_those_on_disk(name: str, packed: Path, tmp_path: Path) -> None:
+    target = find_target(name)
     checkpoint = tercet.open_packed(packed)
     target.write(checkpoint, tmp_path / "out")
     held = {h.module: h.bits_per_weight for h in target.holdings(checkpoint)}
@@ -118,9 +123,7 @@ def test_bits_in_the_list_are_those_on_disk(packed: Path, tmp_path: Path) -> Non
 
     _, stored = open_weights(tmp_path / "out")
     for module, entry in checkpoint.modules.items():
-        size = sum(
-            t.size_bytes for name, t in stored.items() if name.startswith(f"{module}.weight")
-        )
+        size = sum(t.size_bytes for name, t in stored.items() if name.startswith(f"{module}."))
         assert held[module] == pytest.approx(8 * size / (entry.shape[0] * entry.shape[1]))
 
 

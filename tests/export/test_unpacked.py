@@ -22,6 +22,8 @@ FORMATS = {
     "compressed-tensors": "int4-g32",
     "huggingface": "nonary-g32",
     "bitnet": "ternary-tensor",
+    "gptq": "int8-channel",
+    "awq": "nonary-g32",
 }
 NORM = "model.layers.1.input_layernorm.weight"
 BIAS = "model.layers.0.self_attn.q_proj.bias"

@@ -23,7 +23,7 @@ def export_command(
         typer.Option(
             "--type",
             help="Tensor type for every layer, where the target has several (GGUF: TQ2_0, Q4_0 "
-            "...). Default: for each layer the smallest type that holds it exactly.",
+            "...; GPTQ: int4, int8). Default: for each layer the smallest that holds it exactly.",
         ),
     ] = None,
     verify: Annotated[

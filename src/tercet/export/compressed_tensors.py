@@ -24,6 +24,7 @@ from tercet.checkpoints.seal import seal
 from tercet.checkpoints.sources.safetensors_directory import open_weights, read_json
 from tercet.errors import CheckpointError
 from tercet.export import transformers_client
+from tercet.export.fused_layers import fused_siblings
 from tercet.export.target import Holding, client_module, is_embedding, refuse, transform_reason
 from tercet.export.unpacked import compare_directory
 from tercet.formats import Granularity
@@ -32,8 +33,6 @@ from tercet.models.split_experts import is_expert
 _SHARING = {Granularity.TENSOR, Granularity.CHANNEL, Granularity.GROUP}
 _SCALE_DTYPES = ("float16", "bfloat16", "float32")
 _WIDEST = "compress to int8, or export to huggingface, which holds every format"
-# engines run these side by side as one product, so they must be of one width
-_FUSED = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,14 +224,6 @@ def _zero_reason(checkpoint: PackedCheckpoint, module: str) -> str | None:
     )
 
 
-def _siblings(checkpoint: PackedCheckpoint, module: str) -> list[str]:
-    """The packed modules that engines fuse with this one, itself included."""
-    parent, _, own = module.rpartition(".")
-    names = next((group for group in _FUSED if own in group), (own,))
-    paths = [f"{parent}.{name}" if parent else name for name in names]
-    return [path for path in paths if path in checkpoint.modules]
-
-
 def _fused_reason(checkpoint: PackedCheckpoint, module: str) -> str | None:
     def layout_key(name: str) -> tuple[object, ...]:
         entry = checkpoint.modules[name]
@@ -240,7 +231,11 @@ def _fused_reason(checkpoint: PackedCheckpoint, module: str) -> str | None:
         return scaling.granularity, scaling.group_size, scaling.zero, entry.activation, integer
 
     other = next(
-        (n for n in _siblings(checkpoint, module) if layout_key(n) != layout_key(module)),
+        (
+            name
+            for name in fused_siblings(module, checkpoint.modules)
+            if layout_key(name) != layout_key(module)
+        ),
         None,
     )
     if other is None:
@@ -260,7 +255,8 @@ def _choose_storage(checkpoint: PackedCheckpoint, module: str) -> ModuleStorage:
     elif entry.activation is not None:
         form, bits = Form.INT, 8
     else:
-        names = _siblings(checkpoint, module)
+        # engines run these side by side as one product, so they must be of one width
+        names = fused_siblings(module, checkpoint.modules)
         form = Form.PACKED
         bits = max(BITS[checkpoint.modules[name].scheme.element.name] for name in names)
     strategy = scaling.granularity.value

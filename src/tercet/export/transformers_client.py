@@ -1,6 +1,10 @@
-"""transformers as the client that runs an export: in float32, so that nothing is rounded twice."""
+"""transformers as the client that runs an export: in float32, so that nothing is rounded twice.
+
+A target whose layers know no float32 loads its models itself.
+"""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +26,18 @@ def load(directory: Path) -> Any:
 
 
 @torch.inference_mode()
-def logits(directory: Path, tokens: list[int]) -> Tensor:
+def logits(directory: Path, tokens: list[int], loader: Callable[[Path], Any] = load) -> Tensor:
     """Scores float32 [T, V] after each token."""
-    model = load(directory)
+    model = loader(directory)
     return model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0].float()
 
 
 @torch.inference_mode()
-def greedy(directory: Path, tokens: list[int], count: int) -> list[int]:
+def greedy(
+    directory: Path, tokens: list[int], count: int, loader: Callable[[Path], Any] = load
+) -> list[int]:
     """The next `count` tokens, always the most likely one, past any end of text."""
-    model, ids, cache = load(directory), torch.tensor([tokens]), None
+    model, ids, cache = loader(directory), torch.tensor([tokens]), None
     found: list[int] = []
     for _ in range(count):
         out = model(input_ids=ids, past_key_values=cache, use_cache=True)
@@ -52,8 +58,14 @@ def effective_weight(checkpoint: PackedCheckpoint, module: str) -> Tensor:
     return weight * checkpoint.input_scale(module) if entry.input_scale else weight
 
 
-def write_twin(checkpoint: PackedCheckpoint, out: Path) -> None:
-    """The same model as a plain Hugging Face directory, every weight in float32."""
+def write_twin(checkpoint: PackedCheckpoint, out: Path, dtype: str = "float32") -> None:
+    """The same model as a plain Hugging Face directory, every weight in float32.
+
+    Args:
+        checkpoint: the model.
+        out: the directory.
+        dtype: the one that config.json names, for a client that loads the weights in another.
+    """
     tensors = {name: checkpoint.tensor(name) for name in checkpoint.names()}
     tensors = {k: t.float() if t.is_floating_point() else t for k, t in tensors.items()}
     for module in checkpoint.modules:
@@ -61,6 +73,6 @@ def write_twin(checkpoint: PackedCheckpoint, out: Path) -> None:
     config = {k: v for k, v in checkpoint.config.items() if k != "quantization_config"}
     with atomic_directory(out) as target:
         safetensors_torch.save_file(tensors, str(target / "model.safetensors"), {"format": "pt"})
-        text = json.dumps({**config, "dtype": "float32"}, indent=1, sort_keys=True)
+        text = json.dumps({**config, "dtype": dtype}, indent=1, sort_keys=True)
         (target / "config.json").write_text(text)
         copy_companions(checkpoint.directory, target)

@@ -23,15 +23,17 @@ def restore_export(
     origin: Origin,
     stored: dict[str, StoredTensor],
     restore: Restore,
+    anchor: str = "weight_scale",
 ) -> None:
     """Writes the packed checkpoint `out` again, byte for byte, and checks it against its manifest.
 
     Args:
-        directory: the export; modules without a `weight_scale` there are held dequantized.
+        directory: the export; modules without a tensor `anchor` there are held dequantized.
         out: the directory to write; replaced where it is there.
         origin: what the export remembers.
         stored: its tensors.
         restore: reads one packed module.
+        anchor: the end of the name of a tensor that every packed module has there.
 
     Raises:
         CheckpointError: the export was changed since, or is not whole.
@@ -42,7 +44,7 @@ def restore_export(
 
     def module_parts(module: str) -> dict[str, Tensor]:
         entry = modules[module]
-        if f"{module}.weight_scale" not in stored:
+        if f"{module}.{anchor}" not in stored:
             values = stored_tensor(stored, f"{module}.weight").read()
             return dequantized_parts(directory, module, entry, values)
         parts = restore(module, entry).parts()
@@ -68,3 +70,11 @@ def stored_tensor(stored: dict[str, StoredTensor], name: str) -> StoredTensor:
     if name not in stored:
         raise CheckpointError(f"the checkpoint holds no tensor {name!r}: copy it again")
     return stored[name]
+
+
+def read_parts(
+    stored: dict[str, StoredTensor], module: str, parts: tuple[str, ...]
+) -> dict[str, Tensor]:
+    """Those of a module's tensors that are there, by the end of their names."""
+    names = {part: f"{module}.{part}" for part in parts}
+    return {part: stored[name].read() for part, name in names.items() if name in stored}

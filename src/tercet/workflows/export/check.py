@@ -12,7 +12,7 @@ def check_export(path: str | Path) -> str:
     """Read every byte of an export and compare it with what was written.
 
     Args:
-        path: a directory (compressed-tensors, bitnet, huggingface, onnx, openvino) or a GGUF file.
+        path: a directory (any target but gguf) or a GGUF file.
 
     Returns:
         One line: what vouches for it.
