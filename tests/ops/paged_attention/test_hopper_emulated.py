@@ -90,7 +90,7 @@ def test_any_division(
     blocks: int, warps: int, cache: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More tiles than a warp's ring holds, more warps than tiles, and rows of several tiles."""
-    monkeypatch.setattr(launch, "divide", lambda *sizes: (warps, blocks))
+    monkeypatch.setattr(launch, "divide", lambda *sizes, coded: (warps, blocks))
     for dtype, width, fresh, length in (
         (torch.bfloat16, 128, 1, 700),
         (torch.float16, 64, 5, 33),

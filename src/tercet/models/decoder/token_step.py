@@ -64,9 +64,11 @@ class TokenStep:
             scales: float32 [P, G, S] of each layer's keys and of its values, if these are codes.
         """
         hidden = self.embed(ids)
-        none = [None] * len(self.layers)
-        for layer, *cache in zip(self.layers, keys, values, *(scales or (none, none)), strict=True):
-            hidden = self._run_layer(layer, hidden, lengths, *cache)
+        of_keys, of_values = scales or (none := [None] * len(self.layers), none)
+        for layer, k, v, key_scales, value_scales in zip(
+            self.layers, keys, values, of_keys, of_values, strict=True
+        ):
+            hidden = self._run_layer(layer, hidden, lengths, k, v, key_scales, value_scales)
         return self.config.logits(_multiply_norm(self.head, hidden, self.norm))
 
     def _run_layer(

@@ -29,8 +29,8 @@ constexpr int MOST_BLOCKS = 16;  // of a cluster
 template <int WIDTH, int ROWS, int WARPS, class C> struct Memory {
   static constexpr bool CODES = C::BYTES == 1;
   static constexpr int STAGES = (WIDTH == 64 ? 5 : 3) * (CODES ? 2 : 1) - (CODES && WIDTH == 64);
-  static constexpr int PART = TILE * WIDTH * C::BYTES;    // keys, or values, of a tile
-  static constexpr int STAGE = 2 * PART + (CODES ? 2 * TILE * 4 : 0);  // and then their scales
+  static constexpr int TENSOR = TILE * WIDTH * C::BYTES;  // keys, or values, of a tile
+  static constexpr int STAGE = 2 * TENSOR + (CODES ? 2 * TILE * 4 : 0);  // and then their scales
   static constexpr int PIPELINE = STAGES * STAGE;         // of a warp; in the end its sums
   static constexpr int PITCH = WIDTH + 4;                 // floats, of a row of sums
   static constexpr int RECEIVED = WARPS * PIPELINE;       // what the block adds of all blocks
@@ -154,13 +154,13 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS > 4 ? 1 : 2) attend(const __
         const int row = i + copied_row, from = position(row);
         const uint32_t there = to + row * PITCH + (copied_chunk ^ swizzle(row)) * 16;
         copy_async(there, keys + from * task.k_s * C::BYTES);
-        copy_async(there + M::PART, values + from * task.v_s * C::BYTES);
+        copy_async(there + M::TENSOR, values + from * task.v_s * C::BYTES);
       }
       if constexpr (CODES) {
         // half the lanes copy keys' scales, half values'
         const Scales& of = lane < TILE ? task.key_scales : task.value_scales;
         const float* const scale = of.first + block * of.p + group * of.g + position(lane % TILE) * of.s;
-        copy_word_async(to + 2 * M::PART + lane * 4, scale);
+        copy_word_async(to + 2 * M::TENSOR + lane * 4, scale);
       }
     }
     close_group();
@@ -173,11 +173,11 @@ __global__ void __launch_bounds__(WARPS * 32, WARPS > 4 ? 1 : 2) attend(const __
       // lane l gives the address of row l % 8 of the (l / 8)th matrix of four
       const int half = lane / 8 % 2, other = lane / 16;
       const uint32_t keys = pipeline_at + stage * M::STAGE, key_row = lane % 8 + 8 * half;
-      const uint32_t values = keys + M::PART, value_row = CODES ? key_row : lane % 8 + 8 * other;
+      const uint32_t values = keys + M::TENSOR, value_row = CODES ? key_row : lane % 8 + 8 * other;
       float scores[ROW_TILES][4] = {};
       float key_scale[2] = {task.scale, task.scale}, value_scale[2];
       if constexpr (CODES) {
-        const float* const scales = reinterpret_cast<const float*>(pipeline + stage * M::STAGE + 2 * M::PART);
+        const float* const scales = reinterpret_cast<const float*>(pipeline + stage * M::STAGE + 2 * M::TENSOR);
 #pragma unroll
         for (int i = 0; i < 2; i++)
           key_scale[i] *= scales[eighth + 8 * i], value_scale[i] = scales[TILE + eighth + 8 * i];
