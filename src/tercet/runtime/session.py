@@ -193,9 +193,9 @@ def load(
         UnsupportedError: Tercet's decoder does not support the model's architecture, there is no
             such device, or no such dtype of a cache.
     """
-    check_kv_cache_dtype(kv_cache_dtype)
-    directory = find_packed(directory)
     target = resolve_device(device)
+    check_kv_cache_dtype(kv_cache_dtype, target)
+    directory = find_packed(directory)
     if dtype is None:
         dtype = torch.float32 if target.type == "cpu" else torch.bfloat16
     with verified(directory, verify):

@@ -2,9 +2,11 @@
 
 In a chain of kernels of a few microseconds, starting one costs about as much as it computes. A
 kernel that calls `begin` first lets the next one start at once and waits for the one before: what
-is launched so, reads nothing of the previous kernel's before its own `begin`. A kernel that is not
-launched so waits as ever. Hopper and later (CUDA C++ Programming Guide, "Programmatic Dependent
-Launch"); elsewhere `begin` is nothing.
+is launched so, reads nothing of the previous kernel's before its own `begin`. What no kernel before
+it has written, weights, it may load between the two halves, `launch_dependents` and
+`wait_for_previous_kernel`: they come from memory, and then while that kernel still runs. A kernel
+that is not launched so waits as ever. Hopper and later (CUDA C++ Programming Guide, "Programmatic
+Dependent Launch"); elsewhere `begin` is nothing.
 """
 
 from functools import cache
@@ -21,8 +23,21 @@ from tercet.kernel.interpreter.corrections import interpreting
 @triton.jit
 def begin(PDL: tl.constexpr):
     """Before a kernel's first load or store."""
+    launch_dependents(PDL)
+    wait_for_previous_kernel(PDL)
+
+
+@triton.jit
+def launch_dependents(PDL: tl.constexpr):
+    """Lets the next kernel start."""
     if PDL:
         gdc_launch_dependents()
+
+
+@triton.jit
+def wait_for_previous_kernel(PDL: tl.constexpr):
+    """Before the first load of what the previous kernel has written, and the first store."""
+    if PDL:
         gdc_wait()
 
 

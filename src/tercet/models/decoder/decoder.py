@@ -92,7 +92,7 @@ class Decoder:
                 not supported.
             CheckpointError: a tensor is missing, of another shape than config.json says, or unused.
         """
-        check_kv_cache_dtype(kv_cache_dtype)
+        check_kv_cache_dtype(kv_cache_dtype, device)
         architecture = find_architecture(checkpoint.config)
         config = read_config(architecture, checkpoint.config)
         reader = WeightReader(checkpoint, dtype, device)

@@ -6,19 +6,29 @@ import torch
 from torch import Tensor
 
 from tercet.errors import UnsupportedError, unknown_name
-from tercet.packed_weight.row_codes import ELEMENTS, element_of, quantize, row_codes
+from tercet.packed_weight.row_codes import (
+    ELEMENTS,
+    check_conversion,
+    element_of,
+    quantize,
+    row_codes,
+)
 
 CHUNK = 256
 
 
-def check_kv_cache_dtype(name: str | None) -> None:
-    """UnsupportedError for a name that is no dtype of cached keys and values.
+def check_kv_cache_dtype(name: str | None, device: torch.device | str = "cpu") -> None:
+    """UnsupportedError for a name that is no dtype of cached keys and values on that device.
 
     Args:
         name: "int8" or "fp8_e4m3"; None for that of activations.
+        device: that the cache is to be on.
     """
-    if name is not None and name not in ELEMENTS:
+    if name is None:
+        return
+    if name not in ELEMENTS:
         raise UnsupportedError(unknown_name("dtype of a key-value cache", name, ELEMENTS))
+    check_conversion(name, torch.device(device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +99,7 @@ class KeyValueCache:
         device: torch.device | str = "cpu",
         codes: str | None = None,
     ) -> None:
-        check_kv_cache_dtype(codes)
+        check_kv_cache_dtype(codes, device)
         self.length = 0
         self._heads = heads
         self._shape = (layers, batch, 2 * heads, head_dim)

@@ -12,7 +12,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from tercet.kernel.device.dependent_launch import begin, dependent_launch
+from tercet.kernel.device.dependent_launch import (
+    dependent_launch,
+    launch_dependents,
+    wait_for_previous_kernel,
+)
 from tercet.kernel.launch import as_rows
 from tercet.kernel.tuned import configuration
 from tercet.packed_weight.row_codes import check_conversion, empty
@@ -26,9 +30,11 @@ def _forward(
     HAS_RESIDUAL: tl.constexpr, FP8: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
-    begin(PDL)
+    launch_dependents(PDL)
     rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, BLOCK)
+    weight = tl.load(weight_ptr + columns, columns < N, 0.0).to(tl.float32)
+    wait_for_previous_kernel(PDL)
     inside = (rows[:, None] < M) & (columns[None, :] < N)
     wide = rows.to(tl.int64)[:, None]
     out = wide * N + columns[None, :]
@@ -37,7 +43,6 @@ def _forward(
         at = wide * residual_stride + columns[None, :]
         x += tl.load(residual_ptr + at, inside, 0.0).to(tl.float32)
         tl.store(total_ptr + out, x, inside)
-    weight = tl.load(weight_ptr + columns, columns < N, 0.0).to(tl.float32)
     rstd = 1.0 / tl.sqrt_rn(tl.sum(x * x, 1) / N + eps)
     y = x * rstd[:, None] * weight[None, :]
     scale = scale_of(tl.max(absolute_bits(y), 1), FP8)
