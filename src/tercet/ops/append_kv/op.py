@@ -22,7 +22,7 @@ from tercet.kernel.register import define
 from tercet.kernel.select import choose
 from tercet.ops.append_kv.cases import CASES, inputs, shapes
 from tercet.ops.append_kv.reference import RELATIVE, magnitude, reference
-from tercet.packed_weight.row_codes import ROW_CODES
+from tercet.packed_weight.row_codes import ROW_CODES, check_cached
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _CODES = tuple(kind.dtype for kind in ROW_CODES.values())
@@ -121,28 +121,7 @@ def _check(
     query_norm: Tensor | None,
     key_norm: Tensor | None,
 ) -> None:
-    coded = keys.dtype in _CODES
-    kept = coded or keys.dtype == qkv.dtype
-    if qkv.dtype not in _DTYPES or values.dtype != keys.dtype or not kept:
-        raise UnsupportedError(
-            f"append_kv: qkv is {qkv.dtype}, keys {keys.dtype}, values {values.dtype}: all must be "
-            "float32, all float16 or all bfloat16, or keys and values both int8 or both "
-            "float8_e4m3fn"
-        )
-    for name, scales in (("key_scales", key_scales), ("value_scales", value_scales)):
-        if (scales is not None) != coded:
-            raise UnsupportedError(
-                f"append_kv: keys are {keys.dtype}, {name} "
-                f"{'None' if scales is None else 'given'}: int8 and float8_e4m3fn codes need key_"
-                "scales and value_scales, other keys have none"
-            )
-        if scales is not None and (
-            scales.dtype != torch.float32 or scales.shape != keys.shape[:-1]
-        ):
-            raise UnsupportedError(
-                f"append_kv: {name} are {scales.dtype} {list(scales.shape)}: they must be float32 "
-                f"{list(keys.shape[:-1])}, one for each row of keys"
-            )
+    check_cached("append_kv", "qkv", qkv, keys, values, key_scales, value_scales)
     if cos.dtype not in (qkv.dtype, torch.float32) or sin.dtype != cos.dtype:
         raise UnsupportedError(
             f"append_kv: qkv is {qkv.dtype}, cos {cos.dtype}, sin {sin.dtype}: cos and sin must "

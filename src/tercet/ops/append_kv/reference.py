@@ -8,12 +8,12 @@ boundary between two codes may get either; values are exact, but for the roundin
 import torch
 from torch import Tensor
 
+from tercet.packed_weight.exact_row_codes import LIMITS, ratio_to, round_ratio, scale_of
 from tercet.packed_weight.row_codes import element_of
 
 # of float32 results: a norm, two products, their sum
 RELATIVE = 2e-6
 _QUOTIENT = 2.0**-24
-_LIMITS = {"int8": 127.0, "fp8_e4m3": 448.0}
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
 
@@ -101,8 +101,8 @@ def _coded(new: Tensor, part: Tensor, scales: Tensor | None) -> tuple[Tensor, Te
     if scales is None:
         return new, None
     element = element_of(part.dtype)
-    scale = _scale(new, element)
-    return _round(_ratio(new, scale), element), scale.squeeze(-1)
+    scale = scale_of(new, element)
+    return round_ratio(ratio_to(new, scale), element), scale.squeeze(-1)
 
 
 def _room(y: Tensor, error: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -113,32 +113,13 @@ def _room(y: Tensor, error: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]
     element = element_of(dtype)
     # subnormal float32 numbers are a fixed distance apart
     error = error + 2.0**-148
-    scale = _scale(y, element)
-    most = error.amax(-1, keepdim=True) / _LIMITS[element] + 2.0**-149
+    scale = scale_of(y, element)
+    most = error.amax(-1, keepdim=True) / LIMITS[element] + 2.0**-149
     relative = torch.where(scale > 0, most / scale, 0.0)
-    ratio = _ratio(y, scale)
-    off = _ratio(error, scale) + ratio.abs() * relative
-    room = _round(ratio + off, element) - _round(ratio - off, element)
+    ratio = ratio_to(y, scale)
+    off = ratio_to(error, scale) + ratio.abs() * relative
+    room = round_ratio(ratio + off, element) - round_ratio(ratio - off, element)
     return room, (scale + most / RELATIVE).squeeze(-1)
-
-
-def _scale(y: Tensor, element: str) -> Tensor:
-    """absmax / limit [.., 1], rounded to float32: a subnormal one has few bits."""
-    return (y.abs().amax(-1, keepdim=True) / _LIMITS[element]).float().double()
-
-
-def _ratio(y: Tensor, scale: Tensor) -> Tensor:
-    usable = (scale > 0) & scale.isfinite()
-    return torch.where(usable, y / scale, 0.0)
-
-
-def _round(ratio: Tensor, element: str) -> Tensor:
-    """Ratios to the values of codes, ties to even."""
-    limit = _LIMITS[element]
-    if element == "int8":
-        return ratio.round().clamp(-limit, limit)
-    # + 0.0: a zero is never -0
-    return ratio.clamp(-limit, limit).float().to(torch.float8_e4m3fn).float().double() + 0.0
 
 
 def _split(qkv: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:

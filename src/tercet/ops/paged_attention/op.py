@@ -22,7 +22,7 @@ from tercet.kernel.register import define
 from tercet.kernel.select import choose
 from tercet.ops.paged_attention.cases import CASES, inputs, shapes
 from tercet.ops.paged_attention.reference import magnitude, reference
-from tercet.packed_weight.row_codes import ROW_CODES
+from tercet.packed_weight.row_codes import ROW_CODES, check_cached
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _CODES = tuple(kind.dtype for kind in ROW_CODES.values())
@@ -75,36 +75,6 @@ def paged_attention(
     )
 
 
-def _check_dtypes(
-    q: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    key_scales: Tensor | None,
-    value_scales: Tensor | None,
-) -> None:
-    coded = keys.dtype in _CODES
-    if q.dtype not in _DTYPES or values.dtype != keys.dtype or not (coded or keys.dtype == q.dtype):
-        raise UnsupportedError(
-            f"paged_attention: q is {q.dtype}, keys {keys.dtype}, values {values.dtype}: all must "
-            "be float32, all float16 or all bfloat16, or keys and values both int8 or both "
-            "float8_e4m3fn"
-        )
-    for name, scales in (("key_scales", key_scales), ("value_scales", value_scales)):
-        if (scales is not None) != coded:
-            raise UnsupportedError(
-                f"paged_attention: keys are {keys.dtype}, {name} "
-                f"{'None' if scales is None else 'given'}: int8 and float8_e4m3fn codes need key_"
-                "scales and value_scales, other keys have none"
-            )
-        if scales is not None and (
-            scales.dtype != torch.float32 or scales.shape != keys.shape[:-1]
-        ):
-            raise UnsupportedError(
-                f"paged_attention: {name} are {scales.dtype} {list(scales.shape)}: they must be "
-                f"float32 {list(keys.shape[:-1])}, one for each row of keys"
-            )
-
-
 def _check(
     q: Tensor,
     keys: Tensor,
@@ -115,7 +85,7 @@ def _check(
     value_scales: Tensor | None,
     window: int,
 ) -> None:
-    _check_dtypes(q, keys, values, key_scales, value_scales)
+    check_cached("paged_attention", "q", q, keys, values, key_scales, value_scales)
     if q.dim() != 4 or keys.dim() != 4 or keys.shape != values.shape:
         raise UnsupportedError(
             f"paged_attention: q is {list(q.shape)}, keys {list(keys.shape)}, values "

@@ -8,11 +8,12 @@ are exact but for such ties.
 import torch
 from torch import Tensor
 
+from tercet.packed_weight.exact_row_codes import ratio_to, round_ratio, scale_of
+
 # of float32 results: an exponential, a quotient, two products
 RELATIVE = 2.0**-18
 # a sigmoid below the smallest normal float32 may be flushed to zero
 _FLUSHED = 2.0**-126
-_LIMITS = {"int8": 127.0, "fp8_e4m3": 448.0}
 
 
 def reference(
@@ -20,8 +21,8 @@ def reference(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(codes [.., N], scale [..], row_sum [..]), in float64; up None: gate holds both halves."""
     y, _ = _activated(gate, up)
-    scale = _scale(y, element)
-    codes = _round(_ratio(y, scale), element)
+    scale = scale_of(y, element)
+    codes = round_ratio(ratio_to(y, scale), element)
     return codes, scale.squeeze(-1), codes.sum(-1)
 
 
@@ -30,13 +31,13 @@ def magnitude(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The room of each result, over its tolerance: 1 for codes and int32, RELATIVE for float32."""
     y, error = _activated(gate, up)
-    scale = _scale(y, element)
-    ratio, either_way = _ratio(y, scale), _ratio(error, scale)
-    room = _round(ratio + either_way, element) - _round(ratio - either_way, element)
+    scale = scale_of(y, element)
+    ratio, either_way = ratio_to(y, scale), ratio_to(error, scale)
+    room = round_ratio(ratio + either_way, element) - round_ratio(ratio - either_way, element)
     sums = room.sum(-1)
     if element != "int8":
-        sums = sums / RELATIVE + _round(ratio, element).sum(-1).abs()
-    return room, _scale(error, element).squeeze(-1) / RELATIVE, sums
+        sums = sums / RELATIVE + round_ratio(ratio, element).sum(-1).abs()
+    return room, scale_of(error, element).squeeze(-1) / RELATIVE, sums
 
 
 def _activated(gate: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -48,23 +49,3 @@ def _activated(gate: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
     grown = RELATIVE * (1 + (-gate).clamp(0, 128) / 32)
     # subnormal float32 numbers are a fixed distance apart
     return y, y.abs() * grown + (gate * up).abs() * _FLUSHED + 2.0**-148
-
-
-def _scale(y: Tensor, element: str) -> Tensor:
-    """absmax / limit [.., 1], rounded to float32: a subnormal one has few bits."""
-    padded = torch.cat((y.abs(), y.new_zeros((*y.shape[:-1], 1))), -1)
-    return (padded.amax(-1, keepdim=True) / _LIMITS[element]).float().double()
-
-
-def _ratio(y: Tensor, scale: Tensor) -> Tensor:
-    usable = (scale > 0) & scale.isfinite()
-    return torch.where(usable, y / scale, 0.0)
-
-
-def _round(ratio: Tensor, element: str) -> Tensor:
-    """Ratios to the values of codes, ties to even."""
-    limit = _LIMITS[element]
-    if element == "int8":
-        return ratio.round().clamp(-limit, limit)
-    # + 0.0: a zero is never -0
-    return ratio.clamp(-limit, limit).float().to(torch.float8_e4m3fn).float().double() + 0.0
