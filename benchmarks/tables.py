@@ -4,7 +4,7 @@ python benchmarks/tables.py [--check]
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from tercet.records import Record, load_latest
 from tercet.records.page import Row, fill, markdown, write_pages
 
 ROOT = Path(__file__).parent.parent
-DISTILLED = ROOT / "benchmarks" / "training" / "smollm2" / "records.jsonl"
 TRAINED = ROOT / "benchmarks" / "training" / "trained.jsonl"
 DEMO = ROOT / "benchmarks" / "demo" / "report.json"
 PEERS = ROOT / "benchmarks" / "ptq_peers" / "records.jsonl"
@@ -243,38 +242,47 @@ def ops() -> list[Row]:
 
 
 def trained() -> list[Row]:
-    """Models of models/ beside their teacher: on text, and on tasks without examples."""
+    """What recipes gave beside their teacher: on text, and on tasks without examples."""
     scores = {
         "arc_easy": "ARC-Easy",
         "piqa": "PIQA",
         "lambada": "LAMBADA",
         "hellaswag": "HellaSwag",
     }
-    quality = ("model", "MB", "bits a weight", "perplexity", "KL, nats", "top-1")
-    rows = [[*quality, *scores.values(), "mean", "of the teacher's"]]
-    teacher = next(one for one in load_latest(DISTILLED) if one.subject == "teacher").metrics
-    # of HellaSwag both are per byte, as the harness's accuracy of choice is
-    per_byte = {"hellaswag": "hellaswag_accuracy_per_byte"}
-    known = {task: teacher[per_byte.get(task, f"{task}_accuracy")] for task in scores}
-    models = [("SmolLM2-135M-Instruct", teacher, known)]
-    for record in load_latest(TRAINED):
+    quality = ("model", "MB", "bits a weight", "perplexity", "its 95 % interval", "over teacher")
+    rows = [
+        [*quality, "KL, nats", "top-1", *scores.values(), "mean, its 95 % interval", "of teacher's"]
+    ]
+    records = sorted(load_latest(TRAINED), key=lambda record: "disk_bytes" in record.metrics)
+    known = records[0].metrics
+    whole = _mean_score(known, scores)[0]
+    for record in records:
         found = record.metrics
-        models.append((record.subject, found, {task: found[f"{task}_score"] for task in scores}))
-    for name, found, each in models:
-        mean = sum(each.values()) / len(each)
         student = "disk_bytes" in found
+        mean, error = _mean_score(found, scores)
         rows.append(
             [
-                name,
+                record.subject,
                 f"{found['disk_bytes'] / 1e6:.1f}" if student else "-",
                 f"{found['bits_per_weight']:.2f}" if student else "-",
-                *_quality(found["perplexity"], found["kl_nats"], found["top1_agreement"]),
-                *(f"{score:.1%}" for score in each.values()),
-                f"{mean:.1%}",
-                f"{mean / (sum(known.values()) / len(known)):.1%}",
+                f"{found['perplexity']:.2f}",
+                f"{found['perplexity_low']:.1f} to {found['perplexity_high']:.1f}",
+                f"{found['perplexity'] / known['perplexity'] - 1:+.1%}" if student else "-",
+                f"{found['kl_nats']:.3f}",
+                f"{found['top1_agreement']:.1%}",
+                *(f"{found[f'{task}_score']:.1%}" for task in scores),
+                f"{mean:.1%} ± {1.96 * error:.1%}",
+                f"{mean / whole:.1%}",
             ]
         )
     return rows
+
+
+def _mean_score(found: Mapping[str, float], tasks: Iterable[str]) -> tuple[float, float]:
+    """The mean over tasks, and its standard error over their questions."""
+    pairs = [(found[f"{task}_score"], found[f"{task}_questions"]) for task in tasks]
+    variance = sum(score * (1 - score) / count for score, count in pairs)
+    return sum(score for score, _ in pairs) / len(pairs), variance**0.5 / len(pairs)
 
 
 README = ROOT / "README.md"

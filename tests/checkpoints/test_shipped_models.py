@@ -25,7 +25,7 @@ PARAGRAPH = (
     "The sea is a large body of salt water. Ships cross it with goods and people, and fishermen "
     "live from what they catch in it. In winter storms can be strong, and the waves are high."
 )
-NATS = 4.3189
+NATS = 4.2983
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_it_was_made_by_its_recipe(model: Path) -> None:
     for one in reversed(recipe.passes):
         settings = {key: step[key] for key in FineTuning.model_fields}
         assert settings == one.settings.model_dump(mode="json")
-        assert step["length"] == recipe.length
+        assert step["length"] == one.length
         assert step["data"][-1] == f"teacher:{one.teacher_tokens}"
         step = step.get("before")
     assert step is None

@@ -21,7 +21,7 @@ from tercet.workflows.training.recipe import distill_by_recipe
 TUNING: dict[str, Any] = {"batch": 8, "scale_learning_rate": 0.003, "held_out": 0.25}
 FIRST = FineTuning(epochs=2, learning_rate=0.02, **TUNING)
 SECOND = FineTuning(epochs=1, learning_rate=0.01, seed=1, **TUNING)
-LENGTH = 16
+LENGTH, SHORTER = 16, 8
 
 
 @pytest.fixture
@@ -36,8 +36,10 @@ def arguments(tmp_path: Path) -> dict[str, Any]:
             about="tiny",
             data="at random",
             plan=plan("int3-g16", None),
-            length=LENGTH,
-            passes=(Pass(settings=FIRST, teacher_tokens=160), Pass(settings=SECOND)),
+            passes=(
+                Pass(settings=FIRST, length=LENGTH, teacher_tokens=160),
+                Pass(settings=SECOND, length=SHORTER),
+            ),
         ),
         "data": [text],
         "calibration": calibration,
@@ -59,10 +61,10 @@ def by_hand(tmp_path: Path, arguments: dict[str, Any]) -> Path:
         calibration=arguments["calibration"],
         device="cpu",
     )
-    more: dict[str, Any] = {"teacher": arguments["teacher"], "length": LENGTH, "device": "cpu"}
+    more: dict[str, Any] = {"teacher": arguments["teacher"], "device": "cpu"}
     data = [*arguments["data"], "teacher:160"]
-    finetune(packed, once, data=data, settings=FIRST, **more)
-    finetune(once, twice, data=arguments["data"], settings=SECOND, **more)
+    finetune(packed, once, data=data, settings=FIRST, length=LENGTH, **more)
+    finetune(once, twice, data=arguments["data"], settings=SECOND, length=SHORTER, **more)
     return twice
 
 
@@ -112,7 +114,7 @@ def test_an_interrupted_one_goes_on_to_the_same_bytes(
 
     with pytest.raises(CheckpointError, match="an unfinished run lies here; go on with --resume"):
         distill_by_recipe(out=out, **arguments)
-    changed = arguments["recipe"].model_copy(update={"length": 8})
+    changed = arguments["recipe"].model_copy(update={"passes": arguments["recipe"].passes[:1]})
     other: dict[str, Any] = {**arguments, "recipe": changed}
     with pytest.raises(CheckpointError, match=r"is of another command \(recipe, teacher"):
         distill_by_recipe(out=out, **other, resume=True)

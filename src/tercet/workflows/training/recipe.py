@@ -81,9 +81,7 @@ def distill_by_recipe(
                 progress=Progress(unit=_stage(progress, 1, count)),
             )
         *first, last = recipe.passes
-        train = partial(
-            _train, teacher=teacher, data=data, length=recipe.length, device=device, resume=resume
-        )
+        train = partial(_train, teacher=teacher, data=data, device=device, resume=resume)
         for index, one in enumerate(first, start=1):
             target = stages / f"pass-{index}"
             if not is_packed(target):
@@ -115,6 +113,7 @@ def _train(
         checkpoint,
         out,
         data=[*data, *written],
+        length=one.length,
         settings=one.settings,
         resume=resume and partial_directory(out).exists(),
         **more,
