@@ -1,14 +1,15 @@
 """Tokens a second of the lean decoder on a GPU, at a published model's shape with drawn weights.
 
 python benchmarks/decoder/speed.py MODEL [--body SCHEME] [--head SCHEME] [--activation A]
-    [--kv-cache-dtype D] [--context N] [--batch B] [--layers L] [--out FILE] [--profile]
+    [--kv-cache-dtype D] [--context N] [--batch B] [--prompt N] [--layers L] [--out FILE]
+    [--profile]
 
 Weights are drawn on the GPU, for speed does not depend on them: codes uniformly, scales as powers
 of two. `--body none` keeps them in bfloat16: the same decoder without compression. A run appends
 to a cache that already holds `context` positions, so many tokens one after the other, each fed
 back through the host as `tercet run` does ("end to end"), and as replays alone ("graph"). Bytes
-that a step must read are those of the packed body and head, and of keys and values; their share of
-the read bandwidth is against --read-bandwidth, measured on that device.
+that a step must read are those of the packed body and head, and of keys and values. `--prompt N`
+measures a prompt of N tokens in place of steps: from its ids to the most probable token after it.
 """
 
 import argparse
@@ -176,26 +177,57 @@ def measure(decoder: Decoder, batch: int, context: int, tokens: int) -> dict[str
 
 
 @torch.inference_mode()
-def profile(decoder: Decoder, batch: int, context: int) -> None:
-    """Prints which kernels a step's time goes to."""
+def measure_prompt(decoder: Decoder, batch: int, tokens: int, times: int = 11) -> dict[str, float]:
+    """Microseconds from the ids of a prompt to the scores after it; the first two runs warm up."""
+    ids, found = torch.randint(3, 100, (batch, tokens)), list[float]()
+    torch.cuda.reset_peak_memory_stats()
+    for attempt in range(-2, times):
+        cache = decoder.cache(batch)
+        cache.reserve(tokens + BLOCK)
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        decoder.extend(ids, cache).argmax(-1).cpu()
+        if attempt >= 0:
+            found.append((time.perf_counter() - begin) * 1e6)
+    prompt = statistics.median(found)
+    return {
+        "prompt_us": prompt,
+        "prompt_us_low": min(found),
+        "prompt_us_high": max(found),
+        "tokens_per_s": batch * tokens / prompt * 1e6,
+        "peak_bytes": float(torch.cuda.max_memory_allocated()),
+    }
+
+
+@torch.inference_mode()
+def profile(decoder: Decoder, batch: int, context: int, tokens: int, times: int) -> None:
+    """Prints which kernels the time of a step, or of a prompt of so many tokens, goes to."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as torch_profile
+
+    ids = torch.zeros(batch, tokens, dtype=torch.int64)
+
+    def run() -> None:
+        if tokens == 1:
+            decoder.extend(ids, cache)
+        else:
+            decoder.extend(ids, decoder.cache(batch))
 
     cache = decoder.cache(batch)
     cache.reserve(context + 64)
     fill(cache, context)
-    ids = torch.zeros(batch, 1, dtype=torch.int64)
     for _ in range(4):
-        decoder.extend(ids, cache)
+        run()
     with torch_profile(activities=[ProfilerActivity.CUDA]) as seen:
-        for _ in range(8):
-            decoder.extend(ids, cache)
+        for _ in range(times):
+            run()
         torch.cuda.synchronize()
     rows = sorted(seen.key_averages(), key=lambda row: -row.device_time_total)
     for row in rows[:16]:
-        total, times = row.device_time_total, row.count
+        total, count = row.device_time_total, row.count
         print(
-            f"{total / 8:9.1f} us a step, {times / 8:6.1f} of {total / times:7.2f}: {row.key[:70]}"
+            f"{total / times:9.1f} us each, {count / times:6.1f} of {total / count:7.2f}: "
+            f"{row.key[:70]}"
         )
 
 
@@ -210,6 +242,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--prompt", type=int, help="measure a prompt of so many tokens instead")
     parser.add_argument("--layers", type=int, help="default: the model's")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--out", type=Path, help="append the record here (JSON lines)")
@@ -223,19 +256,23 @@ def main(arguments: Sequence[str]) -> int:
     )
     torch.cuda.synchronize()
     print(f"drawn in {time.perf_counter() - begin:.1f} s", flush=True)
-    metrics = measure(decoder, options.batch, options.context, options.tokens)
-    settings = {
-        name: getattr(options, name)
-        for name in ("body", "head", "activation", "context", "batch", "tokens")
-    }
+    names = ["body", "head", "activation", "batch"]
+    if options.prompt is None:
+        metrics = measure(decoder, options.batch, options.context, options.tokens)
+        names += ["context", "tokens"]
+    else:
+        metrics = measure_prompt(decoder, options.batch, options.prompt)
+        names += ["prompt"]
+    settings = {name: getattr(options, name) for name in names}
     if options.kv_cache_dtype is not None:
         settings["kv_cache_dtype"] = options.kv_cache_dtype
     print(options.model, settings, {name: round(value, 2) for name, value in metrics.items()})
     if options.profile:
-        profile(decoder, options.batch, options.context)
+        times = 8 if options.prompt is None else 2
+        profile(decoder, options.batch, options.context, options.prompt or 1, times)
     if options.out is not None:
         record = Record(
-            kind="decode",
+            kind="decode" if options.prompt is None else "prompt",
             subject=options.model,
             settings={**settings, "layers": layers},
             metrics=metrics,

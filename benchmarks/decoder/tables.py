@@ -38,11 +38,18 @@ microseconds and, of keys, values and scales, TB/s.
 """
 
 
+_PROMPTS = """## Prompts
+
+From the ids of a prompt to the most probable token after it, read by the host, in an empty cache:
+medians of eleven, the fastest and the slowest beside them.
+"""
+
+
 def pages() -> Mapping[Path, str]:
     """The page, and the guide to caches of codes."""
     text = _INTRODUCTION
     for path in sorted(HERE.glob("nvidia-*.jsonl")):
-        records = load_latest(path)
+        records = [record for record in load_latest(path) if record.kind == "decode"]
         rows = [
             ("model", "body", "head", "activations", "cache", "context", "batch", "step, us",
              "graph, us", "tokens/s", "bytes, GB", "peak memory, GB", "read, TB/s"),
@@ -50,8 +57,41 @@ def pages() -> Mapping[Path, str]:
         ]  # fmt: skip
         where = f"{records[0].environment.accelerator}, {records[0].time[:10]}"
         text += f"\n## {where}\n\n{markdown(rows)}\n"
-    text += f"\n{_ATTENTION}\n{_attention()}"
+    text += f"\n{_PROMPTS}\n{_prompts()}\n{_ATTENTION}\n{_attention()}"
     return {PAGE: text, GUIDE: fill(GUIDE.read_text(), "quality", markdown(_quality()))}
+
+
+def _prompts() -> str:
+    """A row for each format, with how many times as fast as bfloat16 of the same file it is."""
+    rows = [("GPU", "model", "body", "head", "activations", "batch", "tokens", "ms", "range, ms",
+             "tokens/s", "times bf16", "peak memory, GB")]  # fmt: skip
+    for path in sorted(HERE.glob("nvidia-*.jsonl")):
+        found = [record for record in load_latest(path) if record.kind == "prompt"]
+        plain = {_prompt(one): one.metrics for one in found if one.settings["body"] == "none"}
+        rows += [_prompt_row(one, plain.get(_prompt(one))) for one in found]
+    return f"{markdown(rows)}\n"
+
+
+def _prompt(record: Record) -> tuple[str, object, object]:
+    """What was asked, whatever it was computed with."""
+    return record.subject, record.settings["batch"], record.settings["prompt"]
+
+
+def _prompt_row(record: Record, plain: Mapping[str, float] | None) -> tuple[str, ...]:
+    settings, found = record.settings, record.metrics
+    times = "-" if plain is None else f"{plain['prompt_us'] / found['prompt_us']:.2f}"
+    return (
+        str(record.environment.accelerator),
+        record.subject,
+        *(str(settings[name] or "none") for name in ("body", "head", "activation")),
+        str(settings["batch"]),
+        str(settings["prompt"]),
+        f"{found['prompt_us'] / 1e3:.1f}",
+        f"{found['prompt_us_low'] / 1e3:.1f} to {found['prompt_us_high'] / 1e3:.1f}",
+        f"{found['tokens_per_s']:.0f}",
+        times,
+        f"{found['peak_bytes'] / 1e9:.2f}",
+    )
 
 
 def _attention() -> str:
