@@ -30,6 +30,8 @@ SMALL: tuple[tuple[str, str, str | None], ...] = (
     ("llama", "int4-g64-asym", None),
     ("llama", "int8-channel", None),
     ("llama", "fp8_e4m3-channel", None),
+    ("llama", "mxfp4", None),
+    ("llama", "nvfp4", None),
     ("llama", "int8-channel", "int8_token"),
     ("llama", "fp8_e4m3-channel", "fp8_token"),
     ("qwen2", "nonary-g64", None),

@@ -170,6 +170,7 @@ GUIDES = {
     "gguf": "export-gguf",
     "gptq": "export-gptq-awq",
     "huggingface": "run-in-transformers",
+    "mlx": "export-mlx",
     "onnx": "export-onnx",
     "openvino": "export-openvino",
 }

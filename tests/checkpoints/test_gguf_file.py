@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
-from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFReader, GGUFWriter
 from gguf.quants import quantize
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -168,6 +169,14 @@ def fields(kind: str, **more: Any) -> Fields:
     }
 
 
+def in_blocks(data: Any, kind: GGMLQuantizationType) -> Any:
+    """Data [N, K] in blocks of that type; zeros where the gguf package only reads it."""
+    if kind is not GGMLQuantizationType.NVFP4:
+        return quantize(data, kind)
+    weights, size = GGML_QUANT_SIZES[kind]
+    return np.zeros((len(data), data.shape[1] // weights * size), dtype=np.uint8)
+
+
 def write_gguf(
     path: Path,
     kind: str,
@@ -185,7 +194,7 @@ def write_gguf(
     for name, tensor in tensors.items():
         data = tensor.detach().float().numpy()
         if quantized is not None and tensor.ndim == 2:
-            writer.add_tensor(name, quantize(data, quantized), raw_dtype=quantized)
+            writer.add_tensor(name, in_blocks(data, quantized), raw_dtype=quantized)
         else:
             writer.add_tensor(name, data)
     writer.write_header_to_file()
@@ -510,9 +519,9 @@ def test_what_is_not_known_is_refused(tmp_path: Path) -> None:
         r"tensor 'model\.layers\.1\.mlp\.up_proj\.weight' .* is missing", refusal(path)
     )
     integers = {**tensors, "blk.1.ffn_up.weight": torch.ones(2)}
-    writer_kind = GGMLQuantizationType.MXFP4
+    writer_kind = GGMLQuantizationType.NVFP4
     write_gguf(path, "llama", integers, fields("llama"), quantized=writer_kind)
-    assert "is in MXFP4; Tercet reads Q4_0, Q4_1" in refusal(path)
+    assert "is in NVFP4; Tercet reads Q4_0, Q4_1" in refusal(path)
 
 
 def test_a_part_of_a_split_file_is_refused(tmp_path: Path) -> None:

@@ -337,7 +337,7 @@ IMPORTER = Importer(
 
 def test_every_importer_is_found() -> None:
     names = [importer.name for importer in importers()]
-    assert names == ["awq", "bitnet", "compressed-tensors", "gguf", "gptq"]
+    assert names == ["awq", "bitnet", "compressed-tensors", "gguf", "gptq", "mlx"]
 
 
 def test_an_importer_is_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,5 +377,5 @@ def test_what_needs_no_import_is_refused(section: Any, message: str, tmp_path: P
 
 
 def test_nothing_there_lists_every_importer(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"no such directory or GGUF file.* awq, .* gptq are"):
+    with pytest.raises(CheckpointError, match=r"no such directory or GGUF file.* awq, .* mlx are"):
         import_checkpoint(tmp_path / "absent", tmp_path / "out")

@@ -45,6 +45,8 @@ CONFIG: dict[str, Any] = {
 Tensors = dict[str, Tensor]
 GROUP = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
 FLOAT = {**GROUP, "type": "float"}
+MXFP4 = {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}
+NVFP4 = {**MXFP4, "strategy": "tensor_group", "group_size": 16}
 ASYM = {"num_bits": 4, "symmetric": False, "strategy": "group", "group_size": 32}
 
 
@@ -88,6 +90,28 @@ def packed_words(n: int, k: int) -> Tensors:
     }
 
 
+def power_of_two_floats(n: int, k: int) -> Tensors:
+    scales = torch.randint(120, 130, (n, k // 32)).byte()
+    return {"weight_packed": words(n, k // 8).view(torch.uint8), "weight_scale": scales}
+
+
+def two_level_floats(n: int, k: int) -> Tensors:
+    return {
+        "weight_packed": words(n, k // 8).view(torch.uint8),
+        "weight_scale": (torch.rand(n, k // 16) + 0.1).to(torch.float8_e4m3fn),
+        "weight_global_scale": torch.full((1,), 3.0),
+    }
+
+
+def mlx(n: int, k: int) -> Tensors:
+    scales = torch.rand(n, k // 32).half() + 0.1
+    return {
+        "weight": words(n, k // 8).view(torch.uint32),
+        "scales": scales,
+        "biases": -8 * scales,
+    }
+
+
 def compressed(weights: dict[str, Any], layout: str) -> dict[str, Any]:
     group = {"targets": ["Linear"], "weights": weights, "format": layout}
     return {
@@ -105,6 +129,9 @@ LAYOUTS: dict[str, tuple[dict[str, Any], Callable[[int, int], Tensors]]] = {
     "int8": (compressed(GROUP, "int-quantized"), whole_bytes),
     "fp8": (compressed(FLOAT, "float-quantized"), eight_bit_floats),
     "packed": (compressed(ASYM, "pack-quantized"), packed_words),
+    "mxfp4": (compressed(MXFP4, "mxfp4-pack-quantized"), power_of_two_floats),
+    "nvfp4": (compressed(NVFP4, "nvfp4-pack-quantized"), two_level_floats),
+    "mlx": ({"bits": 4, "group_size": 32}, mlx),
 }
 
 
@@ -128,7 +155,8 @@ def write_model(
             if name.endswith(("q_proj", "k_proj", "v_proj")):
                 tensors[f"{prefix}.{name}.bias"] = torch.zeros(n).half()
     save_file(tensors, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps({**CONFIG, "quantization_config": section}))
+    key = "quantization_config" if "quant_method" in section else "quantization"
+    (folder / "config.json").write_text(json.dumps({**CONFIG, key: section}))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -213,5 +241,5 @@ def test_a_tensor_missing_in_a_gguf_file_is_named(seed: int, tmp_path: Path) -> 
 
 
 def test_every_importer_is_tried() -> None:
-    tried = {section["quant_method"] for section, _ in LAYOUTS.values()} | {"gguf"}
+    tried = {section.get("quant_method", "mlx") for section, _ in LAYOUTS.values()} | {"gguf"}
     assert tried == {importer.name for importer in importers()}

@@ -15,6 +15,7 @@ import tercet
 from tercet.checkpoints.imports.compressed_tensors import BITS, Form, restore, store
 from tercet.checkpoints.imports.compressed_tensors.tensors import pack_words, unpack_words
 from tercet.checkpoints.packed.origin import ORIGIN_NAME, ORIGIN_TENSORS
+from tercet.checkpoints.sources.safetensors_directory import open_weights
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export.compressed_tensors import TARGET
 from tercet.formats import encode, fit, parse_scheme
@@ -36,6 +37,8 @@ FORMATS = {
     "int8-channel": "pack-quantized int8 channel",
     "fp8_e4m3-channel": "float-quantized fp8 channel",
     "fp8_e4m3-tensor-float32": "float-quantized fp8 tensor",
+    "mxfp4": "mxfp4-pack-quantized",
+    "nvfp4": "nvfp4-pack-quantized",
 }
 VALUES = {"match": "*.v_proj", "format": "int4-channel", "algorithm": "rtn"}
 TOKENS = list(range(3, 19))
@@ -154,13 +157,97 @@ def test_ternary_beside_nonary_widens_to_one_width(
     identical(packed, tmp_path / "back")
 
 
+def test_nvfp4_beside_other_formats(make_case: Callable[..., Any], tmp_path: Path) -> None:
+    """A group each, and one second level for what engines multiply as one weight."""
+    down = {"match": "*.down_proj", "format": "mxfp4", "algorithm": "rtn"}
+    head = {"match": "lm_head", "format": "int8-channel", "algorithm": "rtn"}
+    rules = [EMBEDDING, head, down, layers("nvfp4")]
+    source = make_case("llama", False, *rules).source
+    tensors = load_file(source / "model.safetensors")
+    for layer in range(2):
+        tensors[f"model.layers.{layer}.self_attn.k_proj.weight"] *= 10
+    tensors["model.layers.1.self_attn.v_proj.weight"] *= 0
+    save_file(tensors, source / "model.safetensors", {"format": "pt"})
+    packed = tmp_path / "packed"
+    plan = tercet.Plan.model_validate({"name": "test", "rules": rules})
+    tercet.compress(source, plan, packed)
+    own = tercet.open_packed(packed)
+    seconds = {
+        n: float(own.tensor(f"model.layers.1.self_attn.{n}_proj.weight_second")) for n in "qkv"
+    }
+    assert 0 == seconds["v"] < seconds["q"] < seconds["k"]
+    report = export(packed, "compressed-tensors", tmp_path / "out", verify=True, tokens=TOKENS)
+    assert report.passed, report.client
+    assert report.client is not None
+    assert report.client.error < 1e-5
+    _, stored = open_weights(tmp_path / "out")
+    for name in "qkv":
+        divisor = stored[f"model.layers.1.self_attn.{name}_proj.weight_global_scale"].read()
+        assert divisor.tolist() == [1 / seconds["k"]]
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert config["dtype"] == "bfloat16"
+    import_checkpoint(tmp_path / "out", tmp_path / "back")
+    identical(packed, tmp_path / "back")
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4"])
+def test_fp4_of_the_library_itself(
+    name: str, tmp_path: Path, make_case: Callable[..., Any]
+) -> None:
+    """As llm-compressor writes it: a global scale that is no power of two."""
+    import compressed_tensors.quantization as quantization
+    from compressed_tensors.compressors import BaseCompressor
+
+    source = make_case("llama", False, EMBEDDING).source
+    preset = quantization.preset_name_to_scheme(f"{name.upper()}A16", ["Linear"])
+    form = f"{name}-pack-quantized"
+    compressor = BaseCompressor.get_value_from_registry(form)
+    tensors, expected = {}, {}
+    for key, weight in load_file(source / "model.safetensors").items():
+        module = key.removesuffix(".weight")
+        if "_proj" not in key:
+            tensors[key] = weight
+            continue
+        group = 32 if name == "mxfp4" else 16
+        scale = weight.unflatten(1, (-1, group)).abs().amax(2) / 6
+        state = {"weight": weight, "weight_scale": scale}
+        if name == "nvfp4":
+            divisor = (448 / scale.max()).reshape(1)
+            scale = (scale * divisor).to(torch.float8_e4m3fn).float()
+            state |= {"weight_scale": scale, "weight_global_scale": divisor}
+        else:
+            state["weight_scale"] = torch.exp2(scale.log2().ceil())
+        stored = compressor.compress(state, preset)
+        expected[module] = compressor.decompress(stored, preset)["weight"]
+        tensors.update({f"{module}.{part}": tensor for part, tensor in stored.items()})
+    target = tmp_path / "foreign"
+    target.mkdir()
+    save_file(tensors, target / "model.safetensors")
+    config = json.loads((source / "config.json").read_text())
+    config["quantization_config"] = {
+        "quant_method": "compressed-tensors",
+        "format": form,
+        "config_groups": {"group_0": {**preset.model_dump(mode="json"), "format": form}},
+        "ignore": ["lm_head"],
+    }
+    (target / "config.json").write_text(json.dumps(config))
+    import_checkpoint(target, tmp_path / "back")
+    back = tercet.open_packed(tmp_path / "back")
+    back.verify()
+    assert {back.modules[module].format for module in expected} == {name}
+    for module, weight in expected.items():
+        # the library's values are bfloat16, and a reciprocal is rounded
+        found = back.read_packed(module).dequantize(torch.bfloat16)
+        torch.testing.assert_close(found, weight, rtol=2**-8, atol=0)
+
+
 @pytest.mark.parametrize(
     ("rules", "fragments"),
     [
         ([layers("int4-g32", "awq")], ["input scale", "gptq", "huggingface"]),
         ([layers("nonary-g32", "hadamard")], ["Hadamard", "huggingface"]),
         ([layers("int4-g32-hqq")], ["zero points in float16", "-asym"]),
-        ([layers("mxfp4")], ["mxfp4", "int8"]),
+        ([layers("fp4_e2m1-g32")], ["fp4_e2m1-g32", "mxfp4, nvfp4"]),
         ([layers("int4-g40")], ["no multiple of the group 40", "channel"]),
         ([layers("fp8_e4m3-g32")], ["fp8_e4m3-channel"]),
         ([layers("int8-b32x32")], ["per tensor, channel or group"]),
@@ -324,8 +411,8 @@ def test_a_wrong_value_is_seen_by_verification(
 ) -> None:
     real = store
 
-    def shifted(weight: Any, form: Form, bits: int) -> dict[str, torch.Tensor]:
-        parts = real(weight, form, bits)
+    def shifted(weight: Any, form: Form, *more: Any) -> dict[str, torch.Tensor]:
+        parts = real(weight, form, *more)
         parts["weight_packed"][0, 0] ^= 1
         return parts
 

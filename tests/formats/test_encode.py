@@ -10,6 +10,7 @@ from torch import Tensor
 
 from tercet.errors import FormatError
 from tercet.formats import PackedTensor, Scheme, encode, fit, from_codes, parse_scheme
+from tercet.formats.encode import effective_scale, round_scale
 
 DENSE_SCHEMES = (
     "ternary",
@@ -152,12 +153,26 @@ def test_blocks_share_scales_across_rows() -> None:
 
 def test_nvfp4_scales_are_e4m3_under_one_float32() -> None:
     weight = torch.zeros(2, 32)
-    weight[0, 0], weight[1, 16] = 6 * 448 * 0.001, -6 * 0.001
+    weight[0, 0], weight[1, 16] = 6 * 448 * 2.0**-10, -6 * 2.0**-10
     packed = fitted(weight, "nvfp4", "absmax")
     assert packed.second is not None
-    assert float(packed.second) == pytest.approx(0.001)
+    assert float(packed.second) == 2.0**-10
     assert packed.scale.float().tolist() == [[448, 0], [0, 1]]
     torch.testing.assert_close(packed.dequantize(), weight)
+
+
+@pytest.mark.parametrize("largest", [224, 231, 232, 233, 240, 448, 449, 464, 464.1, 1e-30, 1e30])
+def test_nvfp4_has_a_power_of_two_for_all(largest: float) -> None:
+    """Its reciprocal is exact, and rounded scales have the same one again."""
+    scheme, scale = parse_scheme("nvfp4"), torch.tensor([[largest, largest / 7]])
+    stored, second = round_scale(scale, scheme, "w")
+    assert second is not None
+    assert torch.frexp(second).mantissa == 0.5
+    torch.testing.assert_close(stored.float() * second, scale, rtol=2**-4, atol=0)
+    assert 240 <= float(stored.float().max()) <= 448
+    again, same = round_scale(effective_scale(stored, second), scheme, "w")
+    assert same == second
+    assert torch.equal(again.float(), stored.float())
 
 
 def test_mxfp4_scale_is_the_next_power_of_two() -> None:

@@ -13,10 +13,17 @@ from typing import Any
 
 import torch
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from tercet.checkpoints.atomic import atomic_directory
-from tercet.checkpoints.imports.compressed_tensors import BITS, METHOD, Form, read_section, store
+from tercet.checkpoints.imports.compressed_tensors import (
+    BITS,
+    FP4_FORMS,
+    METHOD,
+    Form,
+    read_section,
+    store,
+)
 from tercet.checkpoints.packed.layout import INDEX_NAME, PackedModule
 from tercet.checkpoints.packed.origin import copy_companions, remember
 from tercet.checkpoints.packed.read import PackedCheckpoint
@@ -28,6 +35,7 @@ from tercet.export.fused_layers import fused_siblings
 from tercet.export.target import Holding, client_module, is_embedding, refuse, transform_reason
 from tercet.export.unpacked import compare_directory
 from tercet.formats import Granularity
+from tercet.formats.encode import effective_scale, second_level
 from tercet.models.split_experts import is_expert
 
 _SHARING = {Granularity.TENSOR, Granularity.CHANNEL, Granularity.GROUP}
@@ -54,6 +62,8 @@ class ModuleStorage:
     @property
     def kind(self) -> str:
         """What to call it: "pack-quantized int4 g64"."""
+        if self.form in FP4_FORMS.values():
+            return self.form.value
         number = "fp8" if self.form is Form.FLOAT else f"int{self.bits}"
         size = self.weights["group_size"]
         sharing = f"g{size}" if size is not None else self.weights["strategy"]
@@ -63,7 +73,10 @@ class ModuleStorage:
 
 
 class CompressedTensors:
-    """Integers of 2, 3, 4 and 8 bits, with int8 inputs too, and fp8; ternary in 2, nonary in 4."""
+    """Integers of 2, 3, 4 and 8 bits, with int8 inputs too, and fp8; ternary in 2, nonary in 4.
+
+    4-bit floats as mxfp4 and nvfp4.
+    """
 
     name = "compressed-tensors"
     client = "compressed-tensors"
@@ -140,11 +153,21 @@ class CompressedTensors:
 
     def logits(self, out: Path, tokens: list[int]) -> Tensor:
         client_module(self, "compressed_tensors")
-        return transformers_client.logits(out, tokens)
+        return transformers_client.logits(out, tokens, _load)
 
     def greedy(self, out: Path, tokens: list[int], count: int) -> list[int]:
         client_module(self, "compressed_tensors")
-        return transformers_client.greedy(out, tokens, count)
+        return transformers_client.greedy(out, tokens, count, _load)
+
+
+def _load(directory: Path) -> Any:
+    """The model in float32, dequantized: at its first pass 4-bit floats would become bfloat16."""
+    model = transformers_client.load(directory)
+    quantizer = getattr(model, "hf_quantizer", None)
+    if quantizer is not None and not quantizer.quantization_config.dequantize:
+        quantizer.compressor.decompress_model(model)
+    # its own float() refuses a quantized model
+    return nn.Module.float(model)
 
 
 def _reason(checkpoint: PackedCheckpoint, module: str, entry: PackedModule) -> str | None:
@@ -154,23 +177,65 @@ def _reason(checkpoint: PackedCheckpoint, module: str, entry: PackedModule) -> s
         return "transformers would fill experts at random: load the checkpoint itself (vllm plugin)"
     if entry.input_scale or entry.hadamard is not None:
         return transform_reason(entry, METHOD)
+    if entry.format in FP4_FORMS:
+        return (
+            _columns_reason(entry)
+            or _width_reason(entry)
+            or _fused_reason(checkpoint, module)
+            or _second_reason(checkpoint, module)
+        )
     if scheme.element.name not in (*BITS, "fp8_e4m3"):
-        held = f"{', '.join(BITS)} and fp8_e4m3"
+        held = f"{', '.join((*BITS, *FP4_FORMS))} and fp8_e4m3"
         return f"{entry.format}: compressed-tensors holds {held} without loss: {_WIDEST}"
     if scaling.granularity not in _SHARING or scaling.second_level:
         return f"{entry.format}: scales are held per tensor, channel or group: {_WIDEST}"
     if scaling.dtype not in _SCALE_DTYPES:
         return f"{entry.format}: scales are held in {', '.join(_SCALE_DTYPES)}: {_WIDEST}"
-    if scaling.group_size is not None and entry.shape[1] % scaling.group_size:
-        return (
-            f"{entry.format}: its {entry.shape[1]} columns are no multiple of the group "
-            f"{scaling.group_size}: compress with a group that divides them, or with channel scales"
-        )
     return (
-        _width_reason(entry)
+        _columns_reason(entry)
+        or _width_reason(entry)
         or _zero_reason(checkpoint, module)
         or _fused_reason(checkpoint, module)
     )
+
+
+def _columns_reason(entry: PackedModule) -> str | None:
+    group = entry.scheme.scaling.group_size
+    if group is None or entry.shape[1] % group == 0:
+        return None
+    return (
+        f"{entry.format}: its {entry.shape[1]} columns are no multiple of the group {group}: "
+        f"compress with a group that divides them, or with channel scales"
+    )
+
+
+def _second_reason(checkpoint: PackedCheckpoint, module: str) -> str | None:
+    """Engines take one second level for all that they multiply as one weight; by its reciprocal."""
+    entry = checkpoint.modules[module]
+    if not entry.scheme.scaling.second_level:
+        return None
+    weight = checkpoint.read_packed(module)
+    scale = effective_scale(weight.scale, weight.second)
+    own = second_level(scale, entry.scheme)
+    if own is None or weight.second is None or not torch.equal(own, weight.second):
+        return (
+            f"{entry.format}: its second level is not the power of two whose reciprocal is exact: "
+            f"compress the model again"
+        )
+    moved = scale / _shared_second(checkpoint, module)
+    if torch.equal(moved.to(weight.scale.dtype).float(), moved):
+        return None
+    return (
+        f"{entry.format}: under the second level of the layers that engines fuse with it, scales "
+        f"would be rounded: {_WIDEST}"
+    )
+
+
+def _shared_second(checkpoint: PackedCheckpoint, module: str) -> Tensor:
+    """The largest second level of those that engines fuse; 1 where all weights are 0."""
+    names = fused_siblings(module, checkpoint.modules)
+    second = torch.stack([checkpoint.tensor(f"{name}.weight_second") for name in names]).max()
+    return torch.where(second > 0, second, 1.0)
 
 
 def _width_reason(entry: PackedModule) -> str | None:
@@ -250,6 +315,8 @@ def _fused_reason(checkpoint: PackedCheckpoint, module: str) -> str | None:
 def _choose_storage(checkpoint: PackedCheckpoint, module: str) -> ModuleStorage:
     entry = checkpoint.modules[module]
     scheme, scaling = entry.scheme, entry.scheme.scaling
+    if entry.format in FP4_FORMS:
+        return _fp4_storage(entry)
     if scheme.element.name == "fp8_e4m3":
         form, bits = Form.FLOAT, 8
     elif entry.activation is not None:
@@ -277,9 +344,27 @@ def _choose_storage(checkpoint: PackedCheckpoint, module: str) -> ModuleStorage:
     )
 
 
+def _fp4_storage(entry: PackedModule) -> ModuleStorage:
+    two_levels = entry.scheme.scaling.second_level
+    dtype = "torch.float8_e4m3fn" if two_levels else "torch.uint8"
+    weights = {
+        "num_bits": 4,
+        "type": "float",
+        "symmetric": True,
+        "strategy": "tensor_group" if two_levels else "group",
+        "group_size": entry.scheme.scaling.group_size,
+        "dynamic": False,
+        "scale_dtype": dtype,
+        "zp_dtype": dtype,
+    }
+    return ModuleStorage(form=FP4_FORMS[entry.format], bits=4, weights=weights, activations=None)
+
+
 def _bits_per_weight(storage: ModuleStorage, entry: PackedModule) -> float:
     rows, columns = entry.shape
     scaling = entry.scheme.scaling
+    if storage.form in FP4_FORMS.values():
+        return entry.scheme.bits_per_weight(entry.shape)
     groups = scaling.scale_shape(entry.shape)[1]
     width = 4 if scaling.zero is not None else scaling.torch_dtype.itemsize
     scales = rows * groups * width
@@ -305,7 +390,8 @@ def _file(
         if storage is None:
             tensors[f"{module}.weight"] = weight.dequantize()
             continue
-        parts = store(weight, storage.form, storage.bits)
+        second = None if weight.second is None else _shared_second(checkpoint, module)
+        parts = store(weight, storage.form, storage.bits, second)
         if weight.zero is not None:
             # transformers dequantizes these in the dtype of the scales, and float16 would round
             parts["weight_scale"] = parts["weight_scale"].float()
@@ -343,11 +429,20 @@ def _config(checkpoint: PackedCheckpoint, storages: dict[str, ModuleStorage]) ->
         "kv_cache_scheme": None,
         "global_compression_ratio": None,
     }
+    config = {**checkpoint.config, "quantization_config": section}
     if any(not storage.weights["symmetric"] for storage in storages.values()):
         # compressed-tensors 0.20 leaves zero points unpacked on the meta device, so transformers
         # 5.23 finds other shapes in the file, unless it dequantizes while it loads
         section["dequantize"] = True
-    return {**checkpoint.config, "quantization_config": section}
+    elif any(storage.form in FP4_FORMS.values() for storage in storages.values()):
+        # what it dequantizes of 4-bit floats at the first pass is bfloat16, whatever the model is
+        # loaded in; while it loads, it takes all modules for those of the first group
+        if len(groups) == 1:
+            section["dequantize"] = True
+        else:
+            config = {k: v for k, v in config.items() if k != "torch_dtype"}
+            config["dtype"] = "bfloat16"
+    return config
 
 
 def _write_json(path: Path, content: dict[str, Any]) -> None:

@@ -12,6 +12,8 @@ from tercet.formats.packed import PackedTensor, expand_blocks
 from tercet.formats.scheme import Scheme
 
 _VALUES_AT_ONCE = 1 << 22
+# half-way from e4m3's last number, 448, to what would be the next one
+_ROUNDS_TO_LAST = 464.0
 
 
 def check_weight(weight: Tensor, name: str) -> None:
@@ -52,11 +54,21 @@ def first_broken(values: Tensor) -> tuple[int, tuple[int, ...]] | None:
 
 
 def second_level(scale: Tensor, scheme: Scheme) -> Tensor | None:
-    """The float32 scalar that brings the largest scale to 448, or None without a second level."""
+    """The least power of two under which the largest scale rounds to 448 or less.
+
+    A float32 scalar; 0 where all scales are, None without a second level. Checkpoints of other
+    programs hold its reciprocal, and that of a power of two is exact.
+    """
     if not scheme.scaling.second_level:
         return None
     largest = scale.max() if scale.numel() else scale.new_zeros(())
-    return (largest / 448.0).float()
+    return torch.where(largest > 0, _power_of_two(largest / _ROUNDS_TO_LAST), 0.0).float()
+
+
+def _power_of_two(values: Tensor) -> Tensor:
+    """The next power of two at or above each value, and at least 2^-127: float64."""
+    mantissa, exponent = torch.frexp(values.double().clamp_min(2.0**-127))
+    return torch.exp2((exponent - (mantissa == 0.5).to(exponent.dtype)).double())
 
 
 def store_scale(scale: Tensor, scheme: Scheme, second: Tensor | None) -> Tensor:
@@ -65,8 +77,7 @@ def store_scale(scale: Tensor, scheme: Scheme, second: Tensor | None) -> Tensor:
         scale = scale / torch.where(second > 0, second, 1.0)
     if scheme.scaling.dtype == "e8m0":
         # the next power of two at or above keeps the largest weight inside the element's range
-        mantissa, exponent = torch.frexp(scale.double().clamp_min(2.0**-127))
-        scale = torch.exp2((exponent - (mantissa == 0.5).to(exponent.dtype)).double())
+        scale = _power_of_two(scale)
     return scale.to(scheme.scaling.torch_dtype)
 
 

@@ -95,6 +95,7 @@ FOREIGN = [
     ("TQ2_0", ternary_in("TQ2_0"), "ternary-g256-bits2"),
     ("Q2_0", ternary_in("Q2_0"), "ternary-g64"),
     ("Q2_0", ternary_in("Q2_0", 4), "int2-g64-asym"),
+    ("MXFP4", by_gguf(GGMLQuantizationType.MXFP4), "mxfp4"),
 ]
 
 

@@ -27,6 +27,7 @@ REFUSALS = [
         "TQ2_0 has blocks of 256 weights; this tensor has 320 columns: use Q2_0",
     ),
     ("TQ2_0", "nonary-channel", {}, "TQ2_0 holds -1 to 1, nonary has -4 to 4: use Q4_0"),
+    ("MXFP4", "int4-g32", {}, "MXFP4 holds fp4_e2m1 times a power of two, as mxfp4 .*: use Q4_0"),
     ("Q2_0", "nonary-g64", {}, "Q2_0 holds -1 to 2, nonary has -4 to 4: use Q4_0"),
     ("Q4_0", "int4-g64-asym", {}, "Q4_0 has no zero points and holds -8 to 7; .*: use Q5_0"),
     (
@@ -38,9 +39,9 @@ REFUSALS = [
     (None, "nonary-g24", {}, "Q4_0 holds one scale per 32 weights; .* 24: compress to nonary-g32"),
     (
         None,
-        "mxfp4",
+        "nvfp4",
         {},
-        "whole numbers times one scale, fp4_e2m1 has others: compress to int4-g32",
+        "whole numbers times one scale, fp4_e2m1 has others: compress to mxfp4",
     ),
     (None, "nonary-g64-float32", {}, "no fp16 numbers.*: compress with fp16 scales: nonary-g64$"),
 ]

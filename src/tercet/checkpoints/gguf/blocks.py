@@ -38,6 +38,7 @@ QUANTIZED_KINDS: tuple[GGMLQuantizationType, ...] = (
     GGMLQuantizationType.IQ4_XS,
     GGMLQuantizationType.TQ1_0,
     GGMLQuantizationType.TQ2_0,
+    GGMLQuantizationType.MXFP4,
 )
 
 

@@ -1,6 +1,7 @@
-"""GGUF blocks of whole numbers times one fp16 scale: their bytes, written and read exactly.
+"""GGUF blocks of codes with one scale: their bytes, written and read exactly.
 
-    weight = number * d,   number = code + lowest
+    weight = number * d,   number = code + lowest,   d in fp16
+    MXFP4:                 number of code by fp4 e2m1, d a power of two
 
 A generic quantizer (gguf.quantize, llama-quantize) takes the scale from the largest weight of a
 block and so damages weights that are ternary or nonary already; here the codes go in as they are.
@@ -13,7 +14,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-_SCALE_BYTES = 2
 # the first of several base-3 digits is the highest one, so that a decoder multiplies, never divides
 _FIVE_TRITS = (81, 27, 9, 3, 1)
 _FOUR_TRITS = (81, 27, 9, 3)
@@ -31,8 +31,10 @@ class CodeBlocks:
         highest: the largest number; codes are in [0, highest - lowest].
         activation_block: how many inputs llama.cpp rounds to int8 together for its dot product.
         scale_last: whether the scale follows the codes.
-        pack: uint8 codes [B, weights] to bytes [B, size_bytes - 2].
+        pack: uint8 codes [B, weights] to bytes [B, code_bytes].
         unpack: the reverse; bytes that no codes give may come out as anything.
+        element: the element whose codes these are, where they are no whole numbers.
+        scale_dtype: of the scale.
     """
 
     name: str
@@ -45,11 +47,18 @@ class CodeBlocks:
     scale_last: bool
     pack: Callable[[Tensor], Tensor]
     unpack: Callable[[Tensor], Tensor]
+    element: str | None = None
+    scale_dtype: torch.dtype = torch.float16
+
+    @property
+    def count(self) -> int:
+        """Codes that there are."""
+        return self.highest - self.lowest + 1 if self.element is None else 16
 
     @property
     def size_bytes(self) -> int:
         """Bytes of one block."""
-        return self.code_bytes + _SCALE_BYTES
+        return self.code_bytes + self.scale_dtype.itemsize
 
     @property
     def bits_per_weight(self) -> float:
@@ -57,21 +66,22 @@ class CodeBlocks:
         return 8 * self.size_bytes / self.weights
 
     def encode(self, codes: Tensor, scale: Tensor) -> Tensor:
-        """uint8 codes [B, weights] and float16 scales [B] to blocks uint8 [B, size_bytes]."""
-        scales = scale.contiguous().view(torch.uint8).reshape(-1, _SCALE_BYTES)
+        """uint8 codes [B, weights] and scales [B] to blocks uint8 [B, size_bytes]."""
+        scales = scale.contiguous().view(torch.uint8).reshape(-1, self.scale_dtype.itemsize)
         packed = self.pack(codes)
         return torch.cat((packed, scales) if self.scale_last else (scales, packed), 1)
 
     def decode(self, blocks: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Blocks [B, size_bytes] to codes [B, weights], float16 scales [B] and which are sound.
+        """Blocks [B, size_bytes] to codes [B, weights], scales [B] and which are sound.
 
         A block is sound whose scale is finite and whose bytes some codes give.
         """
+        width = self.scale_dtype.itemsize
         start = self.code_bytes if self.scale_last else 0
-        scale = blocks[:, start : start + _SCALE_BYTES].contiguous().view(torch.float16)[:, 0]
-        packed = blocks[:, : self.code_bytes] if self.scale_last else blocks[:, _SCALE_BYTES:]
+        scale = blocks[:, start : start + width].contiguous().view(self.scale_dtype)[:, 0]
+        packed = blocks[:, : self.code_bytes] if self.scale_last else blocks[:, width:]
         codes = self.unpack(packed)
-        sound = (codes <= self.highest - self.lowest).all(1) & scale.isfinite()
+        sound = (codes <= self.count - 1).all(1) & scale.float().isfinite()
         return codes, scale, sound & (self.pack(codes) == packed).all(1)
 
 
@@ -164,6 +174,20 @@ _BLOCKS = (
         scale_last=False,
         pack=lambda codes: _pack_planes(codes, 4, 1),
         unpack=lambda packed: _unpack_planes(packed, 4, 1),
+    ),
+    CodeBlocks(
+        name="MXFP4",
+        number=39,
+        weights=32,
+        lowest=-6,
+        highest=6,
+        code_bytes=16,
+        activation_block=32,
+        scale_last=False,
+        pack=lambda codes: _pack_planes(codes, 2, 16),
+        unpack=lambda packed: _unpack_planes(packed, 2, 16),
+        element="fp4_e2m1",
+        scale_dtype=torch.float8_e8m0fnu,
     ),
     CodeBlocks(
         name="Q4_0",

@@ -38,19 +38,11 @@ def read_numbers(path: Path, name: str, tensor: GgufTensor) -> Numbers:
     Raises:
         CheckpointError: a scale is not finite, or bytes are no word of that type.
     """
-    layout = CODE_BLOCKS_BY_NUMBER[tensor.kind.number]
-    blocks = read_code_blocks(path, tensor)
-    numbers = torch.empty(len(blocks), layout.weights, dtype=torch.int16)
-    scale = torch.empty(len(blocks), dtype=torch.float16)
-    for first in range(0, len(blocks), _PIECE_BLOCKS):
-        part = slice(first, first + _PIECE_BLOCKS)
-        codes, scale[part], sound = layout.decode(blocks[part])
-        if not bool(sound.all()):
-            raise damage_error(path, _unsound(name, layout, first + int((~sound).nonzero()[0])))
-        numbers[part] = codes.to(torch.int16) + layout.lowest
-    rows = tensor.shape[0]
+    codes, scale, layout = _read_codes(path, name, tensor)
     negative = scale.signbit()
+    numbers = codes.to(torch.int16) + layout.lowest
     numbers = torch.where(negative.unsqueeze(1), -numbers, numbers)
+    rows = tensor.shape[0]
     return Numbers(
         numbers=numbers.reshape(tensor.shape),
         scale=scale.abs().reshape(rows, -1),
@@ -58,10 +50,34 @@ def read_numbers(path: Path, name: str, tensor: GgufTensor) -> Numbers:
     )
 
 
+def read_floats(path: Path, name: str, tensor: GgufTensor) -> tuple[Tensor, Tensor]:
+    """A tensor [N, K] in MXFP4: uint8 codes [N, K] and scales e8m0 [N, K / 32].
+
+    Raises:
+        CheckpointError: a scale is NaN.
+    """
+    codes, scale, _ = _read_codes(path, name, tensor)
+    return codes.reshape(tensor.shape), scale.reshape(tensor.shape[0], -1)
+
+
+def _read_codes(path: Path, name: str, tensor: GgufTensor) -> tuple[Tensor, Tensor, CodeBlocks]:
+    """uint8 codes [blocks, weights of one], scales [blocks], and the type of the blocks."""
+    layout = CODE_BLOCKS_BY_NUMBER[tensor.kind.number]
+    blocks = read_code_blocks(path, tensor)
+    found = torch.empty(len(blocks), layout.weights, dtype=torch.uint8)
+    scale = torch.empty(len(blocks), dtype=layout.scale_dtype)
+    for first in range(0, len(blocks), _PIECE_BLOCKS):
+        part = slice(first, first + _PIECE_BLOCKS)
+        found[part], scale[part], sound = layout.decode(blocks[part])
+        if not bool(sound.all()):
+            raise damage_error(path, _unsound(name, layout, first + int((~sound).nonzero()[0])))
+    return found, scale, layout
+
+
 def _unsound(name: str, layout: CodeBlocks, block: int) -> str:
     return (
         f"tensor {name!r}: block {block:,} is no block of {layout.name} (its scale is not finite, "
-        f"or its codes are none of {layout.highest - layout.lowest + 1})"
+        f"or its codes are none of {layout.count})"
     )
 
 

@@ -1,7 +1,8 @@
 """A GGUF file as a packed checkpoint, without loss.
 
-Matrices in TQ1_0, TQ2_0, Q2_0, Q4_0, Q5_0 and Q8_0 keep their codes and scales; every other tensor
-keeps its values: plain ones their dtype, other quantized ones (Q6_K of a head, say) in float32.
+Matrices in TQ1_0, TQ2_0, Q2_0, MXFP4, Q4_0, Q5_0 and Q8_0 keep their codes and scales; every other
+tensor keeps its values: plain ones their dtype, other quantized ones (Q6_K of a head, say) in
+float32.
 """
 
 from collections.abc import Iterable
@@ -10,16 +11,22 @@ from pathlib import Path
 from torch import Tensor
 
 from tercet.checkpoints.atomic import disk_errors
-from tercet.checkpoints.gguf.codes import CODE_BLOCKS_BY_NUMBER
+from tercet.checkpoints.gguf.codes import CODE_BLOCKS, CODE_BLOCKS_BY_NUMBER
 from tercet.checkpoints.gguf.header import damage_error
 from tercet.checkpoints.gguf.notes import check_checksums, noted_formats
-from tercet.checkpoints.gguf.packed import Numbers, read_numbers, to_noted_scheme, to_packed
+from tercet.checkpoints.gguf.packed import (
+    Numbers,
+    read_floats,
+    read_numbers,
+    to_noted_scheme,
+    to_packed,
+)
 from tercet.checkpoints.imports.importer import Importer
 from tercet.checkpoints.packed.layout import ModuleInfo, PackedModule, SourceInfo
 from tercet.checkpoints.packed.write import PackedWriter, RunIdentity, library_versions
 from tercet.checkpoints.sources.gguf_file import GgufFile, halves_from_pairs
 from tercet.errors import CheckpointError, FormatError
-from tercet.formats import PackedTensor, parse_scheme
+from tercet.formats import PackedTensor, from_codes, parse_scheme
 
 
 def import_gguf(path: str | Path, out: str | Path, *, overwrite: bool = False) -> Path:
@@ -107,9 +114,13 @@ def read_packed(source: GgufFile, name: str, noted: str | None = None) -> Packed
         name: Hugging Face's name of the tensor.
         noted: the scheme that it was exported from, where the file says so.
     """
-    tensor = source.find_tensor(name)
+    tensor, heads = source.find_tensor(name), source.paired_heads(name)
+    if tensor.kind.number == CODE_BLOCKS["MXFP4"].number:
+        codes, scale = read_floats(source.path, name, tensor)
+        if heads is not None:
+            codes, scale = halves_from_pairs(codes, heads), halves_from_pairs(scale, heads)
+        return from_codes(codes, parse_scheme("mxfp4"), scale)
     found = read_numbers(source.path, name, tensor)
-    heads = source.paired_heads(name)
     if heads is not None:
         found = Numbers(
             numbers=halves_from_pairs(found.numbers, heads),

@@ -75,6 +75,9 @@ def _alternative(holds: list[str], weight: Weight) -> str:
     scheme = weight.scheme
     if scheme.element.integer and bool(_no_half(weight).any()):
         return f"compress with fp16 scales: {scheme.name.replace(f'-{scheme.scaling.dtype}', '')}"
+    floats = CODE_BLOCKS["MXFP4"]
+    if scheme.element.name == floats.element and weight.shape[1] % floats.weights == 0:
+        return "compress to mxfp4"
     levels = len(scheme.element.levels)
     for name, most in (("ternary-g64", 3), ("nonary-g32", 9), ("int4-g32", 16)):
         group = int(name.rpartition("g")[2])
@@ -88,7 +91,8 @@ def _nearest(refusals: dict[str, str | None], scheme: Scheme) -> str | None:
     low, high = scheme.element.lowest, scheme.element.highest
     for name, refusal in refusals.items():
         blocks = CODE_BLOCKS[name]
-        if blocks.lowest <= low and high <= blocks.highest and blocks.weights <= 64:
+        holds = blocks.element is None and blocks.lowest <= low and high <= blocks.highest
+        if holds and blocks.weights <= 64:
             return refusal
     return refusals["Q8_0"]
 
@@ -96,7 +100,10 @@ def _nearest(refusals: dict[str, str | None], scheme: Scheme) -> str | None:
 def _refusal(weight: Weight, blocks: CodeBlocks) -> str | None:
     """Why blocks of that type cannot hold the weight exactly; None where they can."""
     scheme, columns, name = weight.scheme, weight.shape[1], blocks.name
-    if not scheme.element.integer or scheme.scaling.second_level:
+    if blocks.element is not None:
+        if scheme.element.name != blocks.element or scheme.scaling.dtype != "e8m0":
+            return f"{name} holds {blocks.element} times a power of two, as mxfp4 does"
+    elif not scheme.element.integer:
         return f"{name} holds whole numbers times one scale, {scheme.element.name} has others"
     shared = scheme.scaling.block(weight.shape)[1]
     if shared % blocks.weights and shared < columns:
@@ -105,6 +112,8 @@ def _refusal(weight: Weight, blocks: CodeBlocks) -> str | None:
         )
     if columns % blocks.weights:
         return f"{name} has blocks of {blocks.weights} weights; this tensor has {columns} columns"
+    if blocks.element is not None:
+        return None
     return _range_refusal(weight, blocks) or _scale_refusal(weight)
 
 

@@ -200,6 +200,9 @@ def _blocks(
     codes: Tensor, scale: Tensor, zero: Tensor | None, weight: PackedTensor, blocks: CodeBlocks
 ) -> Tensor:
     """uint8 blocks of codes [R, K] with scales and zero points [R, K / blocks.weights]."""
+    if blocks.element is not None:
+        stored = scale.to(blocks.scale_dtype).flatten()
+        return blocks.encode(codes.reshape(-1, blocks.weights), stored)
     element = weight.scheme.element
     low, high = int(element.lowest), int(element.highest)
     numbers = codes.reshape(*scale.shape, blocks.weights).to(torch.int16) + low

@@ -43,7 +43,8 @@ class ClientReport(_Frozen):
         activation_error: that rounding the inputs to int8 as the client does makes in our model.
         rounded_error: of the client's logits to our model's with inputs rounded in that way; None
             where it does not round.
-        bound: what `error` may be: MARGIN times the sum of the two, and 2e-5.
+        bound: what `error` may be: MARGIN times the sum of the two, and 2e-5. Of the twin's error
+            counts what arithmetic can be the reason of: 1 %, and the error by rounded inputs.
         top1_agreement: share of positions with the same most likely token.
         greedy, our_greedy: continuations.
         text, our_text: the same as text; None without a tokenizer.
@@ -193,4 +194,7 @@ def _failure(report: ExportReport) -> str:
         return f"{len(report.differences)} unpacked parts differ: {report.differences[0]}"
     client = report.client
     assert client is not None
-    return f"logits are off by {client.error:.3g}, {client.bound:.3g} is the client's arithmetic"
+    found = f"logits are off by {client.error:.3g}, {client.bound:.3g} is the client's arithmetic"
+    if 2 * client.twin_error > client.bound:
+        found += f"; the same model in float32 is off by {client.twin_error:.3g} there, too"
+    return found

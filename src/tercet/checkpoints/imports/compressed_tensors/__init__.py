@@ -9,10 +9,17 @@ from tercet.checkpoints.imports.compressed_tensors.config import (
     read_section,
 )
 from tercet.checkpoints.imports.compressed_tensors.read import IMPORTER
-from tercet.checkpoints.imports.compressed_tensors.tensors import BITS, Form, restore, store
+from tercet.checkpoints.imports.compressed_tensors.tensors import (
+    BITS,
+    FP4_FORMS,
+    Form,
+    restore,
+    store,
+)
 
 __all__ = [
     "BITS",
+    "FP4_FORMS",
     "IMPORTER",
     "METHOD",
     "Activations",

@@ -18,7 +18,7 @@ class Weights(BaseModel):
     num_bits: int = 8
     type: Literal["int", "float"] = "int"
     symmetric: bool = True
-    strategy: Literal["tensor", "channel", "group", "block"] = "tensor"
+    strategy: Literal["tensor", "channel", "group", "tensor_group", "block"] = "tensor"
     group_size: int | None = None
     block_structure: tuple[int, int] | None = None
 
@@ -32,7 +32,7 @@ class Activations(BaseModel):
     type: Literal["int", "float"] = "int"
     symmetric: bool = True
     strategy: str = "token"
-    dynamic: bool = True
+    dynamic: bool | str = True
 
 
 class Group(BaseModel):

@@ -10,6 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tercet.checkpoints.imports.compressed_tensors.config import (
@@ -17,6 +18,7 @@ from tercet.checkpoints.imports.compressed_tensors.config import (
     Activations,
     Group,
     Section,
+    Weights,
     read_section,
 )
 from tercet.checkpoints.imports.compressed_tensors.tensors import restore, values
@@ -35,14 +37,29 @@ from tercet.checkpoints.packed.write import check_free
 from tercet.checkpoints.sources.safetensors_directory import open_weights, read_json
 from tercet.checkpoints.sources.safetensors_header import StoredTensor
 from tercet.errors import CheckpointError, UnsupportedError
-from tercet.formats import ELEMENTS, Granularity, PackedTensor, Scaling, Scheme, storage
+from tercet.formats import (
+    ELEMENTS,
+    Granularity,
+    PackedTensor,
+    Scaling,
+    Scheme,
+    parse_scheme,
+    storage,
+)
 
 _DYNAMIC = {
     "int8_token": Activations(type="int"),
     "fp8_token": Activations(type="float"),
 }
 """8 bits, symmetric, one scale a token, found at run time."""
-_PARTS = ("weight_packed", "weight_scale", "weight_shape", "weight_zero_point")
+_PARTS = (
+    "weight_packed",
+    "weight_scale",
+    "weight_shape",
+    "weight_zero_point",
+    "weight_global_scale",
+)
+_FP4_STRATEGIES = {"mxfp4": "group", "nvfp4": "tensor_group"}
 
 
 def import_compressed_tensors(path: Path, out: Path, *, overwrite: bool = False) -> None:
@@ -82,7 +99,9 @@ def _read_parts(stored: dict[str, StoredTensor], module: str) -> dict[str, Tenso
 def _check_parts(found: dict[str, Tensor], module: str) -> None:
     if "weight_scale" not in found or not {"weight", "weight_packed"} & set(found):
         raise CheckpointError(f"{module}: weight or weight_scale is missing: copy the files again")
-    if "weight_packed" in found and "weight_shape" not in found:
+    # two 4-bit floats a byte: the shape follows
+    integers = "weight_packed" in found and found["weight_packed"].dtype != torch.uint8
+    if integers and "weight_shape" not in found:
         raise CheckpointError(f"{module}: weight_shape is missing: copy the files again")
 
 
@@ -90,6 +109,8 @@ def _module_format(section: Section) -> ModuleFormat:
     def count_weights(part: str, tensor: StoredTensor) -> int:
         if part == "weight_shape":
             return int(tensor.read().prod())
+        if part == "weight_packed" and tensor.dtype == torch.uint8:
+            return 2 * prod(tensor.shape)
         return 0 if part in _PARTS else prod(tensor.shape)
 
     return ModuleFormat(
@@ -115,9 +136,9 @@ def _scheme(group: Group, parts: dict[str, Tensor], module: str) -> Scheme:
     weights = group.weights
     assert weights is not None
     whole = weights.type == "int"
+    if not whole and weights.num_bits != 8:
+        return _float_scheme(weights, parts, module)
     name = densest_element(values(parts, weights.num_bits)) if whole else "fp8_e4m3"
-    if weights.type == "float" and weights.num_bits != 8:
-        raise UnsupportedError(f"{module}: {weights.num_bits}-bit floats are not read, 8-bit are")
     rows, columns = weights.block_structure or (None, weights.group_size)
     grouped = weights.strategy in ("group", "block")
     scaling = Scaling(
@@ -128,6 +149,19 @@ def _scheme(group: Group, parts: dict[str, Tensor], module: str) -> Scheme:
         zero=None if weights.symmetric else "int8",
     )
     return Scheme(element=ELEMENTS[name], scaling=scaling, storage=storage(ELEMENTS[name].storage))
+
+
+def _float_scheme(weights: Weights, parts: dict[str, Tensor], module: str) -> Scheme:
+    """mxfp4 or nvfp4."""
+    for name, strategy in _FP4_STRATEGIES.items():
+        scheme = parse_scheme(name)
+        held = (weights.num_bits, weights.strategy, weights.group_size)
+        if held == (4, strategy, scheme.scaling.group_size) and "weight_packed" in parts:
+            return scheme
+    raise UnsupportedError(
+        f"{module}: floats of {weights.num_bits} bits by {weights.strategy} of "
+        f"{weights.group_size} are not read; 8 bits are, and {' and '.join(_FP4_STRATEGIES)}"
+    )
 
 
 def _activation(group: Group, module: str) -> Any:

@@ -5,6 +5,12 @@
                      in the same way along the rows, int32 [ceil(N b / 32), groups]
     int-quantized    weight int8 [N, K]
     float-quantized  weight float8_e4m3 [N, K]
+    mxfp4-pack-quantized
+                     weight_packed uint8 [N, K / 2], the first of two codes in the lower bits;
+                     scales are exponents, uint8
+    nvfp4-pack-quantized
+                     the same with scales in float8_e4m3 and weight_global_scale float32 [1], by
+                     which they are divided
 
 each with weight_scale [N, groups], and weight = (value - zero point) scale.
 """
@@ -17,6 +23,7 @@ from torch.nn.functional import pad
 
 from tercet.errors import CheckpointError
 from tercet.formats import Granularity, PackedTensor, Scheme, from_codes
+from tercet.formats.encode import effective_scale, second_level
 from tercet.formats.storage.bitstream import Bitstream
 
 BITS: dict[str, int] = {"ternary": 2, "int2": 2, "int3": 3, "nonary": 4, "int4": 4, "int8": 8}
@@ -33,6 +40,12 @@ class Form(StrEnum):
     PACKED = "pack-quantized"
     INT = "int-quantized"
     FLOAT = "float-quantized"
+    MXFP4 = "mxfp4-pack-quantized"
+    NVFP4 = "nvfp4-pack-quantized"
+
+
+FP4_FORMS: dict[str, Form] = {"mxfp4": Form.MXFP4, "nvfp4": Form.NVFP4}
+"""Forms of 4-bit floats by the names of their schemes."""
 
 
 def pack_words(unsigned: Tensor, bits: int) -> Tensor:
@@ -51,15 +64,29 @@ def unpack_words(words: Tensor, bits: int, columns: int) -> Tensor:
     return stream.unpack(pad(data, (0, max(missing, 0)))[:, : stream.row_bytes(columns)], columns)
 
 
-def store(weight: PackedTensor, form: Form, bits: int) -> dict[str, Tensor]:
+def store(
+    weight: PackedTensor, form: Form, bits: int, second: Tensor | None = None
+) -> dict[str, Tensor]:
     """The tensors of a packed weight, by the end of their names.
 
     Args:
-        weight: integers of at most `bits` bits, or fp8_e4m3.
+        weight: integers of at most `bits` bits, fp8_e4m3, mxfp4 or nvfp4.
         form: how to store it.
         bits: width of an integer; BITS of the element, or more.
+        second: of nvfp4, the second level to hold it under in place of its own.
     """
     scheme, codes = weight.scheme, weight.unpack()
+    if form is Form.MXFP4:
+        scale = weight.scale.view(torch.uint8)
+        return {"weight_packed": _STREAMS[4].pack(codes), "weight_scale": scale}
+    if form is Form.NVFP4:
+        assert second is not None
+        scale = effective_scale(weight.scale, weight.second) / second
+        return {
+            "weight_packed": _STREAMS[4].pack(codes),
+            "weight_scale": scale.to(weight.scale.dtype),
+            "weight_global_scale": (1 / second).reshape(1),
+        }
     if form is Form.FLOAT:
         return {"weight": codes.view(torch.float8_e4m3fn), "weight_scale": _scale(weight, form)}
     lowest = int(scheme.element.lowest)
@@ -101,6 +128,8 @@ def restore(tensors: dict[str, Tensor], scheme: Scheme, bits: int, module: str) 
     Raises:
         CheckpointError: a value that the scheme has no level for, or scales that it cannot hold.
     """
+    if scheme.name in FP4_FORMS:
+        return _restore_fp4(tensors, scheme, module)
     if not scheme.element.integer:
         codes = tensors["weight"].contiguous().view(torch.uint8)
     else:
@@ -126,3 +155,28 @@ def restore(tensors: dict[str, Tensor], scheme: Scheme, bits: int, module: str) 
         unsigned = unpack_words(tensors["weight_zero_point"].T.contiguous(), bits, shape[0])
         zero = (unsigned.T.to(torch.int16) - 2 ** (bits - 1)).to(torch.int8)
     return from_codes(codes, scheme, scale.to(scheme.scaling.torch_dtype), zero)
+
+
+def _restore_fp4(tensors: dict[str, Tensor], scheme: Scheme, module: str) -> PackedTensor:
+    packed, scale = tensors["weight_packed"], tensors["weight_scale"]
+    codes = _STREAMS[4].unpack(packed, 2 * packed.shape[1])
+    if not scheme.scaling.second_level:
+        return from_codes(codes, scheme, scale.view(scheme.scaling.torch_dtype))
+    if "weight_global_scale" not in tensors:
+        raise CheckpointError(f"{module}: weight_global_scale is missing: copy the files again")
+    divisor = tensors["weight_global_scale"].float().reshape(())
+    if not (bool(divisor.isfinite()) and float(divisor) > 0):
+        raise CheckpointError(
+            f"{module}: weight_global_scale {float(divisor)}: a positive number belongs there: "
+            f"copy the files again"
+        )
+    # what was stored under the level of the layers that an engine fuses with it
+    own = second_level(scale.float() / divisor, scheme)
+    assert own is not None
+    if float(own) == 0:
+        return from_codes(codes, scheme, scale, second=own)
+    moved = scale.float() / divisor / own
+    stored = moved.to(scale.dtype)
+    if torch.equal(stored.float(), moved):
+        return from_codes(codes, scheme, stored, second=own)
+    return from_codes(codes, scheme, scale, second=1 / divisor)
