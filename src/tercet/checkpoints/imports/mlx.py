@@ -94,12 +94,25 @@ def store_affine(weight: PackedTensor, group: int) -> dict[str, Tensor]:
     """
     lowest, bits = int(weight.scheme.element.lowest), BITS[weight.scheme.element.name]
     found = to_integers(weight, weight.shape[1] // group, weight.scale.dtype)
-    exact = (lowest - found.zero).double() * found.scale.double()
-    scale, bias = found.scale, exact.to(found.scale.dtype)
-    if not torch.equal(bias.double(), exact):
-        scale, bias = found.scale.float(), exact.float()
+    scale, bias = with_biases(found.scale, found.zero, lowest)
     codes = (found.values - lowest).to(torch.uint8)
     return {"weight": pack_words(codes, bits).view(torch.uint32), "scales": scale, "biases": bias}
+
+
+def with_biases(scale: Tensor, zero: Tensor | None, lowest: int) -> tuple[Tensor, Tensor]:
+    """Scales and the biases of their groups; both float32 where the scales' dtype is too coarse.
+
+    Args:
+        scale: floating point.
+        zero: zero points, whole numbers like scale; None for none.
+        lowest: the level of code 0.
+    """
+    steps = lowest - (0 if zero is None else zero.double())
+    exact = scale.double() * steps
+    bias = exact.to(scale.dtype)
+    if torch.equal(bias.double(), exact):
+        return scale, bias
+    return scale.float(), exact.float()
 
 
 def store_mxfp4(weight: PackedTensor) -> dict[str, Tensor]:

@@ -18,6 +18,7 @@ from tercet.checkpoints.imports.mlx import (
     SECTION,
     store_affine,
     store_mxfp4,
+    with_biases,
 )
 from tercet.checkpoints.packed.layout import INDEX_NAME, PackedModule
 from tercet.checkpoints.packed.origin import copy_companions, remember
@@ -177,9 +178,15 @@ def _kind(settings: dict[str, Any]) -> str:
 
 
 def _bits_per_weight(checkpoint: PackedCheckpoint, module: str) -> float:
-    rows, columns = checkpoint.modules[module].shape
-    sizes = [t.numel() * t.itemsize for t in _store(checkpoint, module).values()]
-    return 8 * sum(sizes) / max(rows * columns, 1)
+    entry = checkpoint.modules[module]
+    if entry.format == MXFP4:
+        return entry.scheme.bits_per_weight(entry.shape)
+    scale, zero = checkpoint.tensor(f"{module}.weight_scale"), None
+    if entry.scheme.scaling.zero is not None:
+        zero = checkpoint.tensor(f"{module}.weight_zero")
+    settings, lowest = _settings(entry), int(entry.scheme.element.lowest)
+    pair = sum(8 * part.itemsize for part in with_biases(scale, zero, lowest))
+    return settings["bits"] + pair / settings["group_size"]
 
 
 def _store(checkpoint: PackedCheckpoint, module: str) -> dict[str, Tensor]:
