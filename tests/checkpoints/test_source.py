@@ -258,6 +258,11 @@ def test_compressed_models_are_refused(tmp_path: Path) -> None:
     model_directory(tmp_path, quantization_config={"quant_method": "gptq"})
     with pytest.raises(CheckpointError, match="already quantized by 'gptq'"):
         open_source(tmp_path)
+    # as mlx-lm writes it, with its own section twice
+    section = {"bits": 4, "group_size": 64}
+    model_directory(tmp_path, quantization_config=section, quantization=section)
+    with pytest.raises(CheckpointError, match="already quantized by 'mlx'"):
+        open_source(tmp_path)
 
 
 def test_directories_without_safetensors(tmp_path: Path) -> None:

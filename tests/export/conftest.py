@@ -17,6 +17,8 @@ from transformers.models.qwen2 import Qwen2Config
 import tercet
 from tercet.compress.ptq.hadamard import rotate
 from tercet.compress.ptq.smoothquant import quantize_activation
+from tercet.errors import UnsupportedError
+from tercet.export.target import Target
 
 SMALL: dict[str, Any] = {
     "vocab_size": 96,
@@ -112,6 +114,20 @@ def make_case(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Case]:
         return Case(model, folder / "source", folder / "packed")
 
     return make
+
+
+@pytest.fixture
+def refusal(make_case: Callable[..., Case], tmp_path: Path) -> Callable[..., str]:
+    """What a target says of a checkpoint by some rules, which it does not write."""
+
+    def refuse(target: Target, *rules: dict[str, Any]) -> str:
+        packed = tercet.open_packed(make_case("llama", True, *rules).packed)
+        with pytest.raises(UnsupportedError) as caught:
+            target.write(packed, tmp_path / "out")
+        assert list(tmp_path.iterdir()) == []
+        return str(caught.value)
+
+    return refuse
 
 
 @pytest.fixture(scope="session")

@@ -5,17 +5,14 @@ which holds its values exactly: transformers 5.23 cannot load a packed one, vLLM
 in it and cannot multiply by a tied one.
 """
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 
-from tercet.checkpoints.atomic import atomic_directory
 from tercet.checkpoints.imports.compressed_tensors import (
     BITS,
     FP4_FORMS,
@@ -24,13 +21,12 @@ from tercet.checkpoints.imports.compressed_tensors import (
     read_section,
     store,
 )
-from tercet.checkpoints.packed.layout import INDEX_NAME, PackedModule
-from tercet.checkpoints.packed.origin import copy_companions, remember
+from tercet.checkpoints.packed.layout import PackedModule
 from tercet.checkpoints.packed.read import PackedCheckpoint
-from tercet.checkpoints.seal import seal
 from tercet.checkpoints.sources.safetensors_directory import open_weights, read_json
 from tercet.errors import CheckpointError
 from tercet.export import transformers_client
+from tercet.export.engine_directory import write_directory
 from tercet.export.fused_layers import fused_siblings
 from tercet.export.target import Holding, client_module, is_embedding, refuse, transform_reason
 from tercet.export.unpacked import compare_directory
@@ -108,20 +104,13 @@ class CompressedTensors:
         storages = {
             n: _choose_storage(checkpoint, n) for n in checkpoint.modules if not is_embedding(n)
         }
-        with atomic_directory(out) as target:
-            weight_map: dict[str, str] = {}
-            for file in sorted(set(checkpoint.file_of.values())):
-                tensors = _file(checkpoint, file, storages)
-                (target / file).write_bytes(save(tensors, {"format": "pt"}))
-                weight_map.update(dict.fromkeys(tensors, file))
-            if (checkpoint.directory / INDEX_NAME).exists():
-                total = sum((target / file).stat().st_size for file in set(weight_map.values()))
-                index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-                _write_json(target / INDEX_NAME, index)
-            _write_json(target / "config.json", _config(checkpoint, storages))
-            copy_companions(checkpoint.directory, target)
-            remember(checkpoint, target, [n for n in checkpoint.modules if is_embedding(n)])
-            seal(target)
+        write_directory(
+            checkpoint,
+            out,
+            _config(checkpoint, storages),
+            lambda module: _store(checkpoint, module, storages.get(module)),
+            dequantized=[n for n in checkpoint.modules if is_embedding(n)],
+        )
 
     def write_twin(self, checkpoint: PackedCheckpoint, out: Path) -> None:
         transformers_client.write_twin(checkpoint, out)
@@ -377,26 +366,19 @@ def _bits_per_weight(storage: ModuleStorage, entry: PackedModule) -> float:
     return size * 8 / max(rows * columns, 1)
 
 
-def _file(
-    checkpoint: PackedCheckpoint, file: str, storages: dict[str, ModuleStorage]
+def _store(
+    checkpoint: PackedCheckpoint, module: str, storage: ModuleStorage | None
 ) -> dict[str, Tensor]:
-    """The tensors of one file of the export: those of the checkpoint's file of that name."""
-    names = {name for name, home in checkpoint.file_of.items() if home == file}
-    tensors = {name: checkpoint.tensor(name) for name in checkpoint.names() if name in names}
-    for module in checkpoint.modules:
-        if f"{module}.weight_packed" not in names:
-            continue
-        weight, storage = checkpoint.read_packed(module), storages.get(module)
-        if storage is None:
-            tensors[f"{module}.weight"] = weight.dequantize()
-            continue
-        second = None if weight.second is None else _shared_second(checkpoint, module)
-        parts = store(weight, storage.form, storage.bits, second)
-        if weight.zero is not None:
-            # transformers dequantizes these in the dtype of the scales, and float16 would round
-            parts["weight_scale"] = parts["weight_scale"].float()
-        tensors.update({f"{module}.{part}": tensor for part, tensor in parts.items()})
-    return {name: tensor.contiguous() for name, tensor in sorted(tensors.items())}
+    """The tensors of a module, dequantized where it has no storage."""
+    weight = checkpoint.read_packed(module)
+    if storage is None:
+        return {"weight": weight.dequantize()}
+    second = None if weight.second is None else _shared_second(checkpoint, module)
+    parts = store(weight, storage.form, storage.bits, second)
+    if weight.zero is not None:
+        # transformers dequantizes these in the dtype of the scales, and float16 would round
+        parts["weight_scale"] = parts["weight_scale"].float()
+    return parts
 
 
 def _config(checkpoint: PackedCheckpoint, storages: dict[str, ModuleStorage]) -> dict[str, Any]:
@@ -443,10 +425,6 @@ def _config(checkpoint: PackedCheckpoint, storages: dict[str, ModuleStorage]) ->
             config = {k: v for k, v in config.items() if k != "torch_dtype"}
             config["dtype"] = "bfloat16"
     return config
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=1, sort_keys=True))
 
 
 TARGET = CompressedTensors()

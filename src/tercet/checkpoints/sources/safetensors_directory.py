@@ -100,6 +100,8 @@ def read_json(path: Path) -> dict[str, Any]:
 def _refuse_quantized(config: dict[str, Any], reference: str) -> None:
     quantization: dict[str, Any] = config.get("quantization_config") or {}
     method = quantization.get("quant_method")
+    if method is None and isinstance(config.get("quantization"), dict):
+        method = "mlx"
     if method == "tercet":
         raise CheckpointError(
             f"{reference} is already compressed by Tercet: pass the model it was made from"

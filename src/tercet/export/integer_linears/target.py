@@ -1,21 +1,17 @@
 """IntegerLinears: what the GPTQ and the AWQ target share, from the holdings to the client."""
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import save
 from torch import Tensor
 
-from tercet.checkpoints.atomic import atomic_directory
 from tercet.checkpoints.imports.grouped_integers import GroupedIntegers, to_integers
-from tercet.checkpoints.packed.layout import INDEX_NAME, PackedModule
-from tercet.checkpoints.packed.origin import copy_companions, remember
+from tercet.checkpoints.packed.layout import PackedModule
 from tercet.checkpoints.packed.read import PackedCheckpoint
-from tercet.checkpoints.seal import seal
 from tercet.export import transformers_client
+from tercet.export.engine_directory import write_directory
 from tercet.export.integer_linears import client as runner
 from tercet.export.integer_linears.fit import SCALE_DTYPES, Arrangement, Limits, fit, in_block
 from tercet.export.target import Holding, refuse
@@ -94,42 +90,27 @@ class IntegerLinears(ABC):
         """
         refuse(self, self.holdings(checkpoint))
         arrangement, _ = fit(checkpoint, self.limits)
-        with atomic_directory(out) as target:
-            weight_map: dict[str, str] = {}
-            for file in sorted(set(checkpoint.file_of.values())):
-                tensors = self._file(checkpoint, file, arrangement)
-                (target / file).write_bytes(save(tensors, {"format": "pt"}))
-                weight_map.update(dict.fromkeys(tensors, file))
-            if (checkpoint.directory / INDEX_NAME).exists():
-                total = sum((target / file).stat().st_size for file in set(weight_map.values()))
-                index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-                _write_json(target / INDEX_NAME, index)
-            # engines cast scales to the model's dtype, and another one would round them
-            config = {k: v for k, v in checkpoint.config.items() if k != "torch_dtype"}
-            config |= {"dtype": arrangement.dtype, "quantization_config": self.section(arrangement)}
-            _write_json(target / "config.json", config)
-            copy_companions(checkpoint.directory, target)
-            remember(checkpoint, target, [n for n in checkpoint.modules if not in_block(n)])
-            seal(target)
+        # engines cast scales to the model's dtype, and another one would round them
+        config = {k: v for k, v in checkpoint.config.items() if k != "torch_dtype"}
+        config |= {"dtype": arrangement.dtype, "quantization_config": self.section(arrangement)}
+        write_directory(
+            checkpoint,
+            out,
+            config,
+            lambda module: self._store(checkpoint, module, arrangement),
+            dequantized=[n for n in checkpoint.modules if not in_block(n)],
+        )
 
-    def _file(
-        self, checkpoint: PackedCheckpoint, file: str, arrangement: Arrangement
+    def _store(
+        self, checkpoint: PackedCheckpoint, module: str, arrangement: Arrangement
     ) -> dict[str, Tensor]:
-        """The tensors of one file of the export: those of the checkpoint's file of that name."""
-        names = {name for name, home in checkpoint.file_of.items() if home == file}
-        tensors = {name: checkpoint.tensor(name) for name in checkpoint.names() if name in names}
-        for module in checkpoint.modules:
-            if f"{module}.weight_packed" not in names:
-                continue
-            weight = checkpoint.read_packed(module)
-            if not in_block(module):
-                tensors[f"{module}.weight"] = weight.dequantize()
-                continue
-            groups, dtype = arrangement.groups(weight.shape[1]), SCALE_DTYPES[arrangement.dtype]
-            integers = to_integers(weight, groups, dtype)
-            parts = self.store(integers, arrangement.bits[module], arrangement)
-            tensors.update({f"{module}.{part}": tensor for part, tensor in parts.items()})
-        return {name: tensor.contiguous() for name, tensor in sorted(tensors.items())}
+        """The tensors of a module, dequantized outside of the blocks."""
+        weight = checkpoint.read_packed(module)
+        if not in_block(module):
+            return {"weight": weight.dequantize()}
+        groups, dtype = arrangement.groups(weight.shape[1]), SCALE_DTYPES[arrangement.dtype]
+        integers = to_integers(weight, groups, dtype)
+        return self.store(integers, arrangement.bits[module], arrangement)
 
     def write_twin(self, checkpoint: PackedCheckpoint, out: Path) -> None:
         """The same model in float32, that says the dtype in which the client runs the export."""
@@ -147,7 +128,3 @@ class IntegerLinears(ABC):
     def differences(self, checkpoint: PackedCheckpoint, out: Path) -> Iterator[str]:
         """A line for each unpacked tensor or setting that is not as in the checkpoint."""
         return compare_directory(checkpoint, out)
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=1, sort_keys=True))

@@ -3,14 +3,13 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
-from tercet.checkpoints.atomic import atomic_directory
 from tercet.checkpoints.imports.mlx import (
     AFFINE,
     BITS,
@@ -20,12 +19,11 @@ from tercet.checkpoints.imports.mlx import (
     store_mxfp4,
     with_biases,
 )
-from tercet.checkpoints.packed.layout import INDEX_NAME, PackedModule
-from tercet.checkpoints.packed.origin import copy_companions, remember
+from tercet.checkpoints.packed.layout import PackedModule
 from tercet.checkpoints.packed.read import PackedCheckpoint
-from tercet.checkpoints.seal import seal
 from tercet.checkpoints.sources.safetensors_directory import read_json
 from tercet.export import transformers_client
+from tercet.export.engine_directory import CONFIG_NAME, write_directory, write_json
 from tercet.export.mlx import client as runner
 from tercet.export.target import Holding, refuse, transform_reason
 from tercet.export.unpacked import compare_directory
@@ -73,26 +71,14 @@ class Mlx:
             CheckpointError: `out` exists, or the disk is full.
         """
         refuse(self, self.holdings(checkpoint))
-        with atomic_directory(out) as target:
-            weight_map: dict[str, str] = {}
-            for file in sorted(set(checkpoint.file_of.values())):
-                tensors = _file(checkpoint, file)
-                (target / file).write_bytes(save(tensors, {"format": "mlx"}))
-                weight_map.update(dict.fromkeys(tensors, file))
-            if (checkpoint.directory / INDEX_NAME).exists():
-                total = sum((target / file).stat().st_size for file in set(weight_map.values()))
-                index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-                _write_json(target / INDEX_NAME, index)
-            _write_json(target / "config.json", _config(checkpoint))
-            copy_companions(checkpoint.directory, target)
-            remember(checkpoint, target)
-            seal(target)
+        store = partial(_store, checkpoint)
+        write_directory(checkpoint, out, _config(checkpoint), store, framework="mlx")
 
     def write_twin(self, checkpoint: PackedCheckpoint, out: Path) -> None:
         """The same model as a plain Hugging Face directory in float32, which mlx-lm loads too."""
         transformers_client.write_twin(checkpoint, out)
-        config = read_json(out / "config.json")
-        _write_json(out / "config.json", {**config, **rotations(config)})
+        config = read_json(out / CONFIG_NAME)
+        write_json(out / CONFIG_NAME, {**config, **rotations(config)})
 
     def dequantize(self, out: Path) -> Iterator[tuple[str, Tensor]]:
         """(module, float32 [N, K]) of every packed module, by mlx's own function."""
@@ -198,17 +184,6 @@ def _store(checkpoint: PackedCheckpoint, module: str) -> dict[str, Tensor]:
     return store_affine(weight, group)
 
 
-def _file(checkpoint: PackedCheckpoint, file: str) -> dict[str, Tensor]:
-    """The tensors of one file of the export: those of the checkpoint's file of that name."""
-    names = {name for name, home in checkpoint.file_of.items() if home == file}
-    tensors = {name: checkpoint.tensor(name) for name in checkpoint.names() if name in names}
-    for module in checkpoint.modules:
-        if f"{module}.weight_packed" in names:
-            found = _store(checkpoint, module)
-            tensors.update({f"{module}.{part}": tensor for part, tensor in found.items()})
-    return {name: tensor.contiguous() for name, tensor in sorted(tensors.items())}
-
-
 def _config(checkpoint: PackedCheckpoint) -> dict[str, Any]:
     """With the settings of most modules for all, and the others' by name."""
     settings = {module: _settings(entry) for module, entry in checkpoint.modules.items()}
@@ -232,7 +207,3 @@ def rotations(config: Mapping[str, Any]) -> dict[str, Any]:
     if "rope_theta" in local:
         found["rope_local_base_freq"] = local["rope_theta"]
     return {k: v for k, v in found.items() if config.get(k) is None}
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=1, sort_keys=True))
