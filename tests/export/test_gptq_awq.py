@@ -21,7 +21,7 @@ from tercet.checkpoints.imports.gptq import store_gptq
 from tercet.checkpoints.imports.grouped_integers import from_integers, to_integers
 from tercet.checkpoints.packed.origin import ORIGIN_NAME, ORIGIN_TENSORS
 from tercet.errors import CheckpointError, UnsupportedError
-from tercet.export.integer_linears import target as integer_target
+from tercet.export import engine_directory
 from tercet.export.target import find_target, in_kind
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
 from tercet.workflows.export.run import export
@@ -450,14 +450,14 @@ def test_a_channel_that_the_groups_do_not_divide_is_refused(
     identical(packed, tmp_path / "back")
 
 
-@pytest.mark.parametrize("name", ["gptq", "awq"])
+@pytest.mark.parametrize("name", ["gptq", "awq", "mlx", "compressed-tensors"])
 def test_a_full_disk_leaves_nothing(
     name: str,
     pack: Callable[[str], Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    real, written = integer_target.save, 0
+    real, written = engine_directory.save, 0
 
     def full(*arguments: Any) -> bytes:
         nonlocal written
@@ -466,7 +466,7 @@ def test_a_full_disk_leaves_nothing(
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(*arguments)
 
-    monkeypatch.setattr(integer_target, "save", full)
+    monkeypatch.setattr(engine_directory, "save", full)
     with pytest.raises(CheckpointError, match="the disk is full"):
         export(pack("int4-g32"), name, tmp_path / "out")
     assert written == 3
