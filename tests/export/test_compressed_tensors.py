@@ -410,7 +410,7 @@ def test_a_wrong_value_is_seen_by_verification(
         parts["weight_packed"][0, 0] ^= 1
         return parts
 
-    monkeypatch.setattr("tercet.export.compressed_tensors.store", shifted)
+    monkeypatch.setattr("tercet.export.compressed_tensors.target.store", shifted)
     report = export(nonary, "compressed-tensors", tmp_path / "out", verify=True, tokens=TOKENS)
     assert not report.passed
     assert [m.module for m in report.modules if m.bit_equal] == ["model.embed_tokens"]

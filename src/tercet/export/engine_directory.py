@@ -9,12 +9,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from tercet.checkpoints.atomic import atomic_directory
+from tercet.checkpoints.imports.importer import CONFIG_NAME
 from tercet.checkpoints.packed.layout import INDEX_NAME
 from tercet.checkpoints.packed.origin import copy_companions, remember
 from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.checkpoints.seal import seal
-
-CONFIG_NAME = "config.json"
 
 
 def write_directory(

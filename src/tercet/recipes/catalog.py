@@ -1,5 +1,7 @@
 """Recipes by name."""
 
+from typing import Any
+
 from tercet.compress.blockwise.settings import Blockwise
 from tercet.compress.finetune.settings import FineTuning
 from tercet.compress.plan import Calibration, Plan, Rule
@@ -25,38 +27,36 @@ def _embedding(scheme: str, algorithm: str) -> Rule:
     return Rule(match="*embed_tokens", format=scheme, algorithm=algorithm)
 
 
+def _pass(length: int, teacher_tokens: int, **settings: Any) -> Pass:
+    """What all have in common, and these settings."""
+    tuning = FineTuning(held_out=0.01, compile=True, **settings)
+    return Pass(settings=tuning, length=length, teacher_tokens=teacher_tokens)
+
+
 RECIPES: dict[str, Recipe] = {
     "smollm2-ternary": Recipe(
         about="SmolLM2-135M in ternary everywhere, embedding and head too: 28.7 MB",
         data=_TEXT,
         plan=_plan("smollm2-ternary", _embedding("ternary-g192", "gptq"), "ternary-g192"),
         passes=(
-            Pass(
-                settings=FineTuning(
-                    epochs=2,
-                    batch=32,
-                    learning_rate=0.015,
-                    embedding_learning_rate=0.005,
-                    measurements=3,
-                    held_out=0.01,
-                    compile=True,
-                ),
+            _pass(
                 length=512,
                 teacher_tokens=50_000_000,
+                epochs=2,
+                batch=32,
+                learning_rate=0.015,
+                embedding_learning_rate=0.005,
+                measurements=3,
             ),
-            Pass(
-                settings=FineTuning(
-                    epochs=3,
-                    batch=16,
-                    learning_rate=0.01,
-                    embedding_learning_rate=0.004,
-                    measurements=2,
-                    held_out=0.01,
-                    seed=1,
-                    compile=True,
-                ),
+            _pass(
                 length=1024,
                 teacher_tokens=20_000_000,
+                epochs=3,
+                batch=16,
+                learning_rate=0.01,
+                embedding_learning_rate=0.004,
+                measurements=2,
+                seed=1,
             ),
         ),
     ),
@@ -66,18 +66,14 @@ RECIPES: dict[str, Recipe] = {
         data=_TEXT,
         plan=_plan("smollm2-ternary-g64", _embedding("int4-g64", "gptq"), "ternary-g64"),
         passes=(
-            Pass(
-                settings=FineTuning(
-                    epochs=5,
-                    batch=16,
-                    learning_rate=0.015,
-                    embedding_learning_rate=0.005,
-                    measurements=2,
-                    held_out=0.01,
-                    compile=True,
-                ),
+            _pass(
                 length=1024,
                 teacher_tokens=14_000_000,
+                epochs=5,
+                batch=16,
+                learning_rate=0.015,
+                embedding_learning_rate=0.005,
+                measurements=2,
             ),
         ),
     ),
@@ -86,17 +82,13 @@ RECIPES: dict[str, Recipe] = {
         data=_TEXT,
         plan=_plan("smollm2-nonary", _embedding("int8-g64", "rtn"), "nonary-g64"),
         passes=(
-            Pass(
-                settings=FineTuning(
-                    epochs=2,
-                    batch=16,
-                    learning_rate=0.007,
-                    measurements=2,
-                    held_out=0.01,
-                    compile=True,
-                ),
+            _pass(
                 length=1024,
                 teacher_tokens=4_000_000,
+                epochs=2,
+                batch=16,
+                learning_rate=0.007,
+                measurements=2,
             ),
         ),
     ),

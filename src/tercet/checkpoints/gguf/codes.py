@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tercet.formats import ELEMENTS
+
 # the first of several base-3 digits is the highest one, so that a decoder multiplies, never divides
 _FIVE_TRITS = (81, 27, 9, 3, 1)
 _FOUR_TRITS = (81, 27, 9, 3)
@@ -53,7 +55,9 @@ class CodeBlocks:
     @property
     def count(self) -> int:
         """Codes that there are."""
-        return self.highest - self.lowest + 1 if self.element is None else 16
+        if self.element is not None:
+            return len(ELEMENTS[self.element].levels)
+        return self.highest - self.lowest + 1
 
     @property
     def size_bytes(self) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from torch import Tensor
 
 from tercet.checkpoints.atomic import disk_errors
-from tercet.checkpoints.gguf.codes import CODE_BLOCKS, CODE_BLOCKS_BY_NUMBER
+from tercet.checkpoints.gguf.codes import CODE_BLOCKS_BY_NUMBER
 from tercet.checkpoints.gguf.header import damage_error
 from tercet.checkpoints.gguf.notes import check_checksums, noted_formats
 from tercet.checkpoints.gguf.packed import (
@@ -115,7 +115,7 @@ def read_packed(source: GgufFile, name: str, noted: str | None = None) -> Packed
         noted: the scheme that it was exported from, where the file says so.
     """
     tensor, heads = source.find_tensor(name), source.paired_heads(name)
-    if tensor.kind.number == CODE_BLOCKS["MXFP4"].number:
+    if CODE_BLOCKS_BY_NUMBER[tensor.kind.number].element is not None:
         codes, scale = read_floats(source.path, name, tensor)
         if heads is not None:
             codes, scale = halves_from_pairs(codes, heads), halves_from_pairs(scale, heads)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tercet.checkpoints.imports.importer import CONFIG_NAME
 from tercet.checkpoints.imports.mlx import (
     AFFINE,
     BITS,
@@ -23,7 +24,7 @@ from tercet.checkpoints.packed.layout import PackedModule
 from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.checkpoints.sources.safetensors_directory import read_json
 from tercet.export import transformers_client
-from tercet.export.engine_directory import CONFIG_NAME, write_directory, write_json
+from tercet.export.engine_directory import write_directory, write_json
 from tercet.export.mlx import client as runner
 from tercet.export.target import Holding, refuse, transform_reason
 from tercet.export.unpacked import compare_directory

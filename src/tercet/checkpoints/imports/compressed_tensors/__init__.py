@@ -12,6 +12,7 @@ from tercet.checkpoints.imports.compressed_tensors.read import IMPORTER
 from tercet.checkpoints.imports.compressed_tensors.tensors import (
     BITS,
     FP4_FORMS,
+    FP4_STRATEGIES,
     Form,
     restore,
     store,
@@ -20,6 +21,7 @@ from tercet.checkpoints.imports.compressed_tensors.tensors import (
 __all__ = [
     "BITS",
     "FP4_FORMS",
+    "FP4_STRATEGIES",
     "IMPORTER",
     "METHOD",
     "Activations",

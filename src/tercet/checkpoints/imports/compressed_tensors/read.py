@@ -21,7 +21,7 @@ from tercet.checkpoints.imports.compressed_tensors.config import (
     Weights,
     read_section,
 )
-from tercet.checkpoints.imports.compressed_tensors.tensors import restore, values
+from tercet.checkpoints.imports.compressed_tensors.tensors import FP4_STRATEGIES, restore, values
 from tercet.checkpoints.imports.convert_modules import (
     ConvertedModule,
     ModuleFormat,
@@ -59,7 +59,6 @@ _PARTS = (
     "weight_zero_point",
     "weight_global_scale",
 )
-_FP4_STRATEGIES = {"mxfp4": "group", "nvfp4": "tensor_group"}
 
 
 def import_compressed_tensors(path: Path, out: Path, *, overwrite: bool = False) -> None:
@@ -153,14 +152,14 @@ def _scheme(group: Group, parts: dict[str, Tensor], module: str) -> Scheme:
 
 def _float_scheme(weights: Weights, parts: dict[str, Tensor], module: str) -> Scheme:
     """mxfp4 or nvfp4."""
-    for name, strategy in _FP4_STRATEGIES.items():
+    for name, strategy in FP4_STRATEGIES.items():
         scheme = parse_scheme(name)
         held = (weights.num_bits, weights.strategy, weights.group_size)
         if held == (4, strategy, scheme.scaling.group_size) and "weight_packed" in parts:
             return scheme
     raise UnsupportedError(
         f"{module}: floats of {weights.num_bits} bits by {weights.strategy} of "
-        f"{weights.group_size} are not read; 8 bits are, and {' and '.join(_FP4_STRATEGIES)}"
+        f"{weights.group_size} are not read; 8 bits are, and {' and '.join(FP4_STRATEGIES)}"
     )
 
 

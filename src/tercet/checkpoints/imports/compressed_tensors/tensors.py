@@ -46,6 +46,8 @@ class Form(StrEnum):
 
 FP4_FORMS: dict[str, Form] = {"mxfp4": Form.MXFP4, "nvfp4": Form.NVFP4}
 """Forms of 4-bit floats by the names of their schemes."""
+FP4_STRATEGIES = {"mxfp4": "group", "nvfp4": "tensor_group"}
+"""`strategy` of their config groups."""
 
 
 def pack_words(unsigned: Tensor, bits: int) -> Tensor:
