@@ -1,4 +1,4 @@
-"""The step of one new position that a GPU runs, against the decoder's own pass, on a CPU."""
+"""The steps that a GPU runs, against the decoder's own pass, on a CPU."""
 
 from collections.abc import Callable
 from typing import Any
@@ -48,15 +48,28 @@ def run_step(decoder: Decoder, cache: KeyValueCache, ids: Tensor) -> Tensor:
     return scores
 
 
+def run_prompt(decoder: Decoder, cache: KeyValueCache, ids: Tensor) -> Tensor:
+    """Scores [B, T, V] of new positions, as a GPU makes them."""
+    positions = cache.extend(ids.shape[1])
+    step = decoder.prompt_step(cache, ids.shape[1])
+    hidden = step(decoder._embed(ids.reshape(-1)), positions, cache)
+    return decoder._scores(hidden).view(*ids.shape, -1)
+
+
 def compare(decoder: Decoder, ids: Tensor, relative: float) -> None:
-    """Prompt by the decoder's pass, then token by token by the step."""
+    """Prompt in two parts by the prompt's step, then token by token by the token's."""
     expected = decoder.logits(ids)
+    limit = relative * float(expected.abs().max())
     cache = decoder.cache(ids.shape[0])
     with torch.inference_mode():
-        decoder.extend(ids[:, :9], cache)
-        for place in range(9, ids.shape[1]):
+        # a prompt that is run before grows the cache, and leaves behind what is written over
+        run_prompt(decoder, cache, ids.flip(1))
+        cache.truncate(0)
+        for first, last in ((0, 8), (8, 10)):
+            scores = run_prompt(decoder, cache, ids[:, first:last])
+            assert_close(scores, expected[:, first:last], rtol=0, atol=limit)
+        for place in range(10, ids.shape[1]):
             scores = run_step(decoder, cache, ids[:, place])
-            limit = relative * float(expected.abs().max())
             assert_close(scores, expected[:, place], rtol=0, atol=limit)
 
 

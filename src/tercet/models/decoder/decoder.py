@@ -25,6 +25,7 @@ from tercet.models.packed_modules import PackedEmbedding, load_packed_embedding
 from tercet.models.weight_source import WeightSource
 
 if TYPE_CHECKING:
+    from tercet.models.decoder.prompt_step import PromptStep
     from tercet.models.decoder.token_step import TokenStep
 
 # a layer's attention takes 26 us against 60 us in torch at 100 positions, but grows four times as
@@ -225,19 +226,42 @@ class Decoder:
         # a CPU runs none of its six ops: importing them takes 20 ms of each start
         from tercet.models.decoder.token_step import TokenStep
 
-        places = torch.arange(positions, device=self.device).float()
-        turned = [torch.outer(places, inverse) for inverse in self._inverse]
-        blocks = torch.arange(batch, dtype=torch.int32, device=self.device).unsqueeze(1)
+        cos, sin = self._angles(positions)
         return TokenStep(
             config=self.config,
             embed=self._embed,
             layers=self._layers,
             norm=self._norm,
             head=self._head,
-            cos=tuple(one.cos() for one in turned),
-            sin=tuple(one.sin() for one in turned),
-            blocks=blocks,
+            cos=cos,
+            sin=sin,
+            blocks=self._blocks(batch),
         )
+
+    def prompt_step(self, cache: KeyValueCache, count: int) -> "PromptStep":
+        """The step of the last `count` positions of a cache, which are still to be written."""
+        from tercet.models.decoder.prompt_step import PromptStep
+
+        cos, sin = self._angles(cache.length)
+        lengths = torch.full((cache.batch,), cache.length, dtype=torch.int32, device=self.device)
+        return PromptStep(
+            layers=self._layers,
+            cos=cos,
+            sin=sin,
+            blocks=self._blocks(cache.batch),
+            lengths=lengths,
+            masks=masks(self.config.windows, count, cache.length, self.device),
+        )
+
+    def _angles(self, positions: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+        """cos and sin, float32 [positions, R], of each kind of rotation."""
+        places = torch.arange(positions, device=self.device).float()
+        turned = [torch.outer(places, inverse) for inverse in self._inverse]
+        return tuple(one.cos() for one in turned), tuple(one.sin() for one in turned)
+
+    def _blocks(self, batch: int) -> Tensor:
+        """int32 [B, 1]: all positions of a sequence are one block of the ops'."""
+        return torch.arange(batch, dtype=torch.int32, device=self.device).unsqueeze(1)
 
     def _forward(self, ids: Tensor, cache: KeyValueCache, last_only: bool) -> Tensor:
         hidden = self._run(ids, cache)
@@ -255,6 +279,9 @@ class Decoder:
         ids = ids.to(self.device)
         batch, count = ids.shape
         positions = cache.extend(count)
+        if self.device.type == "cuda":
+            prompt = self.prompt_step(cache, count)
+            return prompt(self._embed(ids.reshape(-1)), positions, cache)
         step = Step(
             batch=batch,
             angles=tuple(

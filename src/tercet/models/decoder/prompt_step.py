@@ -1,0 +1,90 @@
+"""Many new positions of each sequence through all layers, by fused ops: what a GPU runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+
+from tercet.models.decoder import attention
+from tercet.models.decoder.fused_layer import run_layer
+from tercet.models.decoder.kv_cache import KeyValueCache, Positions
+from tercet.models.decoder.layer import Layer
+from tercet.ops.append_kv import append_kv_
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PromptStep:
+    """What all layers share in one pass over new positions.
+
+    Attributes:
+        layers: as the decoder has them.
+        cos, sin: float32 [L, R] of each position of the cache, for each kind of rotation.
+        blocks: int32 [B, 1], as `append_kv_` takes it: a block of positions a sequence.
+        lengths: int32 [B], positions of each sequence, the new ones included.
+        masks: by window, which positions each new one sees: bool [T, length]; None for all up to
+            itself.
+    """
+
+    layers: Sequence[Layer]
+    cos: Sequence[Tensor]
+    sin: Sequence[Tensor]
+    blocks: Tensor
+    lengths: Tensor
+    masks: dict[int | None, Tensor | None]
+
+    def __call__(
+        self, hidden: Tensor, positions: Sequence[Positions], cache: KeyValueCache
+    ) -> Tensor:
+        """What leaves the last layer [B T, hidden].
+
+        Args:
+            hidden: of the new positions [B T, hidden].
+            positions: of each layer, as `cache.extend` gave them; the new ones are written.
+            cache: of the sequences.
+        """
+        keys, values = cache.all_positions()
+        of_keys, of_values = cache.all_scales() or (none := [None] * len(self.layers), none)
+        for layer, seen, k, v, key_scales, value_scales in zip(
+            self.layers, positions, keys, values, of_keys, of_values, strict=True
+        ):
+            attend = partial(self._attend, layer, seen, k, v, key_scales, value_scales)
+            hidden = run_layer(layer, hidden, attend)
+        return hidden
+
+    def _attend(
+        self,
+        layer: Layer,
+        seen: Positions,
+        keys: Tensor,
+        values: Tensor,
+        key_scales: Tensor | None,
+        value_scales: Tensor | None,
+        qkv: Tensor,
+        *,
+        query_norm: Tensor | None,
+        key_norm: Tensor | None,
+    ) -> Tensor:
+        config = layer.config
+        q = append_kv_(
+            qkv.view(len(self.lengths), -1, qkv.shape[1]),
+            self.cos[layer.rope],
+            self.sin[layer.rope],
+            keys,
+            values,
+            self.blocks,
+            self.lengths,
+            key_scales=key_scales,
+            value_scales=value_scales,
+            query_norm=query_norm,
+            key_norm=key_norm,
+            eps=config.norm_epsilon,
+        )
+        found = attention.attend(
+            config,
+            layer.window,
+            self.masks[layer.window],
+            q.transpose(1, 2),
+            *seen.read(qkv.dtype),
+        )
+        return found.transpose(1, 2).reshape(qkv.shape[0], -1)
