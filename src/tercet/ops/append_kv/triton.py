@@ -1,6 +1,8 @@
-"""append_kv in Triton: a program takes one head of one new position, and does all there is to it.
+"""append_kv in Triton: a program takes one head of a new position, and does all there is to it.
 
-Both halves of a pair lie in one thread, so nothing is exchanged but a norm's sum.
+Both halves of a pair lie in one thread, so nothing is exchanged but a norm's sum. Where there are
+many new positions it takes several, one beside the other: each is three loads that wait for each
+other, and a GPU runs no more programs at once than it has places for.
 """
 
 import torch
@@ -12,6 +14,9 @@ from tercet.kernel.device.dependent_launch import begin, dependent_launch
 from tercet.kernel.tuned import configuration
 from tercet.packed_weight.row_codes import check_conversion, element_of
 from tercet.packed_weight.triton.row_quantizer import absolute_bits, encode, scale_of
+
+# new positions from which a program takes several, and how many
+_MANY, _TOKENS = 1024, 8
 
 
 @triton.jit
@@ -34,72 +39,77 @@ def _append(
     key_scales_ptr, value_scales_ptr, query_norm_ptr, key_norm_ptr, q_ptr,
     qkv_b, qkv_q, angle_l, k_p, k_g, k_s, v_p, v_g, v_s, blocks_b,
     k_scale_p, k_scale_g, k_scale_s, v_scale_p, v_scale_g, v_scale_s, eps,
-    Q, L, P, S, T, CODES: tl.constexpr,
+    B, Q, L, P, S, T, CODES: tl.constexpr,
     H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, R: tl.constexpr, NORMS: tl.constexpr,
-    PAIRS: tl.constexpr, REST: tl.constexpr, PDL: tl.constexpr,
+    PAIRS: tl.constexpr, REST: tl.constexpr, TOKENS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     begin(PDL)
-    token, head = tl.program_id(0), tl.program_id(1)
-    batch, new = (token // Q).to(tl.int64), token % Q
-    position = tl.load(lengths_ptr + batch) - Q + new
-    known = (position >= 0) & (position < T * S) & (position < L)
-    at = tl.where(known, position, 0)
+    head = tl.program_id(1)
     pairs, rest = tl.arange(0, PAIRS), 2 * R + tl.arange(0, REST)
-    x_at = qkv_ptr + batch * qkv_b + new * qkv_q + head * D
-    first = tl.load(x_at + pairs, pairs < R, 0.0)
-    second = tl.load(x_at + R + pairs, pairs < R, 0.0)
-    last = tl.load(x_at + rest, rest < D, 0.0)
-    block = tl.load(blocks_ptr + batch * blocks_b + at // S, known & (head >= H), -1).to(tl.int64)
-    held = (block >= 0) & (block < P)
-    if head >= H + G:
-        value_at = values_ptr + block * v_p + (head - H - G) * v_g + (at % S) * v_s
-        if CODES != 0:
-            scale_at = block * v_scale_p + (head - H - G) * v_scale_g + (at % S) * v_scale_s
-            _quantize(
-                first.to(tl.float32), second.to(tl.float32), last.to(tl.float32),
-                value_at, value_scales_ptr + scale_at, held, pairs < R, rest < D, R, pairs, rest,
-                CODES == 2,
-            )  # fmt: skip
-        else:
-            tl.store(value_at + pairs, first, held & (pairs < R))
-            tl.store(value_at + R + pairs, second, held & (pairs < R))
-            tl.store(value_at + rest, last, held & (rest < D))
-    else:
-        one, other, same = first.to(tl.float32), second.to(tl.float32), last.to(tl.float32)
-        if NORMS:
-            squares = tl.sum(one * one, 0) + tl.sum(other * other, 0) + tl.sum(same * same, 0)
-            root = 1 / tl.sqrt_rn(squares / D + eps)
-            norm_ptr = key_norm_ptr
-            if head < H:
-                norm_ptr = query_norm_ptr
-            one = one * root * tl.load(norm_ptr + pairs, pairs < R, 0.0).to(tl.float32)
-            other = other * root * tl.load(norm_ptr + R + pairs, pairs < R, 0.0).to(tl.float32)
-            same = same * root * tl.load(norm_ptr + rest, rest < D, 0.0).to(tl.float32)
-        angles = known & (pairs < R)
-        cos = tl.load(cos_ptr + at * angle_l + pairs, angles, 0.0).to(tl.float32)
-        sin = tl.load(sin_ptr + at * angle_l + pairs, angles, 0.0).to(tl.float32)
-        # where a position is none, q is 0
-        dtype = q_ptr.dtype.element_ty
-        turned = tl.where(known, one * cos - other * sin, 0.0)
-        beside = tl.where(known, other * cos + one * sin, 0.0)
-        kept = tl.where(known, same, 0.0)
-        if head < H:
-            y_at = q_ptr + (token.to(tl.int64) * H + head) * D
-            tl.store(y_at + pairs, turned.to(dtype), pairs < R)
-            tl.store(y_at + R + pairs, beside.to(dtype), pairs < R)
-            tl.store(y_at + rest, kept.to(dtype), rest < D)
-        else:
-            key_at = keys_ptr + block * k_p + (head - H) * k_g + (at % S) * k_s
+    for each in tl.static_range(TOKENS):
+        # what is left over does the last position again
+        token = tl.minimum(tl.program_id(0) * TOKENS + each, B * Q - 1)
+        batch, new = (token // Q).to(tl.int64), token % Q
+        position = tl.load(lengths_ptr + batch) - Q + new
+        known = (position >= 0) & (position < T * S) & (position < L)
+        at = tl.where(known, position, 0)
+        x_at = qkv_ptr + batch * qkv_b + new * qkv_q + head * D
+        first = tl.load(x_at + pairs, pairs < R, 0.0)
+        second = tl.load(x_at + R + pairs, pairs < R, 0.0)
+        last = tl.load(x_at + rest, rest < D, 0.0)
+        block = tl.load(blocks_ptr + batch * blocks_b + at // S, known & (head >= H), -1).to(
+            tl.int64
+        )
+        held = (block >= 0) & (block < P)
+        if head >= H + G:
+            value_at = values_ptr + block * v_p + (head - H - G) * v_g + (at % S) * v_s
             if CODES != 0:
-                scale_at = block * k_scale_p + (head - H) * k_scale_g + (at % S) * k_scale_s
+                scale_at = block * v_scale_p + (head - H - G) * v_scale_g + (at % S) * v_scale_s
                 _quantize(
-                    turned, beside, kept, key_at, key_scales_ptr + scale_at, held, pairs < R,
-                    rest < D, R, pairs, rest, CODES == 2,
+                    first.to(tl.float32), second.to(tl.float32), last.to(tl.float32),
+                    value_at, value_scales_ptr + scale_at, held, pairs < R, rest < D, R, pairs,
+                    rest, CODES == 2,
                 )  # fmt: skip
             else:
-                tl.store(key_at + pairs, turned.to(dtype), held & (pairs < R))
-                tl.store(key_at + R + pairs, beside.to(dtype), held & (pairs < R))
-                tl.store(key_at + rest, kept.to(dtype), held & (rest < D))
+                tl.store(value_at + pairs, first, held & (pairs < R))
+                tl.store(value_at + R + pairs, second, held & (pairs < R))
+                tl.store(value_at + rest, last, held & (rest < D))
+        else:
+            one, other, same = first.to(tl.float32), second.to(tl.float32), last.to(tl.float32)
+            if NORMS:
+                squares = tl.sum(one * one, 0) + tl.sum(other * other, 0) + tl.sum(same * same, 0)
+                root = 1 / tl.sqrt_rn(squares / D + eps)
+                norm_ptr = key_norm_ptr
+                if head < H:
+                    norm_ptr = query_norm_ptr
+                one = one * root * tl.load(norm_ptr + pairs, pairs < R, 0.0).to(tl.float32)
+                other = other * root * tl.load(norm_ptr + R + pairs, pairs < R, 0.0).to(tl.float32)
+                same = same * root * tl.load(norm_ptr + rest, rest < D, 0.0).to(tl.float32)
+            angles = known & (pairs < R)
+            cos = tl.load(cos_ptr + at * angle_l + pairs, angles, 0.0).to(tl.float32)
+            sin = tl.load(sin_ptr + at * angle_l + pairs, angles, 0.0).to(tl.float32)
+            # where a position is none, q is 0
+            dtype = q_ptr.dtype.element_ty
+            turned = tl.where(known, one * cos - other * sin, 0.0)
+            beside = tl.where(known, other * cos + one * sin, 0.0)
+            kept = tl.where(known, same, 0.0)
+            if head < H:
+                y_at = q_ptr + (token.to(tl.int64) * H + head) * D
+                tl.store(y_at + pairs, turned.to(dtype), pairs < R)
+                tl.store(y_at + R + pairs, beside.to(dtype), pairs < R)
+                tl.store(y_at + rest, kept.to(dtype), rest < D)
+            else:
+                key_at = keys_ptr + block * k_p + (head - H) * k_g + (at % S) * k_s
+                if CODES != 0:
+                    scale_at = block * k_scale_p + (head - H) * k_scale_g + (at % S) * k_scale_s
+                    _quantize(
+                        turned, beside, kept, key_at, key_scales_ptr + scale_at, held, pairs < R,
+                        rest < D, R, pairs, rest, CODES == 2,
+                    )  # fmt: skip
+                else:
+                    tl.store(key_at + pairs, turned.to(dtype), held & (pairs < R))
+                    tl.store(key_at + R + pairs, beside.to(dtype), held & (pairs < R))
+                    tl.store(key_at + rest, kept.to(dtype), held & (rest < D))
 
 
 def forward(
@@ -129,14 +139,15 @@ def forward(
         "B": batch, "Q": new, "H": heads, "G": groups, "D": width, "R": half,
         "L": cos.shape[0], "P": count, "S": block, "T": table,
     }  # fmt: skip
-    options = configuration("append_kv", "triton", sizes, {"num_warps": 1})
+    default = {"num_warps": 1, "TOKENS": _TOKENS if batch * new >= _MANY else 1}
+    options = configuration("append_kv", "triton", sizes, default)
     query_norm = query_norm.contiguous() if query_norm is not None else None
     key_norm = key_norm.contiguous() if key_norm is not None else None
-    _append[(batch * new, heads + 2 * groups)](
+    _append[(triton.cdiv(batch * new, options["TOKENS"]), heads + 2 * groups)](
         qkv, cos, sin, keys, values, blocks, lengths.contiguous(), key_scales, value_scales,
         query_norm, key_norm, q,
         *qkv.stride()[:2], cos.stride(0), *keys.stride()[:3], *values.stride()[:3],
-        blocks.stride(0), *strides, eps, new, cos.shape[0], count, block, table, CODES=codes,
+        blocks.stride(0), *strides, eps, batch, new, cos.shape[0], count, block, table, CODES=codes,
         H=heads, G=groups, D=width, R=half, NORMS=query_norm is not None,
         PAIRS=triton.next_power_of_2(max(half, 1)),
         REST=triton.next_power_of_2(max(width - 2 * half, 1)), **dependent_launch(qkv.device),
