@@ -9,7 +9,8 @@ of two. `--body none` keeps them in bfloat16: the same decoder without compressi
 to a cache that already holds `context` positions, so many tokens one after the other, each fed
 back through the host as `tercet run` does ("end to end"), and as replays alone ("graph"). Bytes
 that a step must read are those of the packed body and head, and of keys and values. `--prompt N`
-measures a prompt of N tokens in place of steps: from its ids to the most probable token after it.
+measures a prompt of N tokens in place of steps: from its ids to the most probable token after it,
+of a length that came before, and of one that did not.
 """
 
 import argparse
@@ -179,21 +180,27 @@ def measure(decoder: Decoder, batch: int, context: int, tokens: int) -> dict[str
 @torch.inference_mode()
 def measure_prompt(decoder: Decoder, batch: int, tokens: int, times: int = 11) -> dict[str, float]:
     """Microseconds from the ids of a prompt to the scores after it; the first two runs warm up."""
-    ids, found = torch.randint(3, 100, (batch, tokens)), list[float]()
+    ids = torch.randint(3, 100, (batch, tokens))
     torch.cuda.reset_peak_memory_stats()
-    for attempt in range(-2, times):
+
+    def run(forget: bool) -> float:
+        if forget:
+            decoder.__dict__.pop("_prompts", None)
         cache = decoder.cache(batch)
         cache.reserve(tokens + BLOCK)
         torch.cuda.synchronize()
         begin = time.perf_counter()
         decoder.extend(ids, cache).argmax(-1).cpu()
-        if attempt >= 0:
-            found.append((time.perf_counter() - begin) * 1e6)
+        return (time.perf_counter() - begin) * 1e6
+
+    first = [run(True) for _ in range(2 + times)][2:]
+    found = [run(False) for _ in range(2 + times)][2:]
     prompt = statistics.median(found)
     return {
         "prompt_us": prompt,
         "prompt_us_low": min(found),
         "prompt_us_high": max(found),
+        "first_of_its_length_us": statistics.median(first),
         "tokens_per_s": batch * tokens / prompt * 1e6,
         "peak_bytes": float(torch.cuda.max_memory_allocated()),
     }

@@ -41,7 +41,8 @@ microseconds and, of keys, values and scales, TB/s.
 _PROMPTS = """## Prompts
 
 From the ids of a prompt to the most probable token after it, read by the host, in an empty cache:
-medians of eleven, the fastest and the slowest beside them.
+medians of eleven, the fastest and the slowest beside them. A length that came before in the same
+process is a captured graph; the first prompt of a length is launched kernel by kernel.
 """
 
 
@@ -64,7 +65,8 @@ def pages() -> Mapping[Path, str]:
 def _prompts() -> str:
     """A row for each format, with how many times as fast as bfloat16 of the same file it is."""
     rows = [("GPU", "model", "body", "head", "activations", "batch", "tokens", "ms", "range, ms",
-             "tokens/s", "times bf16", "peak memory, GB")]  # fmt: skip
+             "tokens/s", "times bf16", "first of its length, ms", "times bf16",
+             "peak memory, GB")]  # fmt: skip
     for path in sorted(HERE.glob("nvidia-*.jsonl")):
         found = [record for record in load_latest(path) if record.kind == "prompt"]
         plain = {_prompt(one): one.metrics for one in found if one.settings["body"] == "none"}
@@ -79,7 +81,7 @@ def _prompt(record: Record) -> tuple[str, object, object]:
 
 def _prompt_row(record: Record, plain: Mapping[str, float] | None) -> tuple[str, ...]:
     settings, found = record.settings, record.metrics
-    times = "-" if plain is None else f"{plain['prompt_us'] / found['prompt_us']:.2f}"
+    first = "first_of_its_length_us"
     return (
         str(record.environment.accelerator),
         record.subject,
@@ -89,9 +91,17 @@ def _prompt_row(record: Record, plain: Mapping[str, float] | None) -> tuple[str,
         f"{found['prompt_us'] / 1e3:.1f}",
         f"{found['prompt_us_low'] / 1e3:.1f} to {found['prompt_us_high'] / 1e3:.1f}",
         f"{found['tokens_per_s']:.0f}",
-        times,
+        _times(plain, found, "prompt_us"),
+        f"{found[first] / 1e3:.1f}" if first in found else "not measured",
+        _times(plain, found, first),
         f"{found['peak_bytes'] / 1e9:.2f}",
     )
+
+
+def _times(plain: Mapping[str, float] | None, found: Mapping[str, float], name: str) -> str:
+    """How many times as fast it is."""
+    known = plain is not None and name in plain and name in found
+    return f"{plain[name] / found[name]:.2f}" if known else "-"
 
 
 def _attention() -> str:

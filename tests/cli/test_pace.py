@@ -31,7 +31,7 @@ def test_time_left_is_that_of_the_layers_so_far() -> None:
     assert pace.line() == "reading, 4 s gone"
     pace.begin(0, 12, "embeddings")
     clock.now += 100
-    unknown = "time left is known after the first layer"
+    unknown = "time left is not known yet"
     assert pace.line() == f"0 of 12 done, at embeddings, 1 min 44 s gone, {unknown}"
     pace.begin(1, 12, "layer 0")
     clock.now += 30

@@ -127,7 +127,9 @@ def test_the_step_of_a_gpu(case: str, tmp_path: Path, ids: Tensor) -> None:
 def test_on_a_gpu(case: str, tmp_path: Path, ids: Tensor) -> None:
     packed = pack(CASES[case], tmp_path, {"match": "*layers*", **FORMS["plain"]})
     decoder, wanted = opened(packed, "cuda"), expected(packed, ids)
-    torch.testing.assert_close(decoder.logits(ids).cpu(), wanted, atol=1e-4, rtol=1e-4)
+    # from the second time on a captured graph
+    for _ in range(3):
+        torch.testing.assert_close(decoder.logits(ids).cpu(), wanted, atol=1e-4, rtol=1e-4)
     cache = decoder.cache(2)
     decoder.extend(ids[:, :12], cache)
     # a single token is a captured graph

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from tercet.models import Decoder, KeyValueCache
-from tercet.models.decoder.token_graph import most_probable
+from tercet.models.decoder.gpu.token_graph import most_probable
 
 KINDS: dict[str, dict[str, Any]] = {
     "llama": {},
@@ -50,9 +50,9 @@ def run_step(decoder: Decoder, cache: KeyValueCache, ids: Tensor) -> Tensor:
 
 def run_prompt(decoder: Decoder, cache: KeyValueCache, ids: Tensor) -> Tensor:
     """Scores [B, T, V] of new positions, as a GPU makes them."""
-    positions = cache.extend(ids.shape[1])
-    step = decoder.prompt_step(cache, ids.shape[1])
-    hidden = step(decoder._embed(ids.reshape(-1)), positions, cache)
+    cache.extend(ids.shape[1])
+    step = decoder._prompts.step(cache, ids.shape[1])
+    hidden = step(decoder._embed(ids.reshape(-1)), cache)
     return decoder._scores(hidden).view(*ids.shape, -1)
 
 

@@ -5,6 +5,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from tercet.errors import CheckpointError, UnsupportedError
+from tercet.models import Decoder
 from tercet.runtime import Generator, Message, load
 
 PROMPT = [256, 20, 40, 60]
@@ -24,7 +25,7 @@ def test_prefill_in_chunks_changes_nothing(
     session: Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = session.generate(PROMPT * 5, max_new_tokens=20)
-    monkeypatch.setattr("tercet.runtime.generate.PREFILL_CHUNK", 3)
+    monkeypatch.setattr(Decoder, "prompt_chunk", 3)
     assert session.generate(PROMPT * 5, max_new_tokens=20).ids == whole.ids
 
 

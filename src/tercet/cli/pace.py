@@ -34,7 +34,7 @@ class Pace:
         self._done, self._total, self._name = done, total, name
 
     def left_s(self) -> float | None:
-        """Seconds left, as the layers so far went; None before the first one is measured."""
+        """Seconds left, as the units so far went; None before one but the first is measured."""
         measured = self._done - 1
         if measured < 1:
             return None
@@ -47,7 +47,7 @@ class Pace:
         if not self._total:
             return f"{self._name}, {gone} gone"
         left = self.left_s()
-        rest = "time left is known after the first layer"
+        rest = "time left is not known yet"
         if left is not None:
             rest = f"about {duration(left)} left"
         return f"{self._done} of {self._total} done, at {self._name}, {gone} gone, {rest}"

@@ -33,6 +33,20 @@ def _pass(length: int, teacher_tokens: int, **settings: Any) -> Pass:
     return Pass(settings=tuning, length=length, teacher_tokens=teacher_tokens)
 
 
+def _second_pass(teacher_tokens: int) -> Pass:
+    """With other text of the teacher's, from what the first one wrote."""
+    return _pass(
+        length=1024,
+        teacher_tokens=teacher_tokens,
+        epochs=3,
+        batch=16,
+        learning_rate=0.01,
+        embedding_learning_rate=0.004,
+        measurements=2,
+        seed=1,
+    )
+
+
 RECIPES: dict[str, Recipe] = {
     "smollm2-ternary": Recipe(
         about="SmolLM2-135M in ternary everywhere, embedding and head too: 28.7 MB",
@@ -48,16 +62,7 @@ RECIPES: dict[str, Recipe] = {
                 embedding_learning_rate=0.005,
                 measurements=3,
             ),
-            _pass(
-                length=1024,
-                teacher_tokens=20_000_000,
-                epochs=3,
-                batch=16,
-                learning_rate=0.01,
-                embedding_learning_rate=0.004,
-                measurements=2,
-                seed=1,
-            ),
+            _second_pass(teacher_tokens=20_000_000),
         ),
     ),
     "smollm2-ternary-g64": Recipe(
@@ -75,6 +80,7 @@ RECIPES: dict[str, Recipe] = {
                 embedding_learning_rate=0.005,
                 measurements=2,
             ),
+            _second_pass(teacher_tokens=22_000_000),
         ),
     ),
     "smollm2-nonary": Recipe(

@@ -10,9 +10,6 @@ from tercet.models import Decoder, KeyValueCache
 from tercet.runtime.sampler import Sampler
 from tercet.runtime.settings import GenerationSettings
 
-PREFILL_CHUNK = 512
-"""Prompt tokens in one pass; bounds the activations, and costs little speed from here up."""
-
 
 def stream(
     model: Decoder,
@@ -34,8 +31,8 @@ def stream(
     sampler, cache = Sampler(settings), model.cache()
     cache.reserve(len(ids) + min(settings.max_new_tokens, room))
     scores = torch.empty(0)
-    for start in range(0, len(ids), PREFILL_CHUNK):
-        scores = model.extend(torch.tensor([ids[start : start + PREFILL_CHUNK]]), cache)
+    for start in range(0, len(ids), model.prompt_chunk):
+        scores = model.extend(torch.tensor([ids[start : start + model.prompt_chunk]]), cache)
     count = min(settings.max_new_tokens, room)
     for token in _pick_tokens(model, sampler, cache, scores, ids, count):
         if token in stop and not settings.ignore_stop:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from tercet.models import Decoder, KeyValueCache
-from tercet.models.decoder.token_graph import TokenGraph
+from tercet.models.decoder.gpu.token_graph import TokenGraph
 
 Ended = Callable[[int, Sequence[int]], bool]
 """(number of the prompt, its tokens so far) to whether they are all."""

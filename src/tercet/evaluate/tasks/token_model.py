@@ -13,7 +13,6 @@ from torch import Tensor
 from tercet.evaluate.tasks.side_by_side import Ended, continue_side_by_side
 from tercet.models import Decoder, KeyValueCache
 
-_PREFILL_CHUNK = 512
 # a call's own cost: on two busy cores 50 calls of 30 layers took 30 s longer than one with the same
 # tokens, at 5 ms a token; a GPU, not measured yet, is idle below thousands
 _CALL_TOKENS = {"cpu": 128, "cuda": 2048}
@@ -86,8 +85,9 @@ class DecoderModel:
         shared = shared_length(self._prefix, ids)
         # an answer may stand behind the prefix
         self._cache.truncate(shared)
-        for start in range(shared, len(ids), _PREFILL_CHUNK):
-            self._decoder.fill(torch.tensor([ids[start : start + _PREFILL_CHUNK]]), self._cache)
+        chunk = self._decoder.prompt_chunk
+        for start in range(shared, len(ids), chunk):
+            self._decoder.fill(torch.tensor([ids[start : start + chunk]]), self._cache)
         self._prefix = list(ids)
 
     def logits_after_prefix(self, ids: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,24 +14,28 @@ from tercet.models.architecture import Architecture
 from tercet.models.architectures import find_architecture
 from tercet.models.decoder.attention import masks
 from tercet.models.decoder.config import DecoderConfig, read_config
+from tercet.models.decoder.gpu.places import angle_tables, own_blocks
+from tercet.models.decoder.gpu.token_graph import TokenGraph
 from tercet.models.decoder.kv_cache import KeyValueCache, check_kv_cache_dtype
 from tercet.models.decoder.layer import Layer, Step, load_layer
 from tercet.models.decoder.linear import Linear, load_head, tied_head
 from tercet.models.decoder.norm import Norm, load_norm
 from tercet.models.decoder.one_token import GATES, native
 from tercet.models.decoder.rope import angles, read_rotations
-from tercet.models.decoder.token_graph import TokenGraph
 from tercet.models.decoder.weight_reader import WeightReader
 from tercet.models.packed_modules import PackedEmbedding, load_packed_embedding
 from tercet.models.weight_source import WeightSource
 
 if TYPE_CHECKING:
-    from tercet.models.decoder.prompt_step import PromptStep
-    from tercet.models.decoder.token_step import TokenStep
+    from tercet.models.decoder.gpu.prompts import Prompts
+    from tercet.models.decoder.gpu.token_step import TokenStep
 
 # a layer's attention takes 26 us against 60 us in torch at 100 positions, but grows four times as
 # fast with them: they meet at about 350
 _NATIVE_POSITIONS = 350
+
+# what bounds the activations of a prompt: more costs little speed less
+_PROMPT_CHUNK, _PROMPT_CHUNK_GPU = 512, 2048
 
 
 class Decoder:
@@ -70,6 +75,11 @@ class Decoder:
     def device(self) -> torch.device:
         """Of all weights."""
         return self._inverse[0].device
+
+    @property
+    def prompt_chunk(self) -> int:
+        """The new positions of a sequence that are best run at once."""
+        return _PROMPT_CHUNK_GPU if self.device.type == "cuda" else _PROMPT_CHUNK
 
     @classmethod
     def from_checkpoint(
@@ -224,9 +234,9 @@ class Decoder:
     def token_step(self, batch: int, positions: int) -> "TokenStep":
         """The step of one new position; each sequence's positions are one block."""
         # a CPU runs none of its six ops: importing them takes 20 ms of each start
-        from tercet.models.decoder.token_step import TokenStep
+        from tercet.models.decoder.gpu.token_step import TokenStep
 
-        cos, sin = self._angles(positions)
+        cos, sin = angle_tables(self._inverse, positions)
         return TokenStep(
             config=self.config,
             embed=self._embed,
@@ -235,33 +245,21 @@ class Decoder:
             head=self._head,
             cos=cos,
             sin=sin,
-            blocks=self._blocks(batch),
+            blocks=own_blocks(batch, self.device),
         )
 
-    def prompt_step(self, cache: KeyValueCache, count: int) -> "PromptStep":
-        """The step of the last `count` positions of a cache, which are still to be written."""
-        from tercet.models.decoder.prompt_step import PromptStep
+    @cached_property
+    def _prompts(self) -> "Prompts":
+        """What a GPU runs prompts by."""
+        from tercet.models.decoder.gpu.prompts import Prompts
 
-        cos, sin = self._angles(cache.length)
-        lengths = torch.full((cache.batch,), cache.length, dtype=torch.int32, device=self.device)
-        return PromptStep(
+        return Prompts(
+            config=self.config,
+            dtype=self.dtype,
+            embed=self._embed,
             layers=self._layers,
-            cos=cos,
-            sin=sin,
-            blocks=self._blocks(cache.batch),
-            lengths=lengths,
-            masks=masks(self.config.windows, count, cache.length, self.device),
+            inverse=self._inverse,
         )
-
-    def _angles(self, positions: int) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """cos and sin, float32 [positions, R], of each kind of rotation."""
-        places = torch.arange(positions, device=self.device).float()
-        turned = [torch.outer(places, inverse) for inverse in self._inverse]
-        return tuple(one.cos() for one in turned), tuple(one.sin() for one in turned)
-
-    def _blocks(self, batch: int) -> Tensor:
-        """int32 [B, 1]: all positions of a sequence are one block of the ops'."""
-        return torch.arange(batch, dtype=torch.int32, device=self.device).unsqueeze(1)
 
     def _forward(self, ids: Tensor, cache: KeyValueCache, last_only: bool) -> Tensor:
         hidden = self._run(ids, cache)
@@ -277,11 +275,10 @@ class Decoder:
         """Appends ids [B, T] to the cache; what leaves the last layer [B * T, hidden]."""
         _check(ids)
         ids = ids.to(self.device)
+        if self.device.type == "cuda":
+            return self._prompts.run(ids, cache)
         batch, count = ids.shape
         positions = cache.extend(count)
-        if self.device.type == "cuda":
-            prompt = self.prompt_step(cache, count)
-            return prompt(self._embed(ids.reshape(-1)), positions, cache)
         step = Step(
             batch=batch,
             angles=tuple(

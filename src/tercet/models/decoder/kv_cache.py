@@ -137,6 +137,13 @@ class KeyValueCache:
         """Bytes that the cache takes."""
         return self._held.nbytes + (0 if self._scales is None else self._scales.nbytes)
 
+    @property
+    def position_bytes(self) -> int:
+        """Bytes of a position of one sequence, in all layers."""
+        layers, _, heads, head_dim = self._shape
+        scale = 0 if self._scales is None else self._scales.itemsize
+        return layers * heads * (head_dim * self._held.itemsize + scale)
+
     def reserve(self, positions: int) -> None:
         """Makes room for so many positions in all."""
         if positions <= self.capacity:
@@ -150,6 +157,19 @@ class KeyValueCache:
         """Forgets all positions but the first `length`."""
         self.length = min(self.length, length)
 
+    def empty_like(self, batch: int | None = None) -> "KeyValueCache":
+        """An empty one of the same kind, of as many sequences where no other number is given."""
+        layers, own, _, head_dim = self._shape
+        return KeyValueCache(
+            layers,
+            own if batch is None else batch,
+            self._heads,
+            head_dim,
+            self._dtype,
+            self._held.device,
+            self._codes,
+        )
+
     def repeat(self, batch: int, room: int) -> "KeyValueCache":
         """A copy of a cache of one sequence, for `batch` sequences that begin like it.
 
@@ -157,10 +177,7 @@ class KeyValueCache:
             batch: B of the copy.
             room: positions that fit behind those of the copy before its next growth.
         """
-        layers, _, _, head_dim = self._shape
-        copy = KeyValueCache(
-            layers, batch, self._heads, head_dim, self._dtype, self._held.device, self._codes
-        )
+        copy = self.empty_like(batch)
         copy.reserve(self.length + room)
         copy.length = self.length
         for to, part in copy._with_mine(self):
@@ -172,6 +189,13 @@ class KeyValueCache:
         for to, part in self._with_mine(other):
             to[:, sequence, :, : other.length] = part[:, 0, :, : other.length]
 
+    def copy_from(self, other: "KeyValueCache", length: int) -> None:
+        """Holds the first `length` positions of another of as many sequences, and no others."""
+        self.reserve(length)
+        self.length = length
+        for to, part in self._with_mine(other):
+            to[:, :, :, :length] = part[:, :, :, :length]
+
     def _with_mine(self, other: "KeyValueCache") -> list[tuple[Tensor, Tensor]]:
         """What this one holds beside what the other, of the same kind, does."""
         if self._scales is None or other._scales is None:
@@ -180,6 +204,15 @@ class KeyValueCache:
             (self._held.view(torch.uint8), other._held.view(torch.uint8)),
             (self._scales, other._scales),
         ]
+
+    def last_positions(self, count: int) -> list[Positions]:
+        """The last `count` positions of each layer, as `extend` gave them."""
+        start, end = self.length - count, self.length
+        parts = self._views(self._held, start, end)
+        if self._scales is None:
+            return [Positions(*part) for part in parts]
+        scales = self._views(self._scales, start, end)
+        return [Positions(*part, *scale) for part, scale in zip(parts, scales, strict=True)]
 
     def all_positions(self) -> tuple[list[Tensor], list[Tensor]]:
         """Keys and values [B, H, capacity, D] of each layer: a block of positions a sequence."""
@@ -191,14 +224,10 @@ class KeyValueCache:
 
     def extend(self, count: int) -> list[Positions]:
         """Adds `count` positions of each layer, to be written by the caller."""
-        start, end = self.length, self.length + count
+        end = self.length + count
         self.reserve(end)
         self.length = end
-        parts = self._views(self._held, start, end)
-        if self._scales is None:
-            return [Positions(*part) for part in parts]
-        scales = self._views(self._scales, start, end)
-        return [Positions(*part, *scale) for part, scale in zip(parts, scales, strict=True)]
+        return self.last_positions(count)
 
     def _views(self, held: Tensor, start: int, end: int) -> list[tuple[Tensor, Tensor, Tensor]]:
         """Of each layer the new positions, and keys and values of all, or their scales."""

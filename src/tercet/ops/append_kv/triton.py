@@ -16,7 +16,7 @@ from tercet.packed_weight.row_codes import check_conversion, element_of
 from tercet.packed_weight.triton.row_quantizer import absolute_bits, encode, scale_of
 
 # new positions from which a program takes several, and how many
-_MANY, _TOKENS = 1024, 8
+_MANY, _TOKENS = 256, 8
 
 
 @triton.jit

@@ -10,7 +10,7 @@ from functools import partial
 from torch import Tensor
 
 from tercet.models.decoder.config import DecoderConfig
-from tercet.models.decoder.fused_layer import multiply_norm, run_layer
+from tercet.models.decoder.gpu.fused_layer import multiply_norm, run_layer
 from tercet.models.decoder.layer import Layer
 from tercet.models.decoder.linear import Linear
 from tercet.models.decoder.norm import Norm

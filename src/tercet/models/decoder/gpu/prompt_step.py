@@ -7,7 +7,7 @@ from functools import partial
 from torch import Tensor
 
 from tercet.models.decoder import attention
-from tercet.models.decoder.fused_layer import run_layer
+from tercet.models.decoder.gpu.fused_layer import run_layer
 from tercet.models.decoder.kv_cache import KeyValueCache, Positions
 from tercet.models.decoder.layer import Layer
 from tercet.ops.append_kv import append_kv_
@@ -33,16 +33,14 @@ class PromptStep:
     lengths: Tensor
     masks: dict[int | None, Tensor | None]
 
-    def __call__(
-        self, hidden: Tensor, positions: Sequence[Positions], cache: KeyValueCache
-    ) -> Tensor:
+    def __call__(self, hidden: Tensor, cache: KeyValueCache) -> Tensor:
         """What leaves the last layer [B T, hidden].
 
         Args:
             hidden: of the new positions [B T, hidden].
-            positions: of each layer, as `cache.extend` gave them; the new ones are written.
-            cache: of the sequences.
+            cache: whose last positions they are; they are written.
         """
+        positions = cache.last_positions(hidden.shape[0] // cache.batch)
         keys, values = cache.all_positions()
         of_keys, of_values = cache.all_scales() or (none := [None] * len(self.layers), none)
         for layer, seen, k, v, key_scales, value_scales in zip(

@@ -1,0 +1,1 @@
+"""What a GPU runs in place of a decoder's own pass: fused ops, captured as CUDA graphs."""
