@@ -1,5 +1,6 @@
 """A long job says how far it is, without a terminal too; the clock is the test's own."""
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -76,6 +77,14 @@ def test_lines_are_for_logs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(lines_said(monkeypatch, terminal=False, quiet=False)) >= 2
     assert lines_said(monkeypatch, terminal=True, quiet=False) == []
     assert lines_said(monkeypatch, terminal=False, quiet=True) == []
+
+
+def test_what_is_compiled_is_said_once(tercet: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    for _ in range(2):
+        assert tercet("plan", "list").code == 0
+    capsys.readouterr()
+    logging.getLogger("tercet.kernel.jit.cpp").info("compiling %s", "answer")
+    assert capsys.readouterr().err == "compiling answer\n"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Building native code: the cache, two processes at once, and what can go wrong."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -35,6 +36,14 @@ def test_builds_once_and_again_when_the_source_changes(source: Path) -> None:
     (source.parent / "more.hpp").write_text("#define MORE 43\n")
     assert native.build(source).answer() == 43
     assert len(libraries(source)) == 3
+
+
+def test_a_wait_is_announced(source: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "tercet"):
+        native.build(source)
+        assert caplog.messages == ["compiling answer for this machine, once"]
+        native.build(source)
+    assert len(caplog.messages) == 1
 
 
 def test_two_processes_may_build_at_once(source: Path) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import logging
 import sys
 from typing import Annotated, NoReturn
 
@@ -92,6 +93,18 @@ app = typer.Typer(
 )
 
 
+class _Said(logging.Handler):
+    """What a wait is for, on standard error."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from tercet.cli.show import say
+
+        say(record.getMessage())
+
+
+_SAID = _Said()
+
+
 def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(VERSION)
@@ -109,6 +122,9 @@ def root(
 ) -> None:
     """Compress language models, and run them without unpacking the weights."""
     del version
+    logger = logging.getLogger("tercet")
+    logger.setLevel(logging.INFO)
+    logger.addHandler(_SAID)
 
 
 def main() -> None:

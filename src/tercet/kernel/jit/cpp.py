@@ -5,6 +5,7 @@
 
 import ctypes
 import hashlib
+import logging
 import os
 import platform
 import re
@@ -25,6 +26,7 @@ INCLUDE = Path(__file__).parents[2]
 # -w: GCC 12 warns of uninitialised values inside its own AVX-512 intrinsics
 FLAGS = ("-std=c++17", "-O3", "-fno-math-errno", "-fPIC", "-shared", "-pthread", "-w")
 _MINUTES = 10
+_log = logging.getLogger(__name__)
 _tree = INCLUDE
 _INCLUDED = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 
@@ -149,6 +151,7 @@ def _compile(source: Path, command: list[str], library: Path, minutes: int) -> N
             "that can be written"
         ) from error
     command = [*command, str(source), "-o", str(unfinished)]
+    _log.info("compiling %s for this machine, once", library.stem.rpartition("-")[0])
     try:
         result = _run(command, minutes)
         if result.returncode:
