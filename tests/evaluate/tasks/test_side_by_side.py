@@ -12,7 +12,7 @@ from transformers.models.llama import LlamaConfig
 from tercet.evaluate.tasks.side_by_side import continue_side_by_side
 from tercet.evaluate.tasks.token_model import DecoderModel
 from tercet.models import Decoder
-from tercet.models.decoder import token_graph
+from tercet.models.decoder.gpu import token_graph
 
 VOCABULARY = 61
 PROMPTS = [

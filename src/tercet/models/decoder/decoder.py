@@ -14,7 +14,7 @@ from tercet.models.architecture import Architecture
 from tercet.models.architectures import find_architecture
 from tercet.models.decoder.attention import masks
 from tercet.models.decoder.config import DecoderConfig, read_config
-from tercet.models.decoder.gpu.places import angle_tables, own_blocks
+from tercet.models.decoder.gpu.positions import angle_tables, own_blocks
 from tercet.models.decoder.gpu.token_graph import TokenGraph
 from tercet.models.decoder.kv_cache import KeyValueCache, check_kv_cache_dtype
 from tercet.models.decoder.layer import Layer, Step, load_layer

@@ -9,7 +9,7 @@ from torch.nn.functional import pad
 
 from tercet.models.decoder.attention import masks
 from tercet.models.decoder.config import DecoderConfig
-from tercet.models.decoder.gpu.places import angle_tables, own_blocks
+from tercet.models.decoder.gpu.positions import angle_tables, own_blocks
 from tercet.models.decoder.gpu.prompt_graph import (
     MOST_BYTES,
     PromptGraph,
