@@ -6,7 +6,7 @@ Of each model, format, target and type there the newest record counts.
 """
 
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from tercet.export.target import find_target, target_names
@@ -91,12 +91,17 @@ def greedy() -> list[Row]:
 
 def speed() -> list[Row]:
     """Greedy decoding at batch 1, the newest record of each model, format and engine."""
-    rows = [["model", "format", "engine", "held as", "tokens/s", "least to most", "threads", "MB"]]
+    rows = [
+        [
+            "model", "format", "engine", "held as", "tokens/s", "least to most", "prompt, tokens/s",
+            "load, s", "threads", "MB",
+        ]
+    ]  # fmt: skip
     records = [r for path in sorted(Path(__file__).parent.glob("*.jsonl")) for r in load(path)]
     found = {
         (str(r.settings["model"]), str(r.settings["format"]), r.subject): r
         for r in sorted(records, key=lambda r: r.time)
-        if r.kind == "export-speed"
+        if r.kind == "export-speed" and r.outcome is Outcome.OK
     }
     for names, record in sorted(found.items()):
         metrics, settings = record.metrics, record.settings
@@ -107,11 +112,17 @@ def speed() -> list[Row]:
                 str(settings["kind"] or "packed"),
                 f"{metrics['decode_tokens_per_s']:.0f}",
                 f"{low:.0f} to {high:.0f}",
+                _measured(metrics, "prompt_tokens_per_s", 0),
+                _measured(metrics, "load_s", 2),
                 str(settings["threads"]),
                 f"{metrics['size_bytes'] / 1e6:.0f}",
             ]
         )
     return rows
+
+
+def _measured(metrics: Mapping[str, float], name: str, digits: int) -> str:
+    return f"{metrics[name]:.{digits}f}" if name in metrics else "-"
 
 
 def vllm() -> list[Row]:

@@ -13,6 +13,7 @@ from tercet.errors import UnsupportedError
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 CPU_ISAS = ("portable", "avx2", "avx512")
+CPU_ACTIVATIONS = ("float32", "int16", "int8")
 FP8_SUMS = ("short", "float32")
 SPINS = 1000
 
@@ -120,4 +121,20 @@ def fp8_sums() -> str:
     given = os.environ.get("TERCET_FP8_SUMS") or FP8_SUMS[0]
     if given not in FP8_SUMS:
         raise UnsupportedError(f"TERCET_FP8_SUMS={given!r}: allowed are {', '.join(FP8_SUMS)}")
+    return given
+
+
+def cpu_activations() -> str:
+    """TERCET_CPU_ACTIVATIONS: `int16` or `int8` has one row of x rounded to so many bits.
+
+    Default: `float32`, as good as numbers of 24 bits. It counts where weights of 2 to 4 bits meet a
+    single token on AVX2 without AVX-512, and is quicker there: 16 bits of the largest of 32 or 64
+    numbers, which lose less than a GPU's bfloat16 does, or 8, as llama.cpp has them.
+    UnsupportedError on any other word.
+    """
+    given = os.environ.get("TERCET_CPU_ACTIVATIONS") or CPU_ACTIVATIONS[0]
+    if given not in CPU_ACTIVATIONS:
+        raise UnsupportedError(
+            f"TERCET_CPU_ACTIVATIONS={given!r}: allowed are {', '.join(CPU_ACTIVATIONS)}"
+        )
     return given

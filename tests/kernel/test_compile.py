@@ -41,7 +41,7 @@ def test_builds_once_and_again_when_the_source_changes(source: Path) -> None:
 def test_a_wait_is_announced(source: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "tercet"):
         native.build(source)
-        assert caplog.messages == ["compiling answer for this machine, once"]
+        assert caplog.messages == ["compiling answer.cpp for this machine, once"]
         native.build(source)
     assert len(caplog.messages) == 1
 

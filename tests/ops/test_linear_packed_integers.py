@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
 from tercet.ops.linear_packed.reference import magnitude
 from tercet.packed_weight import prepare
@@ -11,7 +12,10 @@ from tercet.packed_weight.cpu.product import codes_product_for, isas, product_fo
 
 pytestmark = pytest.mark.skipif("avx2" not in isas(), reason="a CPU with AVX2")
 
-SCHEMES = ["ternary", "nonary-g32", "int2-g64", "int3-g20", "int4-g32", "int4-g128-asym"]
+SCHEMES = [
+    *("ternary", "nonary-g32", "int2-g64", "int3-g20", "int4-g32", "int4-g128-asym"),
+    *("int5-g64", "int5-g20-asym", "int5-channel", "int6-g64"),
+]
 ROWS, COLUMNS = 35, 300
 BOUND = 2e-6
 """Of float32 results, relative to sum |w x|: the tolerance of linear_packed."""
@@ -62,6 +66,40 @@ def test_the_bound_of_float32(scheme: str, kind: str) -> None:
     assert ((found - wanted).abs() <= limit).all()
 
 
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("kind", numbers())
+@pytest.mark.parametrize(("activations", "bound"), [("int16", 2.0**-14), ("int8", 1 / 254)])
+def test_the_bound_of_fewer_digits(
+    monkeypatch: pytest.MonkeyPatch, scheme: str, kind: str, activations: str, bound: float
+) -> None:
+    """Each number is off by at most so much of the largest of its segment of at most 64."""
+    x = numbers()[kind]
+    stored = packed(scheme, torch.randn(ROWS, COLUMNS, generator=seeded(3)))
+    monkeypatch.setenv("TERCET_CPU_ACTIVATIONS", activations)
+    found, wanted = product(x, stored).double(), stored.dequantize(torch.float64) @ x.double()
+    near = torch.nn.functional.max_pool1d(x.abs()[None], 127, 1, 63)[0]
+    limit = bound * magnitude(near, stored) + BOUND * magnitude(x, stored)
+    assert ((found - wanted).abs() <= limit + torch.finfo(torch.float32).smallest_normal).all()
+
+
+def test_fewer_digits_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More is lost by each, where nothing is exact."""
+    x, lost = torch.randn(COLUMNS, generator=seeded(1)), list[float]()
+    stored = packed("nonary-g32", torch.randn(ROWS, COLUMNS, generator=seeded(3)))
+    wanted = stored.dequantize(torch.float64) @ x.double()
+    for activations in ("float32", "int16", "int8"):
+        monkeypatch.setenv("TERCET_CPU_ACTIVATIONS", activations)
+        lost.append(float((product(x, stored).double() - wanted).norm() / wanted.norm()))
+    assert lost[0] < 1e-6 < 1e-5 < lost[1] < 1e-4 < 2e-3 < lost[2] < 1e-2
+
+
+def test_another_word_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = packed("nonary-g32", torch.randn(ROWS, COLUMNS, generator=seeded(3)))
+    monkeypatch.setenv("TERCET_CPU_ACTIVATIONS", "int4")
+    with pytest.raises(UnsupportedError, match="allowed are float32, int16, int8"):
+        product(torch.randn(COLUMNS), stored)
+
+
 @pytest.mark.parametrize("columns", [2, 4, 17, 63])
 def test_a_small_number_alone_in_a_short_row(columns: int) -> None:
     """Levels are zero where x is large, so no large product hides what a segment rounds away."""
@@ -72,11 +110,17 @@ def test_a_small_number_alone_in_a_short_row(columns: int) -> None:
     assert ((found - wanted).abs() <= BOUND * magnitude(x, stored)).all()
 
 
-@pytest.mark.parametrize("scheme", ["nonary-channel-float32", "int4-channel-float32"])
+@pytest.mark.parametrize(
+    ("scheme", "top"),
+    [
+        ("nonary-channel-float32", 4),
+        ("int4-channel-float32", 7),
+        ("int5-channel-float32", 15),
+    ],
+)
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_the_largest_digits_and_codes_do_not_overflow(scheme: str, sign: int) -> None:
+def test_the_largest_digits_and_codes_do_not_overflow(scheme: str, top: int, sign: int) -> None:
     """Each digit of x is -128 or 127, each code the lowest or highest level."""
-    top = 7 if scheme.startswith("int4") else 4
     x = torch.full((64,), -8421504.0 / 4 if sign < 0 else 8355711.0 / 4)
     values = torch.full((ROWS, 64), float(top))
     values[::2] *= -1

@@ -5,11 +5,13 @@ from typing import Annotated
 
 import typer
 
+from tercet.checkpoints.atomic import write_atomic
 from tercet.cli.show import Json, console, mebibytes, print_json, say
 from tercet.errors import PlanError
 from tercet.records import append
 from tercet.workflows.export.check import check_export
 from tercet.workflows.export.contents import acceptances
+from tercet.workflows.export.modelfile import read_modelfile
 from tercet.workflows.export.report import ExportReport, record
 from tercet.workflows.export.run import export
 
@@ -44,6 +46,10 @@ def export_command(
             "--check", help="Check that an export, given as DIRECTORY, is as it was written."
         ),
     ] = False,
+    modelfile: Annotated[
+        Path | None,
+        typer.Option(help="Also write what `ollama create -f` reads, beside a GGUF file."),
+    ] = None,
     tokens: Annotated[int, typer.Option(help="Tokens to generate with --verify.")] = 16,
     records: Annotated[
         Path | None,
@@ -62,7 +68,10 @@ def export_command(
         raise PlanError("give --to TARGET and --out PATH, or --list to see the targets")
     if records is not None and not verify:
         raise PlanError("--records needs --verify: an export that was not verified is no record")
+    text = None if modelfile is None else read_modelfile(directory, to, out, modelfile)
     report = export(directory, to, out, verify, kind=kind, count=tokens, progress=say)
+    if modelfile is not None and text is not None:
+        write_atomic(modelfile, text.encode())
     if records is not None:
         append(records, [record(report)])
     if as_json:

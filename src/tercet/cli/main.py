@@ -61,6 +61,10 @@ COMMANDS = {
         "tercet.cli.run:run_command",
         "Generate text with a packed checkpoint, printing tokens as they are generated.",
     ),
+    "bench": (
+        "tercet.cli.bench:bench_command",
+        "Time a packed checkpoint, and other engines on the same weights, taking turns.",
+    ),
     "inspect": (
         "tercet.cli.inspect:inspect_command",
         "Show a packed checkpoint's layers, formats, size and source model.",

@@ -6,11 +6,12 @@ the client is used: to list and to write, Tercet alone is enough.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
+from time import perf_counter
 from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
@@ -19,6 +20,8 @@ from tercet.checkpoints.packed.layout import PackedModule
 from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.errors import UnsupportedError, unknown_name
 
+# tokens of the prompt, and after it, that a client is given before it is timed
+_WARM_UP = 4
 _EMBEDDING = re.compile(r"(^|\.)(embed_tokens|wte|wpe|\w+_embeddings?)$")
 
 
@@ -107,6 +110,62 @@ class Selectable(Protocol):
     def variant(self, kind: str) -> Target:
         """The target that holds all layers in that type; UnsupportedError for an unknown one."""
         ...
+
+
+class Session(Protocol):
+    """A model that is loaded in its client, in this process."""
+
+    def stream(self, tokens: list[int], count: int) -> Iterator[int]:
+        """The next `count` tokens, always the most likely, as they come."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """One greedy continuation in a client, which had done a short one before.
+
+    Attributes:
+        load_s: seconds until the model could be asked.
+        first_s: seconds from the prompt's tokens to the first new one.
+        rest_s: seconds from the first new token to the last.
+        peak_resident_bytes: of the client's process; None where it shares one with others.
+    """
+
+    load_s: float
+    first_s: float
+    rest_s: float
+    peak_resident_bytes: int | None = None
+
+
+@runtime_checkable
+class Timed(Protocol):
+    """A target whose client can be timed."""
+
+    def time(self, out: Path, tokens: list[int], count: int) -> Timing:
+        """The next `count` tokens, on as many threads as torch takes."""
+        ...
+
+
+def time_session(
+    load: Callable[[], Session], tokens: list[int], count: int, whole_runs: int = 0
+) -> Timing:
+    """The next `count` tokens of a client in this process, which `load` loads.
+
+    Args:
+        load: makes it.
+        tokens: the prompt.
+        count: of tokens, at least one.
+        whole_runs: how often all of it is run before, where a few tokens do not warm up.
+    """
+    begin = perf_counter()
+    session = load()
+    load_s = perf_counter() - begin
+    for given, wanted in ((tokens[:_WARM_UP], _WARM_UP), *[(tokens, count)] * whole_runs):
+        for _ in session.stream(given, wanted):
+            pass
+    begin = perf_counter()
+    ends = [perf_counter() - begin for _ in session.stream(tokens, count)]
+    return Timing(load_s=load_s, first_s=ends[0], rest_s=ends[-1] - ends[0])
 
 
 def in_kind(target: Target, kind: str | None) -> Target:

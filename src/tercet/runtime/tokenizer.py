@@ -55,6 +55,10 @@ class Tokenizer:
             )
         return render(self.template, messages, self.special)
 
+    def token(self, token_id: int) -> str | None:
+        """The token of an id, as the vocabulary writes it; None for no such id."""
+        return self._backend.id_to_token(token_id)
+
     def decode(self, ids: Sequence[int]) -> str:
         """Convert token ids to text, leaving out special tokens."""
         return self._backend.decode(list(ids), skip_special_tokens=True)

@@ -22,7 +22,7 @@ from tercet.checkpoints.gguf.header import GgufTensor
 from tercet.checkpoints.sources.gguf_file import GgufFile, halves_from_pairs
 from tercet.errors import UnsupportedError
 from tercet.export.gguf import llama_cpp
-from tercet.export.target import Target, client_module
+from tercet.export.target import Target, Timing, client_module
 
 # words, numbers, contractions, runs of spaces, line ends, letters of more than one byte
 _SAMPLE = (
@@ -71,7 +71,7 @@ def next_logits(target: Target, out: Path, tokens: list[int]) -> Tensor:
 
 def greedy_tokens(target: Target, out: Path, tokens: list[int], count: int) -> list[int]:
     """The likeliest continuation."""
-    return timed_continuation(target, out, tokens, count)["tokens"]
+    return json.loads(_run(target, out, {"tokens": tokens, "count": count}))["tokens"]
 
 
 def text_tokens(target: Target, out: Path, text: str) -> list[int]:
@@ -94,9 +94,11 @@ def other_tokens(target: Target, out: Path, tokenizer: Path) -> Iterator[str]:
         )
 
 
-def timed_continuation(target: Target, out: Path, tokens: list[int], count: int) -> dict[str, Any]:
-    """Its `tokens`, `prefill_s` (up to the first token) and `decode_s` (all that follow)."""
-    return json.loads(_run(target, out, {"tokens": tokens, "count": count}))
+def time_continuation(target: Target, out: Path, tokens: list[int], count: int) -> Timing:
+    """How long llama.cpp takes for it, in a process of its own."""
+    found = json.loads(_run(target, out, {"tokens": tokens, "count": count, "warm_up": True}))
+    del found["tokens"]
+    return Timing(**found)
 
 
 def _run(target: Target, out: Path, request: dict[str, Any]) -> str:

@@ -9,7 +9,9 @@ their fields need not be known.
 Reads one JSON object from standard input: model, threads, and
     text             -> prints the text's tokens as JSON, special ones read as such
     tokens, scores   -> writes the scores [tokens, vocabulary] to that file, as .npy
-    tokens, count    -> prints the next `count` tokens and the seconds of both parts as JSON
+    tokens, count    -> prints the next `count` tokens, the seconds of loading, of the first token
+                        and of the others, and the process's peak memory as JSON; with `warm_up`
+                        four tokens go before, in another context
 It imports nothing of Tercet's, so
 that torch's threads do not run beside llama.cpp's, and a file that crashes llama.cpp takes only
 this process with it.
@@ -18,10 +20,11 @@ this process with it.
 import ctypes
 import json
 import sys
+from copy import copy
 from ctypes import POINTER, c_bool, c_char_p, c_float, c_int8, c_int32, c_uint32, c_void_p
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +32,7 @@ import numpy.typing as npt
 _PARAMETER_BYTES = 4096
 _N_CTX, _N_BATCH, _N_UBATCH = 0, 1, 2
 _ERROR_LEVEL = 4
+_WARM_UP = 4
 _LOG = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
 
 
@@ -96,21 +100,30 @@ class LlamaCppSession:
         self._log = _LOG(_print_error)
         self.library.llama_log_set(self._log, None)
         self.library.llama_backend_init()
-        model = self.library.llama_model_load_from_file(
+        self._model = self.library.llama_model_load_from_file(
             path.encode(), self.library.llama_model_default_params()
         )
-        if not model:
+        if not self._model:
             raise RuntimeError(f"llama.cpp cannot load {path}")
+        self._words = self.library.llama_model_get_vocab(self._model)
+        self.vocabulary: int = self.library.llama_vocab_n_tokens(self._words)
+        self._threads = threads
+        self._open(length)
+
+    def another(self, length: int) -> Self:
+        """The same model with a context of its own."""
+        other = copy(self)
+        other._open(length)
+        return other
+
+    def _open(self, length: int) -> None:
         parameters = self.library.llama_context_default_params()
         for word in (_N_CTX, _N_BATCH, _N_UBATCH):
             parameters.words[word] = length
-        self.context = self.library.llama_init_from_model(model, parameters)
+        self.context = self.library.llama_init_from_model(self._model, parameters)
         if not self.context or self.library.llama_n_batch(self.context) < length:
             raise RuntimeError(f"llama.cpp makes no context for {length} tokens")
-        self.library.llama_set_n_threads(self.context, threads, threads)
-        vocabulary = self.library.llama_model_get_vocab(model)
-        self._words = vocabulary
-        self.vocabulary: int = self.library.llama_vocab_n_tokens(vocabulary)
+        self.library.llama_set_n_threads(self.context, self._threads, self._threads)
         self.batch = self.library.llama_batch_init(length, 0, 1)
         self.position = 0
 
@@ -155,20 +168,37 @@ def _continue(session: LlamaCppSession, tokens: list[int], count: int) -> dict[s
     first = perf_counter()
     while len(found) < count:
         found.append(int(session.scores(found[-1:], False).argmax()))
-    return {"tokens": found, "prefill_s": first - start, "decode_s": perf_counter() - first}
+    return {"tokens": found, "first_s": first - start, "rest_s": perf_counter() - first}
+
+
+def _peak_resident_bytes() -> int | None:
+    """As `tercet.records` measures it; None where the system does not tell."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
 
 
 def main() -> None:
     """One request."""
     request = json.load(sys.stdin)
     tokens, count = request.get("tokens", []), request.get("count", 0)
-    session = LlamaCppSession(request["model"], max(len(tokens) + count, 1), request["threads"])
+    length = max(len(tokens) + count, 1)
+    start = perf_counter()
+    session = LlamaCppSession(request["model"], length, request["threads"])
+    load_s = perf_counter() - start
     if "text" in request:
         print(json.dumps(session.tokenize(request["text"])))
     elif "scores" in request:
         np.save(request["scores"], session.scores(tokens, True))
     else:
-        print(json.dumps(_continue(session, tokens, count)))
+        if request.get("warm_up"):
+            _continue(session.another(length), tokens[:_WARM_UP], _WARM_UP)
+        found = _continue(session, tokens, count)
+        peak = _peak_resident_bytes()
+        print(json.dumps({**found, "load_s": load_s, "peak_resident_bytes": peak}))
 
 
 if __name__ == "__main__":

@@ -16,13 +16,19 @@ from tercet.checkpoints.gguf.notes import FORMATS
 from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.checkpoints.sources.gguf_file import GgufFile
 from tercet.errors import CheckpointError, UnsupportedError, unknown_name
-from tercet.export.gguf.client import greedy_tokens, next_logits, other_tokens, own_values
+from tercet.export.gguf.client import (
+    greedy_tokens,
+    next_logits,
+    other_tokens,
+    own_values,
+    time_continuation,
+)
 from tercet.export.gguf.container import write_container
 from tercet.export.gguf.fit import holding
 from tercet.export.gguf.metadata import architecture_of, model_fields, rope_divisors
 from tercet.export.gguf.tensors import Entries
 from tercet.export.gguf.vocabulary import vocabulary_fields
-from tercet.export.target import Holding, refuse
+from tercet.export.target import Holding, Timing, refuse
 from tercet.export.unpacked import compare_decoders, compare_tensors
 
 
@@ -95,6 +101,10 @@ class GgufTarget:
     def greedy(self, out: Path, tokens: list[int], count: int) -> list[int]:
         """Tokens by llama.cpp; see Target."""
         return greedy_tokens(self, out, tokens, count)
+
+    def time(self, out: Path, tokens: list[int], count: int) -> Timing:
+        """By llama.cpp; see Timed."""
+        return time_continuation(self, out, tokens, count)
 
     def _held(self, checkpoint: PackedCheckpoint) -> tuple[Holding, ...]:
         _, architecture, _ = architecture_of(checkpoint)

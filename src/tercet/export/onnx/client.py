@@ -1,5 +1,6 @@
 """Runs an exported decoder in ONNX Runtime, with its key-value cache."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +65,10 @@ class OnnxSession:
         """Scores [T, V] after each token."""
         return self.extend(torch.tensor([tokens]), self.empty())[0][0]
 
-    def greedy(self, tokens: list[int], count: int) -> list[int]:
-        """The next `count` tokens, always the most likely."""
-        found: list[int] = []
+    def stream(self, tokens: list[int], count: int) -> Iterator[int]:
+        """The next `count` tokens, always the most likely, as they come."""
         given, cache = tokens, self.empty()
         for _ in range(count):
             scores, cache = self.extend(torch.tensor([given]), cache)
-            found.append(int(scores[0, -1].argmax()))
-            given = found[-1:]
-        return found
+            given = [int(scores[0, -1].argmax())]
+            yield given[0]

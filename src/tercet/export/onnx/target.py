@@ -14,7 +14,7 @@ from tercet.export.onnx.graph import DATA_NAME, GRAPH_NAME, Graph
 from tercet.export.onnx.quantized_blocks import FAST_LEVELS, held
 from tercet.export.onnx.read_back import read_back
 from tercet.export.sealed_directory import check_seal, sealed_directory
-from tercet.export.target import Holding, client_module, refuse
+from tercet.export.target import Holding, Timing, client_module, refuse, time_session
 from tercet.models import find_architecture, read_config
 
 
@@ -88,7 +88,11 @@ class OnnxTarget:
 
     def greedy(self, out: Path, tokens: list[int], count: int) -> list[int]:
         """The next `count` tokens, always the most likely."""
-        return self.session(out).greedy(tokens, count)
+        return list(self.session(out).stream(tokens, count))
+
+    def time(self, out: Path, tokens: list[int], count: int) -> Timing:
+        """As the protocol says."""
+        return time_session(lambda: self.session(out), tokens, count)
 
 
 TARGET = OnnxTarget()

@@ -72,15 +72,13 @@ class OpenvinoSession:
         self.reset()
         return self.extend(torch.tensor([tokens]))[0]
 
-    def greedy(self, tokens: list[int], count: int) -> list[int]:
-        """The next `count` tokens, always the most likely."""
+    def stream(self, tokens: list[int], count: int) -> Iterator[int]:
+        """The next `count` tokens, always the most likely, as they come."""
         self.reset()
-        found: list[int] = []
-        x = tokens
+        given = tokens
         for _ in range(count):
-            found.append(int(self.extend(torch.tensor([x]))[0, -1].argmax()))
-            x = found[-1:]
-        return found
+            given = [int(self.extend(torch.tensor([given]))[0, -1].argmax())]
+            yield given[0]
 
 
 def read_back(openvino: Any, out: Path) -> Iterator[tuple[str, Tensor]]:

@@ -12,7 +12,7 @@ from tercet.export.openvino.client import MODEL_NAME, OpenvinoSession, read_back
 from tercet.export.openvino.constants import held
 from tercet.export.openvino.decoder import OpenvinoDecoder
 from tercet.export.sealed_directory import check_seal, sealed_directory
-from tercet.export.target import Holding, client_module, refuse
+from tercet.export.target import Holding, Timing, client_module, refuse, time_session
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,11 @@ class OpenvinoTarget:
 
     def greedy(self, out: Path, tokens: list[int], count: int) -> list[int]:
         """The next `count` tokens, always the most likely."""
-        return self.session(out).greedy(tokens, count)
+        return list(self.session(out).stream(tokens, count))
+
+    def time(self, out: Path, tokens: list[int], count: int) -> Timing:
+        """As the protocol says."""
+        return time_session(lambda: self.session(out), tokens, count)
 
 
 TARGET = OpenvinoTarget()

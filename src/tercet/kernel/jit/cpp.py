@@ -151,7 +151,9 @@ def _compile(source: Path, command: list[str], library: Path, minutes: int) -> N
             "that can be written"
         ) from error
     command = [*command, str(source), "-o", str(unfinished)]
-    _log.info("compiling %s for this machine, once", library.stem.rpartition("-")[0])
+    own = source.is_relative_to(INCLUDE)
+    name = source.relative_to(INCLUDE).as_posix() if own else source.name
+    _log.info("compiling %s for this machine, once", name)
     try:
         result = _run(command, minutes)
         if result.returncode:

@@ -30,6 +30,7 @@ TERCET_INLINE float sum_of(__m256 x) {
 // Byte B of field f of a dword of codes holds column fields * B + f: digits are put into that order.
 template <int bits>
 TERCET_INLINE __m256i in_order_of_codes(__m256i bytes) {
+  if constexpr (bits == 8) return bytes;
   const __m128i order = bits == 2
       ? _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15)
       : _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
@@ -69,9 +70,22 @@ void add_segment(Segments& to, Segment segment, const Count& levels, __m256i* in
   to.list.push_back(segment);
 }
 
+// The step of x whose largest number is that one, and what x is multiplied with to be in steps.
+template <int digits>
+TERCET_INLINE float step_of(float largest, float* inverse) {
+  if constexpr (digits == 1) {
+    *inverse = kLargestByte / largest;
+    return largest / kLargestByte;
+  }
+  // 2^exponent is the first power of two above the largest
+  const int exponent = static_cast<int>(float_to_bits(largest) >> 23) - 126;
+  *inverse = bits_to_float(static_cast<uint32_t>(bits_of(digits) - exponent + 127) << 23);
+  return bits_to_float(static_cast<uint32_t>(exponent - bits_of(digits) + 127) << 23);
+}
+
 // x[count] in as many segments as its spread takes. False where it holds inf or NaN, is too small or
 // spread too far.
-template <int bits>
+template <int bits, int digits>
 bool add_numbers(Segments& to, Segment segment, const Count& levels, const float* x, int count) {
   alignas(32) float held[kSegmentColumns] = {};
   std::memcpy(held, x, count * sizeof(float));
@@ -89,11 +103,9 @@ bool add_numbers(Segments& to, Segment segment, const Count& levels, const float
     if (_mm256_movemask_ps(odd) || largest < kSmallest) return false;
     const bool all = largest * sum_of(some) <= kSpread * sum_of(sum);
     const __m256 limit = _mm256_set1_ps(all ? 0.0f : largest / kSpread);
-    // 2^exponent is the first power of two above the largest
-    const int exponent = static_cast<int>(float_to_bits(largest) >> 23) - 126;
-    segment.step = bits_to_float(static_cast<uint32_t>(exponent - kBits + 127) << 23);
-    const __m256 inverse =
-        _mm256_set1_ps(bits_to_float(static_cast<uint32_t>(kBits - exponent + 127) << 23));
+    float per_step;
+    segment.step = step_of<digits>(largest, &per_step);
+    const __m256 inverse = _mm256_set1_ps(per_step);
     __m256i integers[kSegmentColumns / 8];
     for (int i = 0; i < kSegmentColumns; i += 8) {
       const __m256 now = _mm256_load_ps(held + i);
@@ -101,7 +113,7 @@ bool add_numbers(Segments& to, Segment segment, const Count& levels, const float
       integers[i / 8] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_and_ps(now, take), inverse));
       _mm256_store_ps(held + i, _mm256_andnot_ps(take, now));
     }
-    add_segment<bits, kDigits>(to, segment, levels, integers, count);
+    add_segment<bits, digits>(to, segment, levels, integers, count);
     if (all) return true;
   }
   return false;
@@ -110,7 +122,7 @@ bool add_numbers(Segments& to, Segment segment, const Count& levels, const float
 // x, each group padded to whole runs, in segments. Exact: x is codes. False: use multiply_vector.
 // A segment's rounding is relative to its largest number. Of few columns one row's levels may be zero
 // at all but a small one, which then has that rounding to itself: so these are multiplied as floats.
-template <int bits, bool exact>
+template <int bits, bool exact, int digits>
 bool cut_segments(const Layout& layout, const float* x, Segments& to) {
   if (!exact && layout.columns < kSegmentColumns) return false;
   constexpr int per_run = 32 / bits;
@@ -125,7 +137,7 @@ bool cut_segments(const Layout& layout, const float* x, Segments& to) {
       const float* from = x + first * per_run;
       const int count = static_cast<int>(runs) * per_run;
       if constexpr (!exact) {
-        if (!add_numbers<bits>(to, segment, levels, from, count)) return false;
+        if (!add_numbers<bits, digits>(to, segment, levels, from, count)) return false;
         continue;
       }
       alignas(32) float held[kSegmentColumns] = {};
@@ -133,25 +145,31 @@ bool cut_segments(const Layout& layout, const float* x, Segments& to) {
       __m256i integers[kSegmentColumns / 8];
       for (int i = 0; i < kSegmentColumns; i += 8)
         integers[i / 8] = _mm256_cvtps_epi32(_mm256_load_ps(held + i));
-      add_segment<bits, 1>(to, segment, levels, integers, count);
+      add_segment<bits, digits>(to, segment, levels, integers, count);
     }
   return true;
+}
+
+// Field f of codes; codes of 8 bits are levels, which are counted from the lowest here.
+template <int bits>
+TERCET_INLINE __m256i field(__m256i codes, int f, __m256i lowest) {
+  if constexpr (bits == 8) return _mm256_sub_epi8(codes, lowest);
+  const __m256i mask = _mm256_set1_epi8(bits == 2 ? 3 : 15);
+  return _mm256_and_si256(f ? _mm256_srli_epi16(codes, bits * f) : codes, mask);
 }
 
 // Sums of levels times digits of one segment, [rows 0..7 and 8..15][digit], as pairs of 16 bits.
 template <int bits, int digits>
 TERCET_INLINE void sum_segment(const uint32_t* codes, const Segment& s, const uint32_t* words,
-                               __m256i (&sums)[2][digits]) {
+                               __m256i lowest, __m256i (&sums)[2][digits]) {
   constexpr int fields = 8 / bits;
-  const __m256i mask = _mm256_set1_epi8(bits == 2 ? 3 : 15);
   const int64_t stride = s.runs * fields;
   for (int d = 0; d < digits; ++d) sums[0][d] = sums[1][d] = splat_word(s.lowest[d]);
   for (int64_t run = 0; run < s.runs; ++run, codes += 16, words += fields) {
     const __m256i first = load_eight(codes), second = load_eight(codes + 8);
 #pragma GCC unroll 4
     for (int f = 0; f < fields; ++f) {
-      const __m256i a = _mm256_and_si256(f ? _mm256_srli_epi16(first, bits * f) : first, mask);
-      const __m256i b = _mm256_and_si256(f ? _mm256_srli_epi16(second, bits * f) : second, mask);
+      const __m256i a = field<bits>(first, f, lowest), b = field<bits>(second, f, lowest);
 #pragma GCC unroll 4
       for (int d = 0; d < digits; ++d) {
         const __m256i x = splat_word(words[d * stride + f]);
@@ -163,18 +181,23 @@ TERCET_INLINE void sum_segment(const uint32_t* codes, const Segment& s, const ui
 }
 
 // digit0 + 256 digit1 + 65536 digit2, which fits 32 bits
-TERCET_INLINE __m256i combine_digits(const __m256i (&sums)[kDigits]) {
-  const __m256i ones = _mm256_set1_epi16(1), wide = _mm256_set1_epi16(256);
-  const __m256i low = _mm256_add_epi32(_mm256_madd_epi16(sums[0], ones),
-                                       _mm256_madd_epi16(sums[1], wide));
-  return _mm256_add_epi32(low, _mm256_slli_epi32(_mm256_madd_epi16(sums[2], ones), 16));
+template <int digits>
+TERCET_INLINE __m256i combine_digits(const __m256i (&sums)[digits]) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  __m256i combined = _mm256_madd_epi16(sums[0], ones);
+  if constexpr (digits > 1)
+    combined = _mm256_add_epi32(combined, _mm256_madd_epi16(sums[1], _mm256_set1_epi16(256)));
+  if constexpr (digits > 2)
+    combined = _mm256_add_epi32(combined, _mm256_slli_epi32(_mm256_madd_epi16(sums[2], ones), 16));
+  return combined;
 }
 
 // out[16] = W x for one block of rows. Exact: x is codes, and the result that of multiply_vector.
-template <int bits, bool exact>
+template <int bits, bool exact, int digits>
 void multiply_block(const Weight& w, const Vector& x, int64_t block, float* out) {
   const uint32_t *codes = w.block_codes(block), *words = x.segments->words.data();
   const Segment *segment = x.segments->list.data(), *end = segment + x.segments->list.size();
+  const __m256i lowest = _mm256_set1_epi8(static_cast<char>(w.layout->lowest));
   F total = splat(0.0f);
   for (int64_t group = 0; group < w.layout->groups; ++group) {
     const int64_t at = (block * w.layout->groups + group) * 16;
@@ -182,17 +205,11 @@ void multiply_block(const Weight& w, const Vector& x, int64_t block, float* out)
     I integers = zero_int();
     for (; segment != end && segment->group == group; ++segment) {
       const uint32_t* from = codes + segment->first_run * 16;
-      if constexpr (exact) {
-        __m256i sums[2][1];
-        sum_segment<bits, 1>(from, *segment, words + segment->words, sums);
-        const __m256i ones = _mm256_set1_epi16(1);
-        integers = add_int(integers, {_mm256_madd_epi16(sums[0][0], ones),
-                                _mm256_madd_epi16(sums[1][0], ones)});
-      } else {
-        __m256i sums[2][kDigits];
-        sum_segment<bits, kDigits>(from, *segment, words + segment->words, sums);
-        sum = fma(to_float(I{combine_digits(sums[0]), combine_digits(sums[1])}), splat(segment->step), sum);
-      }
+      __m256i sums[2][digits];
+      sum_segment<bits, digits>(from, *segment, words + segment->words, lowest, sums);
+      const I combined{combine_digits<digits>(sums[0]), combine_digits<digits>(sums[1])};
+      if constexpr (exact) integers = add_int(integers, combined);
+      else sum = fma(to_float(combined), splat(segment->step), sum);
     }
     if constexpr (exact) sum = to_float(integers);
     if (w.zero) sum = fma(load_number(w.zero, w.zero_number, at), splat(-x.sums[group]), sum);
@@ -201,14 +218,29 @@ void multiply_block(const Weight& w, const Vector& x, int64_t block, float* out)
   store(out, total);
 }
 
-template <int bits, bool exact>
+template <int bits, bool exact, int digits>
 void multiply_blocks(const Weight& w, const Vector& x, int64_t block, int64_t count, float* out) {
-  for (int64_t i = 0; i < count; ++i) multiply_block<bits, exact>(w, x, block + i, out + 16 * i);
+  for (int64_t i = 0; i < count; ++i)
+    multiply_block<bits, exact, digits>(w, x, block + i, out + 16 * i);
+}
+
+template <int bits, bool exact, int digits>
+void add_integers_of(Kernels& to) {
+  to.cut = cut_segments<bits, exact, digits>;
+  to.integers = multiply_blocks<bits, exact, digits>;
+}
+
+template <bool exact, int digits>
+void add_integers_by(const Layout& layout, Kernels& to) {
+  if (layout.bits == 2) return add_integers_of<2, exact, digits>(to);
+  if (layout.bits == 4) return add_integers_of<4, exact, digits>(to);
+  add_integers_of<8, exact, digits>(to);
 }
 
 template <bool exact>
 void add_integers(const Layout& layout, Kernels& to) {
   if (!Count(layout).codes) return;
-  to.cut = layout.bits == 2 ? cut_segments<2, exact> : cut_segments<4, exact>;
-  to.integers = layout.bits == 2 ? multiply_blocks<2, exact> : multiply_blocks<4, exact>;
+  if (exact || layout.digits == 1) return add_integers_by<exact, 1>(layout, to);
+  if (layout.digits == 2) return add_integers_by<exact, 2>(layout, to);
+  add_integers_by<exact, 3>(layout, to);
 }

@@ -6,10 +6,13 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from tercet import environment
 from tercet.errors import UnsupportedError
 from tercet.packed_weight.rows16 import layout_of
 
 NUMBERS: dict[torch.dtype, int] = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+# of base 256, which hold a number of x
+_DIGITS = {"float32": 3, "int16": 2, "int8": 1}
 
 
 def pointer(tensor: Tensor | None) -> int | None:
@@ -34,13 +37,21 @@ class NativeLayout(ctypes.Structure):
         ("bits", ctypes.c_int32),
         ("is_signed", ctypes.c_int32),
         ("levels", ctypes.c_float * 256),
+        ("lowest", ctypes.c_int32),
+        ("count", ctypes.c_int32),
+        ("digits", ctypes.c_int32),
     )
 
 
-@cache
 def native_layout(scheme: str, rows: int, columns: int) -> tuple[int, NativeLayout]:
-    """The address of the layout, and the layout itself, which the cache keeps alive."""
+    """The address of the layout, and the layout itself, which a cache keeps alive."""
+    return _native_layout(scheme, rows, columns, _DIGITS[environment.cpu_activations()])
+
+
+@cache
+def _native_layout(scheme: str, rows: int, columns: int, digits: int) -> tuple[int, NativeLayout]:
     layout = layout_of(scheme, rows, columns)
+    element = layout.element
     native = NativeLayout(
         rows=rows,
         columns=columns,
@@ -50,6 +61,9 @@ def native_layout(scheme: str, rows: int, columns: int) -> tuple[int, NativeLayo
         bits=layout.bits,
         is_signed=layout.is_signed,
         levels=(ctypes.c_float * 256)(*layout.levels().tolist()),
+        lowest=int(element.lowest) if element.integer else 0,
+        count=len(element.levels) if element.integer else 0,
+        digits=digits,
     )
     return ctypes.addressof(native), native
 

@@ -18,6 +18,8 @@ struct Layout {
   int64_t rows, columns, group, groups, runs_per_group;
   int32_t bits, is_signed;  // is_signed: 8-bit codes are two's complement values, no table
   float levels[256];        // of each code, repeated up to 256 entries
+  int32_t lowest, count;    // of levels that are consecutive integers; a count of 0: they are not
+  int32_t digits;           // of one row of x where it is multiplied as integers: 3, or 2 or 1
 };
 
 struct Weight {

@@ -6,6 +6,9 @@
 // bits that are at most 2^11 apart are held exactly. A segment whose largest is more than kSpread
 // times the mean is taken twice or more, largest numbers first, each within 2^-19 of itself: outliers
 // cost the others nothing.
+//
+// With two digits in place of three it is held within 2^-14 of the largest, with one within 1/254, and
+// the step is no power of two then.
 #pragma once
 
 #include <cmath>
@@ -18,8 +21,12 @@ namespace tercet {
 
 constexpr int kSegmentColumns = 64;
 constexpr int kDigits = 3;
-constexpr int kBits = 22;  // of x in steps: times 8 levels and 64 columns a sum still fits 32 bits
+// of x in steps: times 8 levels and 64 columns a sum still fits 32 bits, and with two digits 16 bits
+// hold both
+constexpr int bits_of(int digits) { return digits == 3 ? 22 : 14; }
+constexpr float kLargestByte = 127.0f;
 constexpr float kSpread = 8.0f;
+constexpr int kMostCodes = 32;  // more make segments so short that no largest number is told apart
 constexpr int kMostPasses = 8;
 constexpr float kSmallest = 0x1p-100f;  // of a segment's largest: its step is a normal number
 
@@ -37,24 +44,20 @@ struct Segments {
   std::vector<uint32_t> words;
 };
 
-// How the levels of W are codes counted from `lowest`; none where they are not.
+// How the levels of W are codes counted from `lowest`; none where they are not, or too many.
 struct Count {
   int32_t lowest = 0, codes = 0;
 
   explicit Count(const Layout& layout) {
-    const int all = 1 << layout.bits;
-    if (layout.bits == 8 || layout.levels[0] != std::floor(layout.levels[0])) return;
-    int count = 1;
-    while (count < all && layout.levels[count] == layout.levels[0] + count) ++count;
-    for (int code = count; code < all; ++code)
-      if (layout.levels[code] != 0.0f) return;
-    if (count > 2) lowest = static_cast<int32_t>(layout.levels[0]), codes = count;
+    if (layout.count > 2 && layout.count <= kMostCodes) lowest = layout.lowest, codes = layout.count;
   }
 
-  // Columns of a segment: levels times digits, 16 pairs of them, and at most 4 levels below 2^15.
+  // Columns of a segment: levels times digits, a pair of them for each four columns, below 2^15.
   int columns() const {
-    const int32_t highest = lowest + codes - 1;
-    return lowest >= -4 && highest <= 4 ? kSegmentColumns : kSegmentColumns / 2;
+    const int32_t highest = lowest + codes - 1, largest = highest > -lowest ? highest : -lowest;
+    int columns = kSegmentColumns;
+    while (columns * largest > 4 * kSegmentColumns) columns /= 2;
+    return columns;
   }
 };
 
