@@ -17,6 +17,11 @@ from tercet.kernel.device.captured import Captured
 from tercet.models import Decoder
 
 
+pytestmark = pytest.mark.skipif(
+    torch.cuda.is_available(), reason="pretends a GPU, which a real one does not stand"
+)
+
+
 class WatchedGraph:
     """A graph that keeps nothing, as CUDA's, and knows what was there before it and is read."""
 
