@@ -127,8 +127,8 @@ def fp8_sums() -> str:
 def cpu_activations() -> str:
     """TERCET_CPU_ACTIVATIONS: `int16` or `int8` has one row of x rounded to so many bits.
 
-    Default: `float32`, as good as numbers of 24 bits. It counts where weights of 2 to 4 bits meet a
-    single token on AVX2 without AVX-512, and is quicker there: 16 bits of the largest of 32 or 64
+    Default: `float32`, as good as numbers of 24 bits. It counts where weights of 2 to 5 bits meet a
+    single token on AVX2 without AVX-512, and is quicker there: 16 bits of the largest of 16 to 64
     numbers, which lose less than a GPU's bfloat16 does, or 8, as llama.cpp has them.
     UnsupportedError on any other word.
     """

@@ -15,6 +15,7 @@ from tercet.export import target
 from tercet.export.target import time_session
 from tercet.records import load
 from tercet.workflows.bench import bench, run
+from tercet.workflows.export import contents
 
 Run = Callable[..., Any]
 FEW = {"prompt": 6, "tokens": 3}
@@ -173,7 +174,7 @@ def test_a_client_that_is_not_there(packed: Path, monkeypatch: pytest.MonkeyPatc
     def version(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(run, "version", version)
+    monkeypatch.setattr(contents, "version", version)
     with pytest.raises(UnsupportedError, match=r"not installed: pip install 'tercet\[gguf\]'"):
         bench(packed, ["gguf"], **FEW)
 

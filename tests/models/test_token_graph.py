@@ -16,7 +16,6 @@ from torch.utils._pytree import tree_leaves
 from tercet.kernel.device.captured import Captured
 from tercet.models import Decoder
 
-
 pytestmark = pytest.mark.skipif(
     torch.cuda.is_available(), reason="pretends a GPU, which a real one does not stand"
 )

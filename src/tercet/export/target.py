@@ -208,6 +208,19 @@ def _module(name: str) -> Any:
     return import_module(f"{__package__}.{name}")
 
 
+def install_command(target: Target) -> str:
+    """What installs a target's client."""
+    return f"pip install 'tercet[{target.extra}]'"
+
+
+def not_installed(target: Target) -> UnsupportedError:
+    """The error of a client that is not there."""
+    return UnsupportedError(
+        f"target {target.name!r} runs in {target.client}, which is not installed: "
+        f"{install_command(target)}"
+    )
+
+
 def client_module(target: Target, module: str) -> Any:
     """Imports a module of the target's client.
 
@@ -219,10 +232,7 @@ def client_module(target: Target, module: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name != module.split(".")[0]:
             raise
-        raise UnsupportedError(
-            f"target {target.name!r} runs in {target.client}, which is not installed: "
-            f"pip install 'tercet[{target.extra}]'"
-        ) from error
+        raise not_installed(target) from error
 
 
 def transform_reason(entry: PackedModule, target: str) -> str | None:

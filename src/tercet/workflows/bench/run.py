@@ -4,7 +4,6 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,14 @@ from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
 from tercet.checkpoints.seal import verified
 from tercet.child_process import Child, ChildError
 from tercet.errors import UnsupportedError
-from tercet.export.target import Target, Timed, find_target, target_names
+from tercet.export.target import Target, Timed, find_target, not_installed, target_names
 from tercet.models.device import resolve_device
 from tercet.version import VERSION
 from tercet.workflows.bench.own_process import OWN
 from tercet.workflows.bench.report import BenchReport, EngineReport, Range
+from tercet.workflows.export.contents import installed_version
 from tercet.workflows.export.report import dominant_format, model_name
+from tercet.workflows.export.run import written_bytes
 
 _MEASURE = "tercet.workflows.bench.own_process:measure"
 # only a process that hangs takes so long
@@ -149,19 +150,14 @@ def _timed(name: str) -> Target:
         raise UnsupportedError(
             f"the client of {name!r} cannot be timed: choose from {', '.join(timed_targets())}"
         )
-    try:
-        version(target.client)
-    except PackageNotFoundError:
-        raise UnsupportedError(
-            f"target {name!r} runs in {target.client}, which is not installed: "
-            f"pip install 'tercet[{target.extra}]'"
-        ) from None
+    if installed_version(target) is None:
+        raise not_installed(target)
     return target
 
 
 def _export(checkpoint: PackedCheckpoint, name: str, target: Target, folder: Path) -> _Engine:
     """What the target's client loads; or why it cannot hold the checkpoint."""
-    title, out = f"{target.client} {version(target.client)}", folder / name
+    title, out = f"{target.client} {installed_version(target)}", folder / name
     kinds = Counter[str]()
     try:
         for held in target.holdings(checkpoint):
@@ -170,9 +166,8 @@ def _export(checkpoint: PackedCheckpoint, name: str, target: Target, folder: Pat
         target.write(checkpoint, out)
     except UnsupportedError as error:
         return _Engine(name, title, out, None, None, " ".join(str(error).split()))
-    files = [out] if out.is_file() else [path for path in out.rglob("*") if path.is_file()]
-    size = sum(path.stat().st_size for path in files)
-    return _Engine(name, title, out, kinds.most_common(1)[0][0] if kinds else None, size)
+    kind = kinds.most_common(1)[0][0] if kinds else None
+    return _Engine(name, title, out, kind, written_bytes(out))
 
 
 def _drawn_prompt(checkpoint: PackedCheckpoint, count: int, tokens: int) -> list[int]:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
 from tercet.errors import UnsupportedError
-from tercet.export.target import Target, find_target, target_names
+from tercet.export.target import Target, find_target, install_command, target_names
 
 
 class Acceptance(BaseModel):
@@ -54,15 +54,16 @@ def _acceptance(checkpoint: PackedCheckpoint, target: Target) -> Acceptance:
     return Acceptance(
         target=target.name,
         client=target.client,
-        installed=_installed_version(target),
-        install=f"pip install 'tercet[{target.extra}]'",
+        installed=installed_version(target),
+        install=install_command(target),
         kinds=dict(Counter(h.kind for h in holdings if h.kind is not None)),
         bits_per_weight=None if refusals else bits / max(sum(weights.values()), 1),
         refusals=dict(refusals),
     )
 
 
-def _installed_version(target: Target) -> str | None:
+def installed_version(target: Target) -> str | None:
+    """Of a target's client; None where it is not installed."""
     try:
         return version(target.client)
     except PackageNotFoundError:

@@ -92,7 +92,7 @@ def export(
         format=dominant_format(checkpoint),
         target=target,
         out=str(out),
-        size_bytes=_size(out),
+        size_bytes=written_bytes(out),
         packed_size_bytes=checkpoint.size_bytes,
         modules=tuple(_module(checkpoint, h, equal) for h in holdings),
         differences=differences,
@@ -104,7 +104,8 @@ def _silent(_: str) -> None:
     return None
 
 
-def _size(out: Path) -> int:
+def written_bytes(out: Path) -> int:
+    """Of an export: a file, or all files of a directory."""
     files = [out] if out.is_file() else list(out.rglob("*"))
     return sum(path.stat().st_size for path in files if path.is_file())
 

@@ -8,9 +8,9 @@ from torch import Tensor
 
 from tercet.models.decoder import attention
 from tercet.models.decoder.gpu.fused_layer import run_layer
+from tercet.models.decoder.gpu.layer_cache import LayerCache, layer_caches
 from tercet.models.decoder.kv_cache import KeyValueCache, Positions
 from tercet.models.decoder.layer import Layer
-from tercet.ops.append_kv import append_kv_
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -41,45 +41,32 @@ class PromptStep:
             cache: whose last positions they are; they are written.
         """
         positions = cache.last_positions(hidden.shape[0] // cache.batch)
-        keys, values = cache.all_positions()
-        of_keys, of_values = cache.all_scales() or (none := [None] * len(self.layers), none)
-        for layer, seen, k, v, key_scales, value_scales in zip(
-            self.layers, positions, keys, values, of_keys, of_values, strict=True
-        ):
-            attend = partial(self._attend, layer, seen, k, v, key_scales, value_scales)
-            hidden = run_layer(layer, hidden, attend)
+        caches = layer_caches(*cache.all_positions(), cache.all_scales())
+        for layer, seen, held in zip(self.layers, positions, caches, strict=True):
+            hidden = run_layer(layer, hidden, partial(self._attend, layer, seen, held))
         return hidden
 
     def _attend(
         self,
         layer: Layer,
         seen: Positions,
-        keys: Tensor,
-        values: Tensor,
-        key_scales: Tensor | None,
-        value_scales: Tensor | None,
+        held: LayerCache,
         qkv: Tensor,
         *,
         query_norm: Tensor | None,
         key_norm: Tensor | None,
     ) -> Tensor:
-        config = layer.config
-        q = append_kv_(
+        q = held.append(
             qkv.view(len(self.lengths), -1, qkv.shape[1]),
-            self.cos[layer.rope],
-            self.sin[layer.rope],
-            keys,
-            values,
+            (self.cos[layer.rope], self.sin[layer.rope]),
             self.blocks,
             self.lengths,
-            key_scales=key_scales,
-            value_scales=value_scales,
             query_norm=query_norm,
             key_norm=key_norm,
-            eps=config.norm_epsilon,
+            eps=layer.config.norm_epsilon,
         )
         found = attention.attend(
-            config,
+            layer.config,
             layer.window,
             self.masks[layer.window],
             q.transpose(1, 2),

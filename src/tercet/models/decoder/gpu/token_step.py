@@ -11,10 +11,10 @@ from torch import Tensor
 
 from tercet.models.decoder.config import DecoderConfig
 from tercet.models.decoder.gpu.fused_layer import multiply_norm, run_layer
+from tercet.models.decoder.gpu.layer_cache import LayerCache, layer_caches
 from tercet.models.decoder.layer import Layer
 from tercet.models.decoder.linear import Linear
 from tercet.models.decoder.norm import Norm
-from tercet.ops.append_kv import append_kv_
 from tercet.ops.paged_attention import paged_attention
 
 
@@ -56,49 +56,38 @@ class TokenStep:
             scales: float32 [P, G, S] of each layer's keys and of its values, if these are codes.
         """
         hidden = self.embed(ids)
-        of_keys, of_values = scales or (none := [None] * len(self.layers), none)
-        for layer, k, v, key_scales, value_scales in zip(
-            self.layers, keys, values, of_keys, of_values, strict=True
-        ):
-            attend = partial(self._attend, layer, lengths, k, v, key_scales, value_scales)
-            hidden = run_layer(layer, hidden, attend)
+        caches = layer_caches(keys, values, scales)
+        for layer, cache in zip(self.layers, caches, strict=True):
+            hidden = run_layer(layer, hidden, partial(self._attend, layer, lengths, cache))
         return self.config.logits(multiply_norm(self.head, hidden, self.norm))
 
     def _attend(
         self,
         layer: Layer,
         lengths: Tensor,
-        keys: Tensor,
-        values: Tensor,
-        key_scales: Tensor | None,
-        value_scales: Tensor | None,
+        cache: LayerCache,
         qkv: Tensor,
         *,
         query_norm: Tensor | None,
         key_norm: Tensor | None,
     ) -> Tensor:
-        q = append_kv_(
+        q = cache.append(
             qkv.unsqueeze(1),
-            self.cos[layer.rope],
-            self.sin[layer.rope],
-            keys,
-            values,
+            (self.cos[layer.rope], self.sin[layer.rope]),
             self.blocks,
             lengths,
-            key_scales=key_scales,
-            value_scales=value_scales,
             query_norm=query_norm,
             key_norm=key_norm,
             eps=self.config.norm_epsilon,
         )
         mixed = paged_attention(
             q,
-            keys,
-            values,
+            cache.keys,
+            cache.values,
             self.blocks,
             lengths,
-            key_scales=key_scales,
-            value_scales=value_scales,
+            key_scales=cache.key_scales,
+            value_scales=cache.value_scales,
             scale=self.config.attention_factor,
             window=layer.window or 0,
             soft_cap=self.config.score_cap or 0.0,
