@@ -204,7 +204,7 @@ class Decoder:
         last, fed = None, torch.tensor([token])
         for at in range(count):
             graph = self._graph_of(cache)
-            cache.extend(1)
+            cache.advance(1)
             # another sequence may have run since, and taken the place of this one's graph
             graph.run(None if graph is last else fed, cache.length)
             last, fed = graph, graph.top
@@ -220,7 +220,7 @@ class Decoder:
     def _replay(self, ids: Tensor, cache: KeyValueCache) -> Tensor:
         cache.reserve(cache.length + 1)
         graph = self._graph_of(cache)
-        cache.extend(1)
+        cache.advance(1)
         return graph.run(ids, cache.length)
 
     def _graph_of(self, cache: KeyValueCache) -> TokenGraph:

@@ -206,7 +206,7 @@ class KeyValueCache:
         ]
 
     def last_positions(self, count: int) -> list[Positions]:
-        """The last `count` positions of each layer, as `extend` gave them."""
+        """The last `count` positions of each layer, as `extend` gives them."""
         start, end = self.length - count, self.length
         parts = self._views(self._held, start, end)
         if self._scales is None:
@@ -222,11 +222,14 @@ class KeyValueCache:
         """Scales of these, float32 [B, H, capacity] of each layer; None where there are none."""
         return None if self._scales is None else self._halves(self._scales)
 
+    def advance(self, count: int) -> None:
+        """Adds `count` positions of each layer, which `last_positions` gives."""
+        self.reserve(self.length + count)
+        self.length += count
+
     def extend(self, count: int) -> list[Positions]:
         """Adds `count` positions of each layer, to be written by the caller."""
-        end = self.length + count
-        self.reserve(end)
-        self.length = end
+        self.advance(count)
         return self.last_positions(count)
 
     def _views(self, held: Tensor, start: int, end: int) -> list[tuple[Tensor, Tensor, Tensor]]:

@@ -60,12 +60,12 @@ class Prompts:
 
     def _run_each(self, ids: Tensor, cache: KeyValueCache) -> Tensor:
         """Kernel by kernel."""
-        cache.extend(ids.shape[1])
+        cache.advance(ids.shape[1])
         return self.step(cache, ids.shape[1])(self.embed(ids.reshape(-1)), cache)
 
     def _capture(self, like: KeyValueCache, count: int) -> PromptGraph:
         cache = like.empty_like()
-        cache.extend(count)
+        cache.advance(count)
         return PromptGraph(self.embed, self.step(cache, count), cache)
 
     def step(self, cache: KeyValueCache, count: int) -> PromptStep:
