@@ -55,11 +55,13 @@ class PromptGraph:
         embed: ids [N] to rows [N, hidden].
         step: of T positions, all of those that the cache holds.
         cache: of B sequences; nobody else's.
+        size: bytes that it takes, by `graph_bytes`.
     """
 
     def __init__(
-        self, embed: Callable[[Tensor], Tensor], step: PromptStep, cache: KeyValueCache
+        self, embed: Callable[[Tensor], Tensor], step: PromptStep, cache: KeyValueCache, size: int
     ) -> None:
+        self.size = size
         shape, device = (cache.batch, cache.length), cache.held.device
         self._ids = torch.zeros(shape, dtype=torch.int64, device=device)
         self._cache = cache
@@ -84,7 +86,6 @@ class PromptGraphs:
 
     def __init__(self) -> None:
         self._graphs = dict[tuple[int, int], PromptGraph | None]()
-        self._bytes = dict[tuple[int, int], int]()
 
     def find(
         self, shape: tuple[int, int], size: int, device: torch.device, capture: Capture
@@ -105,7 +106,6 @@ class PromptGraphs:
             self._make_room(MOST_BYTES - size)
             if _free_bytes(device) >= 2 * size:
                 graph = capture()
-                self._bytes[shape] = size
         self._remember(shape, graph)
         return graph
 
@@ -113,17 +113,17 @@ class PromptGraphs:
         """As the newest."""
         self._graphs[shape] = graph
         if len(self._graphs) > _MOST_SHAPES:
-            oldest = next(iter(self._graphs))
-            del self._graphs[oldest]
-            self._bytes.pop(oldest, None)
+            del self._graphs[next(iter(self._graphs))]
 
     def _make_room(self, size: int) -> None:
         """Frees the oldest graphs until the others take no more than so many bytes."""
-        for shape in [shape for shape in self._graphs if shape in self._bytes]:
-            if sum(self._bytes.values()) <= size:
+        held = {shape: graph.size for shape, graph in self._graphs.items() if graph is not None}
+        left = sum(held.values())
+        for shape, freed in held.items():
+            if left <= size:
                 return
             self._graphs[shape] = None
-            del self._bytes[shape]
+            left -= freed
 
 
 def _free_bytes(device: torch.device) -> int:

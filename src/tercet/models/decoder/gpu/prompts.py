@@ -50,7 +50,7 @@ class Prompts:
         if cache.length or size > MOST_BYTES:
             return self._run_each(ids, cache)
         graph = self.graphs.find(
-            (batch, whole), size, ids.device, lambda: self._capture(cache, whole)
+            (batch, whole), size, ids.device, lambda: self._capture(cache, whole, size)
         )
         if graph is not None:
             return graph.run(ids, cache).reshape(batch * count, -1)
@@ -63,10 +63,10 @@ class Prompts:
         cache.advance(ids.shape[1])
         return self.step(cache, ids.shape[1])(self.embed(ids.reshape(-1)), cache)
 
-    def _capture(self, like: KeyValueCache, count: int) -> PromptGraph:
+    def _capture(self, like: KeyValueCache, count: int, size: int) -> PromptGraph:
         cache = like.empty_like()
         cache.advance(count)
-        return PromptGraph(self.embed, self.step(cache, count), cache)
+        return PromptGraph(self.embed, self.step(cache, count), cache, size)
 
     def step(self, cache: KeyValueCache, count: int) -> PromptStep:
         """The step of the last `count` positions of a cache, which are still to be written."""
