@@ -1,5 +1,6 @@
 """The C++ step against the same formulas in float64 torch."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -22,6 +23,8 @@ from tercet.models.decoder.rope import angles, rotate_
 from tercet.models.input_transform import InputTransform
 from tercet.models.packed_modules import PackedLinear
 from tercet.packed_weight import prepare
+from tercet.packed_weight.cpu.product import isas
+from tercet.packed_weight.row_codes import quantize
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,21 @@ def close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found.double(), expected, atol=2e-6, rtol=2e-6)
 
 
+def heads_of(count: int, key_value: int, dim: int) -> Heads:
+    """Heads that are neither normalized, capped nor windowed."""
+    return Heads(
+        count=count,
+        key_value=key_value,
+        dim=dim,
+        window=None,
+        query_norm=None,
+        key_norm=None,
+        epsilon=1e-5,
+        scale=0.25,
+        cap=None,
+    )
+
+
 @pytest.mark.parametrize("count", [1, 15, 16, 33, 576])
 @pytest.mark.parametrize("normed", [False, True])
 def test_add_and_normalize(functions: Native, count: int, normed: bool) -> None:
@@ -68,16 +86,25 @@ def test_add_and_normalize(functions: Native, count: int, normed: bool) -> None:
 
 
 @pytest.mark.parametrize("activation", GATES)
-def test_gate_over_the_whole_range(functions: Native, activation: str) -> None:
+def test_gate_over_the_whole_range(
+    functions: Native, activation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate = torch.cat((torch.linspace(-120, 120, 9001), torch.tensor([0.0, 1e-30, -3e4, 3e4])))
     up = torch.rand_like(gate) + 0.5
-    found = functions.gate(torch.cat((gate, up)).expand(2, -1).contiguous(), activation)
-    close(found, (ACTIVATIONS[activation](gate.double()) * up.double()).expand(2, -1))
+    expected = (ACTIVATIONS[activation](gate.double()) * up.double()).expand(2, -1)
+    for isa in isas():
+        monkeypatch.setenv("TERCET_CPU_ISA", isa)
+        found = functions.gate(torch.cat((gate, up)).expand(2, -1).contiguous(), activation)
+        close(found, expected)
+        broken = functions.gate(torch.tensor([[math.nan, 1.0, 1.0, 1.0]]), activation)
+        assert broken.isnan().tolist() == [[True, False]]
 
 
 @pytest.mark.parametrize("dim", [2, 6, 16, 64, 80])
-@pytest.mark.parametrize(("heads", "key_value"), [(1, 1), (6, 2)])
-@pytest.mark.parametrize(("length", "window"), [(1, None), (37, None), (37, 5), (4000, None)])
+@pytest.mark.parametrize(("heads", "key_value"), [(1, 1), (6, 2), (7, 1), (12, 3)])
+@pytest.mark.parametrize(
+    ("length", "window"), [(1, None), (37, None), (37, 5), (129, None), (300, 128), (4000, None)]
+)
 @pytest.mark.parametrize(("whole", "limit"), [(False, None), (True, 1.5)])
 def test_attend(
     functions: Native,
@@ -88,6 +115,7 @@ def test_attend(
     window: int | None,
     whole: bool,
     limit: float | None,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch.manual_seed(1)
     # room behind the last position, and other heads between: strides as in the cache
@@ -126,12 +154,95 @@ def test_attend(
         scale=0.3,
         cap=limit,
     )
-    rest = cache[:, :, length:].clone()
-    found = functions.attend(qkv.flatten(1), shape, by, keys, values)
-    close(found, expected.flatten(1))
-    close(keys, all_keys)
-    close(values, all_values)
-    assert torch.equal(cache[:, :, length:], rest)
+    before = cache.clone()
+    for isa in isas():
+        monkeypatch.setenv("TERCET_CPU_ISA", isa)
+        cache.copy_(before)
+        found = functions.attend(qkv.flatten(1).clone(), shape, by, Positions(cache, keys, values))
+        close(found, expected.flatten(1))
+        close(keys, all_keys)
+        close(values, all_values)
+        assert torch.equal(cache[:, :, length:], before[:, :, length:])
+
+
+def test_attention_has_the_same_bits_for_any_number_of_threads(functions: Native) -> None:
+    cache, qkv = torch.randn(2, 6, 1000, 64), torch.randn(2, 960)
+    positions = Positions(cache, cache[:, :3], cache[:, 3:])
+    by = angles(torch.rand(32), 999, 1, torch.float32)
+    found, threads = [], torch.get_num_threads()
+    for count in (1, 2, 5):
+        torch.set_num_threads(count)
+        found.append(functions.attend(qkv.clone(), heads_of(9, 3, 64), by, positions))
+    torch.set_num_threads(threads)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("dim", [6, 16, 80])
+@pytest.mark.parametrize(("heads", "key_value"), [(1, 1), (7, 1), (12, 3)])
+@pytest.mark.parametrize("length", [1, 37, 300])
+def test_attend_to_codes(
+    functions: Native,
+    dim: int,
+    heads: int,
+    key_value: int,
+    length: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(1)
+    cached, qkv = (
+        torch.randn(2, 2 * key_value, length, dim),
+        torch.randn(2, heads + 2 * key_value, dim),
+    )
+    codes, scales, _ = quantize(cached, "int8")
+    # no rotation, so that what is stored is what was given
+    by = torch.ones(1, 1, dim), torch.zeros(1, 1, dim)
+    stored, of_stored, _ = quantize(qkv[:, heads:], "int8")
+    expected_codes, expected_scales = codes.clone(), scales.clone()
+    expected_codes[:, :, -1], expected_scales[:, :, -1] = stored, of_stored
+    held = expected_codes.double() * expected_scales.double().unsqueeze(-1)
+    grouped = qkv[:, :heads].double().unflatten(1, (key_value, -1))
+    scores = 0.25 * grouped @ held[:, :key_value].transpose(-1, -2)
+    expected = (scores.softmax(-1) @ held[:, key_value:]).flatten(1)
+    for isa in isas():
+        monkeypatch.setenv("TERCET_CPU_ISA", isa)
+        now, of_now = codes.clone(), scales.clone()
+        halves = (slice(0, key_value), slice(key_value, None))
+        positions = Positions(
+            now,
+            *(now[:, half] for half in halves),
+            of_now,
+            *(of_now[:, half] for half in halves),
+        )
+        shape = heads_of(heads, key_value, dim)
+        found = functions.attend(qkv.flatten(1).clone(), shape, by, positions)
+        close(found, expected)
+        assert torch.equal(now, expected_codes)
+        assert torch.equal(of_now, expected_scales)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        [0.0, 0.0, 0.0, -0.0],
+        [1e-45, -1e-44, 0.0, 3e-45],
+        [3e38, -3.4e38, 1.0, 0.0],
+        [math.inf, 1.0, -2.0, 0.0],
+        [1.0, math.nan, -2.0, 0.0],
+        [127.0, 0.5, 1.5, -2.5],
+        [-1e-39, 2e-39, 3e-40, 1e-38],
+    ],
+)
+def test_stored_codes_are_those_of_the_definition(functions: Native, row: list[float]) -> None:
+    by = torch.ones(1, 1, 4), torch.zeros(1, 1, 4)
+    codes, scales = torch.zeros(1, 2, 1, 4, dtype=torch.int8), torch.zeros(1, 2, 1)
+    positions = Positions(codes, codes[:, :1], codes[:, 1:], scales, scales[:, :1], scales[:, 1:])
+    given = torch.tensor([[[1.0, 2.0, 3.0, 4.0], row, row]])
+    # 0 times inf is NaN: only a value is stored as it was given
+    functions.attend(given.flatten(1).clone(), heads_of(1, 1, 4), by, positions)
+    expected_codes, expected_scales, _ = quantize(given[:, 2], "int8")
+    assert torch.equal(codes[:, 1, 0], expected_codes)
+    torch.testing.assert_close(scales[:, 1, 0], expected_scales, rtol=0, atol=0, equal_nan=True)
 
 
 GEMMA = Sizes(
@@ -213,17 +324,7 @@ def test_a_layer_that_is_more_than_packed_products_stays_in_parts(functions: Nat
     parsed, values = parse_scheme("nonary-g32"), torch.randn(64, 64)
     weight = prepare(encode(values, parsed, *fit(values, parsed, "absmax")))
     plain = PackedLinear(weight).forward
-    heads = Heads(
-        count=2,
-        key_value=1,
-        dim=16,
-        window=None,
-        query_norm=None,
-        key_norm=None,
-        epsilon=1e-5,
-        scale=0.25,
-        cap=None,
-    )
+    heads = heads_of(2, 1, 16)
     norm, other_norm = (Norm(weight=torch.ones(64), epsilon=value) for value in (1e-5, 1e-6))
 
     def found(linears: list[Linear], **how: Any) -> NativeLayer | None:

@@ -55,6 +55,24 @@ def test_packed_layers(scheme: str, kind: str, build: Make, source_of: Make, ids
     compare(source, model, ids, 1e-4 if gemma else 3e-5)
 
 
+@pytest.mark.parametrize("kind", ["qwen3", "gemma3_text"])
+def test_all_layers_in_one_call_have_the_bits_of_one_after_the_other(
+    kind: str, build: Make, source_of: Make, ids: Tensor
+) -> None:
+    # layers of gemma3 have two kinds of rotations and of windows
+    model = build(kind, head_dim=16, **({"sliding_window": 6} if "gemma" in kind else {}))
+    source = source_of(model)
+    pack_layers(source, model, "nonary-g32")
+    whole, single = Decoder.from_checkpoint(source), Decoder.from_checkpoint(source)
+    assert whole.native_layers is not None
+    vars(single)["native_layers"] = None
+    caches = whole.cache(ids.shape[0]), single.cache(ids.shape[0])
+    for position in range(ids.shape[1]):
+        new = ids[:, position : position + 1]
+        assert torch.equal(whole.extend(new, caches[0]), single.extend(new, caches[1]))
+    assert torch.equal(caches[0].held, caches[1].held)
+
+
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("kind", ["llama", "gemma2"])
 def test_packed_embedding_and_head(

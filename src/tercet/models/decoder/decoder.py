@@ -19,6 +19,7 @@ from tercet.models.decoder.gpu.token_graph import TokenGraph
 from tercet.models.decoder.kv_cache import KeyValueCache, check_kv_cache_dtype
 from tercet.models.decoder.layer import Layer, Step, load_layer
 from tercet.models.decoder.linear import Linear, load_head, tied_head
+from tercet.models.decoder.native_layer import NativeLayers
 from tercet.models.decoder.norm import Norm, load_norm
 from tercet.models.decoder.one_token import GATES, native
 from tercet.models.decoder.rope import angles, read_rotations
@@ -29,10 +30,6 @@ from tercet.models.weight_source import WeightSource
 if TYPE_CHECKING:
     from tercet.models.decoder.gpu.prompts import Prompts
     from tercet.models.decoder.gpu.token_step import TokenStep
-
-# a layer's attention takes 26 us against 60 us in torch at 100 positions, but grows four times as
-# fast with them: they meet at about 350
-_NATIVE_POSITIONS = 350
 
 # what bounds the activations of a prompt: more costs little speed less
 _PROMPT_CHUNK, _PROMPT_CHUNK_GPU = 512, 2048
@@ -278,26 +275,39 @@ class Decoder:
         if self.device.type == "cuda":
             return self._prompts.run(ids, cache)
         batch, count = ids.shape
+        by = tuple(angles(one, cache.length, count, self.dtype) for one in self._inverse)
+        hidden = self._embed(ids.reshape(-1))
+        functions = native() if count == 1 and self._native_applies(cache) else None
+        if functions is not None and self.native_layers is not None:
+            cache.advance(1)
+            self.native_layers(hidden, by, cache)
+            return hidden
         positions = cache.extend(count)
         step = Step(
             batch=batch,
-            angles=tuple(
-                angles(inverse, cache.length - count, count, self.dtype)
-                for inverse in self._inverse
-            ),
+            angles=by,
             masks=masks(self.config.windows, count, cache.length, ids.device),
-            native=native() if count == 1 and self._native_applies(cache) else None,
+            native=functions,
         )
-        hidden = self._embed(ids.reshape(-1))
         for layer, of_layer in zip(self._layers, positions, strict=True):
             layer.forward_(hidden, step, of_layer)
         return hidden
 
     def _native_applies(self, cache: KeyValueCache) -> bool:
-        config, length = self.config, cache.length
-        plain = self.device.type == "cpu" and self.dtype == torch.float32 == cache.held.dtype
+        config = self.config
+        held = cache.held.dtype in (torch.float32, torch.int8)
+        plain = self.device.type == "cpu" and self.dtype == torch.float32 and held
         whole = all(2 * len(inverse) == config.head_dim for inverse in self._inverse)
-        return plain and config.activation in GATES and whole and length <= _NATIVE_POSITIONS
+        return plain and config.activation in GATES and whole
+
+    @cached_property
+    def native_layers(self) -> NativeLayers | None:
+        """All layers as one C++ function; None where one is more than packed products."""
+        functions, whole = native(), [layer.whole for layer in self._layers]
+        if functions is None or None in whole:
+            return None
+        kinds = [layer.rope for layer in self._layers]
+        return NativeLayers(functions, [one for one in whole if one is not None], kinds)
 
 
 @dataclass(frozen=True, eq=False)

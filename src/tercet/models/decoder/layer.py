@@ -66,7 +66,7 @@ class Layer:
             positions: its keys and values; the new ones are written.
         """
         if step.native is not None:
-            self._one_token_(step.native, hidden, step, positions.keys, positions.values)
+            self._one_token_(step.native, hidden, step, positions)
             return
         factor = self.config.residual_factor
         mixed = self._attention(normalize(self.attention_norm, hidden), step, positions)
@@ -75,14 +75,14 @@ class Layer:
         hidden.add_(normalize(self.mlp_output_norm, made), alpha=factor)
 
     def _one_token_(
-        self, functions: Native, hidden: Tensor, step: Step, keys: Tensor, values: Tensor
+        self, functions: Native, hidden: Tensor, step: Step, positions: Positions
     ) -> None:
         by, factor = step.angles[self.rope], self.config.residual_factor
         if self.whole is not None:
-            self.whole(hidden, by, keys, values)
+            self.whole(hidden, by, positions)
             return
         x = functions.normalize(hidden, self.attention_norm)
-        made = self.output(functions.attend(self.qkv(x), self.heads, by, keys, values))
+        made = self.output(functions.attend(self.qkv(x), self.heads, by, positions))
         functions.add_(hidden, made, self.attention_output_norm, factor)
         x = functions.normalize(hidden, self.mlp_norm)
         if isinstance(self.mlp, Routed):

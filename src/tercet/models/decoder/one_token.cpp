@@ -10,7 +10,11 @@
 #include "packed_weight/cpu/bound_product.hpp"
 #include "packed_weight/cpu/threads.hpp"
 
-#define TERCET_INLINE static inline __attribute__((always_inline))
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#define TERCET_INLINE inline __attribute__((always_inline))
 #if defined(__x86_64__) && defined(__linux__)
 #define TERCET_CLONES \
   __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
@@ -23,6 +27,8 @@ namespace {
 constexpr int64_t kLanes = 16;
 // below so many multiplications a second thread costs more than it brings
 constexpr int64_t kWorthThreads = 1 << 17;
+// positions that are attended to at a time, whatever the number of threads
+constexpr int64_t kSplit = 128;
 
 TERCET_INLINE float sum(float* lanes) {
   for (int64_t half = kLanes / 2; half > 0; half /= 2)
@@ -39,26 +45,6 @@ TERCET_INLINE float dot(const float* a, const float* b, int64_t count) {
   return sum(lanes);
 }
 
-// e^x to 2 units in the last place for x <= 88 (Cephes, expf); 0 below -87.
-TERCET_INLINE float exponential(float x) {
-  const float clipped = x < -87.0f ? -87.0f : (x > 88.0f ? 88.0f : x);
-  const float turns = clipped * 1.44269504088896341f;
-  const int32_t power = static_cast<int32_t>(turns + (turns < 0 ? -0.5f : 0.5f));
-  const float n = static_cast<float>(power);
-  const float r = clipped - n * 0.693359375f + n * 2.12194440e-4f;
-  float p = 1.9875691500e-4f;
-  p = p * r + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * r * r + r + 1.0f;
-  const int32_t bits = (power + 127) << 23;
-  float scale;
-  std::memcpy(&scale, &bits, sizeof scale);
-  return x < -87.0f ? 0.0f : p * scale;
-}
-
 TERCET_INLINE void normalize(const float* x, const float* weight, float epsilon, int64_t count,
                              float* y) {
   const float inverse = 1.0f / std::sqrt(dot(x, x, count) / count + epsilon);
@@ -67,61 +53,144 @@ TERCET_INLINE void normalize(const float* x, const float* weight, float epsilon,
 
 struct Attention {
   int64_t heads, key_value_heads, dim;
-  int64_t batch_stride, head_stride;  // of keys and values, in floats
+  int64_t batch_stride, head_stride;  // of keys and values, in elements
   int64_t first, length;              // positions that are seen: [first, length)
   float scale, cap, epsilon;          // cap 0 for none
-  float *qkv, *keys, *values, *out;  // keys and values at position 0 of batch 0, head 0
+  float *qkv, *out;
+  void *keys, *values;  // at position 0 of batch 0, head 0: float32, or int8 where they have scales
+  float *key_scales, *value_scales;  // of each position of a head, or null
   const float *cos, *sin;            // [dim], the first half of sin negated
   const float *query_norm, *key_norm;  // [dim], or null
+  int32_t isa;
+  float* slices;  // [batch * heads][splits] of what a split gives: see attend_split
+
+  int64_t group() const { return heads / key_value_heads; }
+  int64_t token() const { return (heads + 2 * key_value_heads) * dim; }
+  int64_t splits() const { return (length - first + kSplit - 1) / kSplit; }
+  int64_t slice_size() const { return dim + 2; }
 };
 
 enum Gate : int32_t { kSilu, kGeluTanh };
 
-TERCET_INLINE void norm_and_rotate(float* head, const float* norm, const Attention& a, float* spare) {
+TERCET_INLINE void norm_and_rotate(float* head, const float* norm, const Attention& a) {
   if (norm) normalize(head, norm, a.epsilon, a.dim, head);
   const int64_t half = a.dim / 2;
+  float *__restrict low = head, *__restrict high = head + half;
+  const float *__restrict cos = a.cos, *__restrict sin = a.sin;
   for (int64_t i = 0; i < half; ++i) {
-    spare[i] = head[i] * a.cos[i] + head[i + half] * a.sin[i];
-    spare[i + half] = head[i + half] * a.cos[i + half] + head[i] * a.sin[i + half];
+    const float x = low[i], y = high[i];
+    low[i] = x * cos[i] + y * sin[i];
+    high[i] = y * cos[i + half] + x * sin[i + half];
   }
-  std::memcpy(head, spare, a.dim * sizeof(float));
 }
 
-// Writes the new key and value of one key head and attends with the query heads that share it.
-TERCET_CLONES void attend_head(const Attention& a, int64_t item) {
+// Row codes of tercet/packed_weight/row_codes.py, int8; the scale.
+TERCET_INLINE float quantize_row(const float* row, int64_t count, int8_t* codes) {
+  float most = 0;
+  for (int64_t i = 0; i < count; ++i) most = std::fabs(row[i]) > most ? std::fabs(row[i]) : most;
+  for (int64_t i = 0; i < count; ++i)
+    if (std::isnan(row[i])) most = row[i];
+  const float scale = most / 127.0f;
+  if (!(scale > 0) || std::isinf(scale)) {
+    std::memset(codes, 0, count);
+    return scale;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    const float ratio = std::nearbyint(row[i] / scale);
+    codes[i] = static_cast<int8_t>(ratio > 127.0f ? 127.0f : (ratio < -127.0f ? -127.0f : ratio));
+  }
+  return scale;
+}
+
+// Stores a new row of keys or values, whose first element is element `at`.
+TERCET_INLINE void store_row(const float* row, int64_t dim, void* rows, float* scales, int64_t at) {
+  if (scales) scales[at / dim] = quantize_row(row, dim, static_cast<int8_t*>(rows) + at);
+  else std::memcpy(static_cast<float*>(rows) + at, row, dim * sizeof(float));
+}
+
+// Makes one key head's new key and value, and the queries that share it, ready.
+TERCET_CLONES void prepare_head(const Attention& a, int64_t item) {
   const int64_t batch = item / a.key_value_heads, head = item % a.key_value_heads;
-  const int64_t group = a.heads / a.key_value_heads, seen = a.length - a.first;
-  float* token = a.qkv + batch * (a.heads + 2 * a.key_value_heads) * a.dim;
-  float* keys = a.keys + batch * a.batch_stride + head * a.head_stride;
-  float* values = a.values + batch * a.batch_stride + head * a.head_stride;
-  thread_local std::vector<float> held;
-  held.resize(seen + a.dim);
-  float *weights = held.data(), *spare = held.data() + seen;
+  const int64_t at = batch * a.batch_stride + head * a.head_stride + (a.length - 1) * a.dim;
+  float* token = a.qkv + batch * a.token();
+  float *key = token + (a.heads + head) * a.dim, *value = key + a.key_value_heads * a.dim;
+  norm_and_rotate(key, a.key_norm, a);
+  store_row(key, a.dim, a.keys, a.key_scales, at);
+  store_row(value, a.dim, a.values, a.value_scales, at);
+  for (int64_t h = head * a.group(); h < (head + 1) * a.group(); ++h)
+    norm_and_rotate(token + h * a.dim, a.query_norm, a);
+}
 
-  float* key = token + (a.heads + head) * a.dim;
-  norm_and_rotate(key, a.key_norm, a, spare);
-  std::memcpy(keys + (a.length - 1) * a.dim, key, a.dim * sizeof(float));
-  std::memcpy(values + (a.length - 1) * a.dim,
-              token + (a.heads + a.key_value_heads + head) * a.dim, a.dim * sizeof(float));
+namespace portable {
+#include "packed_weight/cpu/lanes_portable.hpp"
+#include "models/decoder/gate.hpp"
+#include "models/decoder/split_attention.hpp"
+}  // namespace portable
 
-  for (int64_t h = head * group; h < (head + 1) * group; ++h) {
-    float *query = token + h * a.dim, *out = a.out + (batch * a.heads + h) * a.dim;
-    norm_and_rotate(query, a.query_norm, a, spare);
-    float highest = -INFINITY;
-    for (int64_t p = 0; p < seen; ++p) {
-      weights[p] = dot(query, keys + (a.first + p) * a.dim, a.dim) * a.scale;
-      if (a.cap > 0) weights[p] = a.cap * std::tanh(weights[p] / a.cap);
-      highest = weights[p] > highest ? weights[p] : highest;
-    }
-    float total = 0;
-    for (int64_t p = 0; p < seen; ++p) weights[p] = exponential(weights[p] - highest);
-    for (int64_t p = 0; p < seen; ++p) total += weights[p];
+#if defined(__x86_64__)
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx2,fma,f16c")
+#endif
+namespace avx512 {
+#include "packed_weight/cpu/lanes_avx512.hpp"
+#include "models/decoder/gate.hpp"
+#include "models/decoder/split_attention.hpp"
+}  // namespace avx512
+#if defined(__clang__)
+#pragma clang attribute pop
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
+#else
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("avx2,fma,f16c")
+#endif
+namespace avx2 {
+#include "packed_weight/cpu/lanes_avx2.hpp"
+#include "models/decoder/gate.hpp"
+#include "models/decoder/split_attention.hpp"
+}  // namespace avx2
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif
+
+void attend_split(const Attention& a, int64_t item) {
+#if defined(__x86_64__)
+  if (a.isa == tercet::kAvx512) return avx512::attend_split(a, item);
+  if (a.isa == tercet::kAvx2) return avx2::attend_split(a, item);
+#endif
+  portable::attend_split(a, item);
+}
+
+void gate_row(const float* gate, const float* up, int32_t kind, int64_t count, float* y, int32_t isa) {
+#if defined(__x86_64__)
+  if (isa == tercet::kAvx512) return avx512::gate_row(gate, up, kind, count, y);
+  if (isa == tercet::kAvx2) return avx2::gate_row(gate, up, kind, count, y);
+#endif
+  portable::gate_row(gate, up, kind, count, y);
+}
+
+// out [heads, dim] of one sequence from the slices of its queries
+TERCET_CLONES void merge_splits(const Attention& a, int64_t batch) {
+  const int64_t splits = a.splits();
+  for (int64_t h = batch * a.heads; h < (batch + 1) * a.heads; ++h) {
+    const float* slices = a.slices + h * splits * a.slice_size();
+    float highest = -INFINITY, total = 0, *out = a.out + h * a.dim;
+    for (int64_t s = 0; s < splits; ++s)
+      highest = std::fmax(highest, slices[s * a.slice_size() + a.dim + 1]);
     std::memset(out, 0, a.dim * sizeof(float));
-    for (int64_t p = 0; p < seen; ++p) {
-      const float weight = weights[p] / total;
-      const float* value = values + (a.first + p) * a.dim;
-      for (int64_t i = 0; i < a.dim; ++i) out[i] += weight * value[i];
+    for (int64_t s = 0; s < splits; ++s) {
+      const float* slice = slices + s * a.slice_size();
+      const float factor = std::exp(slice[a.dim + 1] - highest);
+      total += factor * slice[a.dim];
+      for (int64_t i = 0; i < a.dim; ++i) out[i] += factor * slice[i];
     }
+    for (int64_t i = 0; i < a.dim; ++i) out[i] /= total;
   }
 }
 
@@ -150,32 +219,22 @@ TERCET_CLONES void tercet_normalize(const float* x, const float* weight, float e
 }
 
 // y [rows, count] = act(gate) * up, gate_up [rows, 2 count].
-TERCET_CLONES void tercet_gate(const float* gate_up, int32_t kind, int64_t rows, int64_t count,
-                               float* y) {
-  for (int64_t row = 0; row < rows; ++row, gate_up += 2 * count, y += count) {
-    const float* up = gate_up + count;
-    if (kind == kSilu) {
-      for (int64_t i = 0; i < count; ++i)
-        y[i] = gate_up[i] / (1.0f + exponential(-gate_up[i])) * up[i];
-      continue;
-    }
-    // (1 + tanh(u)) / 2 = 1 / (1 + e^-2u)
-    for (int64_t i = 0; i < count; ++i) {
-      const float g = gate_up[i];
-      const float twice = 1.5957691216057308f * (g + 0.044715f * g * g * g);
-      y[i] = g / (1.0f + exponential(-twice)) * up[i];
-    }
-  }
+void tercet_gate(const float* gate_up, int32_t kind, int64_t rows, int64_t count, float* y,
+                 int32_t isa) {
+  for (int64_t row = 0; row < rows; ++row, gate_up += 2 * count, y += count)
+    gate_row(gate_up, gate_up + count, kind, count, y, isa);
 }
 
 // Rotates queries and keys of qkv [batch, heads + 2 key_value_heads, dim] in place, stores keys and
-// values at position length - 1, and attends over [first, length): out [batch, heads * dim].
+// values at position length - 1, and attends over [first, length): out [batch, heads * dim]. Keys and
+// values are float32, or int8 where they have scales, whose strides are theirs over dim.
 // Norms are of each head [dim], or with norm_across_heads of all heads of a token together.
 void tercet_attend(float* qkv, int64_t batch, int64_t heads, int64_t key_value_heads, int64_t dim,
                    const float* cos, const float* sin, const float* query_norm,
                    const float* key_norm, int32_t norm_across_heads, float epsilon, float scale, float cap,
-                   float* keys, float* values, int64_t batch_stride, int64_t head_stride,
-                   int64_t first, int64_t length, float* out, int32_t threads) {
+                   void* keys, void* values, float* key_scales, float* value_scales,
+                   int64_t batch_stride, int64_t head_stride, int64_t first, int64_t length,
+                   float* out, int32_t threads, int32_t isa) {
   if (norm_across_heads) {
     const int64_t queries = heads * dim, pairs = key_value_heads * dim;
     for (int64_t b = 0; b < batch; ++b) {
@@ -186,11 +245,20 @@ void tercet_attend(float* qkv, int64_t batch, int64_t heads, int64_t key_value_h
     query_norm = key_norm = nullptr;
   }
   Attention a{heads, key_value_heads, dim, batch_stride, head_stride, first, length, scale, cap,
-              epsilon, qkv, keys, values, out, cos, sin, query_norm, key_norm};
-  const bool worth = 2 * batch * heads * dim * (length - first) >= kWorthThreads;
-  tercet::pool().run(
-      batch * key_value_heads, worth ? threads : 1,
-      [](void* context, long item) { attend_head(*static_cast<Attention*>(context), item); }, &a);
+              epsilon, qkv, out, keys, values, key_scales, value_scales, cos, sin, query_norm,
+              key_norm, isa, nullptr};
+  thread_local std::vector<float> held;
+  held.resize(batch * heads * a.splits() * a.slice_size());
+  a.slices = held.data();
+  const auto run = [&](auto task, int64_t items, int64_t work) {
+    tercet::pool().run(items, work >= kWorthThreads ? threads : 1, task, &a);
+  };
+  run([](void* to, long item) { prepare_head(*static_cast<Attention*>(to), item); },
+      batch * key_value_heads, batch * a.token());
+  run([](void* to, long item) { attend_split(*static_cast<Attention*>(to), item); },
+      batch * key_value_heads * a.splits(), 2 * batch * heads * dim * (length - first));
+  run([](void* to, long item) { merge_splits(*static_cast<Attention*>(to), item); }, batch,
+      batch * heads * a.splits() * a.slice_size());
 }
 
 // Mirrors tercet.models.decoder.native_layer.LayerWeights, field by field.
@@ -207,8 +275,9 @@ struct LayerWeights {
 
 // A whole layer, added to hidden [batch, hidden] in place; the rest as tercet_attend takes it.
 void tercet_layer(const LayerWeights* layer, float* hidden, int64_t batch, const float* cos,
-                  const float* sin, float* keys, float* values, int64_t batch_stride,
-                  int64_t head_stride, int64_t length, int32_t threads) {
+                  const float* sin, void* keys, void* values, float* key_scales,
+                  float* value_scales, int64_t batch_stride, int64_t head_stride, int64_t length,
+                  int32_t threads) {
   const LayerWeights& l = *layer;
   const int64_t inner = l.heads * l.dim, wide = (l.heads + 2 * l.key_value_heads) * l.dim;
   thread_local std::vector<float> held;
@@ -224,14 +293,31 @@ void tercet_layer(const LayerWeights* layer, float* hidden, int64_t batch, const
   l.qkv(normed(l.attention_norm), qkv, batch, threads);
   const int64_t first = l.window && length > l.window ? length - l.window : 0;
   tercet_attend(qkv, batch, l.heads, l.key_value_heads, l.dim, cos, sin, l.query_norm, l.key_norm,
-                l.norm_across_heads, l.epsilon, l.scale, l.cap, keys, values, batch_stride, head_stride,
-                first, length, mixed, threads);
+                l.norm_across_heads, l.epsilon, l.scale, l.cap, keys, values, key_scales, value_scales,
+                batch_stride, head_stride, first, length, mixed, threads, l.qkv.isa);
   l.output(mixed, update, batch, threads);
   tercet_add(hidden, update, l.attention_output_norm, l.epsilon, l.factor, batch, l.hidden);
   l.gate_up(normed(l.mlp_norm), gate_up, batch, threads);
-  tercet_gate(gate_up, l.gate, batch, l.intermediate, gated);
+  tercet_gate(gate_up, l.gate, batch, l.intermediate, gated, l.qkv.isa);
   l.down(gated, update, batch, threads);
   tercet_add(hidden, update, l.mlp_output_norm, l.epsilon, l.factor, batch, l.hidden);
+}
+
+// `count` layers, one after the other. cos and sin are of each kind of rotation, rotations the kind
+// of each layer; a layer's keys and values begin layer_stride elements behind those of the one before.
+void tercet_layers(const LayerWeights* const* layers, const int32_t* rotations, int64_t count,
+                   float* hidden, int64_t batch, const float* const* cos, const float* const* sin,
+                   char* keys, char* values, float* key_scales, float* value_scales,
+                   int64_t layer_stride, int64_t batch_stride, int64_t head_stride, int64_t length,
+                   int32_t threads) {
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t size = key_scales ? sizeof(int8_t) : sizeof(float);
+    const int64_t at = i * layer_stride, scale_at = at / layers[i]->dim;
+    tercet_layer(layers[i], hidden, batch, cos[rotations[i]], sin[rotations[i]], keys + at * size,
+                 values + at * size, key_scales ? key_scales + scale_at : nullptr,
+                 value_scales ? value_scales + scale_at : nullptr, batch_stride, head_stride, length,
+                 threads);
+  }
 }
 
 }  // extern "C"

@@ -12,9 +12,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tercet import environment
 from tercet.errors import BuildError
 from tercet.kernel.jit.cpp import build
+from tercet.models.decoder.kv_cache import Positions
 from tercet.models.decoder.norm import Norm
+from tercet.packed_weight.cpu.product import isa_number
 
 _SOURCE = Path(__file__).with_name("one_token.cpp")
 _P, _I32, _I64, _F = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_float
@@ -32,18 +35,36 @@ def native() -> "Native | None":
         return None
     library.tercet_add.argtypes = (_P, _P, _P, _F, _F, _I64, _I64)
     library.tercet_normalize.argtypes = (_P, _P, _F, _I64, _I64, _P)
-    library.tercet_gate.argtypes = (_P, _I32, _I64, _I64, _P)
+    library.tercet_gate.argtypes = (_P, _I32, _I64, _I64, _P, _I32)
     library.tercet_attend.argtypes = (
         *(_P, _I64, _I64, _I64, _I64, _P, _P, _P, _P, _I32, _F, _F, _F),
-        *(_P, _P, _I64, _I64, _I64, _I64, _P, _I32),
+        *(_P, _P, _P, _P, _I64, _I64, _I64, _I64, _P, _I32, _I32),
     )
-    library.tercet_layer.argtypes = (_P, _P, _I64, _P, _P, _P, _P, _I64, _I64, _I64, _I32)
+    library.tercet_layer.argtypes = (
+        *(_P, _P, _I64, _P, _P, _P, _P, _P, _P),
+        *(_I64, _I64, _I64, _I32),
+    )
+    library.tercet_layers.argtypes = (
+        *(_P, _P, _I64, _P, _I64, _P, _P, _P, _P, _P, _P),
+        *(_I64, _I64, _I64, _I64, _I32),
+    )
     for function in (
         *(library.tercet_add, library.tercet_normalize, library.tercet_gate),
-        *(library.tercet_attend, library.tercet_layer),
+        *(library.tercet_attend, library.tercet_layer, library.tercet_layers),
     ):
         function.restype = None
     return Native(library)
+
+
+def addresses(positions: Positions) -> tuple[int | None, ...]:
+    """Of keys, values and the scales of both."""
+    return tuple(
+        None if one is None else one.data_ptr()
+        for one in (
+            *(positions.keys, positions.values),
+            *(positions.key_scales, positions.value_scales),
+        )
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,13 +104,14 @@ class Native:
 
     Attributes:
         layer: a whole one, for `native_layer`.
+        layers: several, for `native_layers`.
     """
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._add, self._normalize = library.tercet_add, library.tercet_normalize
         self._gate = library.tercet_gate
         self._attend = library.tercet_attend
-        self.layer = library.tercet_layer
+        self.layer, self.layers = library.tercet_layer, library.tercet_layers
 
     def add_(self, hidden: Tensor, update: Tensor, norm: Norm | None, factor: float) -> None:
         """Adds update, normalized where there is a norm, times factor to hidden [B, K] in place."""
@@ -108,11 +130,12 @@ class Native:
         """act(gate) * up [B, I] of gate_up [B, 2 I]; activation is one of GATES."""
         rows, count = gate_up.shape[0], gate_up.shape[1] // 2
         y = gate_up.new_empty(rows, count)
-        self._gate(gate_up.data_ptr(), GATES[activation], rows, count, y.data_ptr())
+        isa = isa_number(environment.cpu_isa())
+        self._gate(gate_up.data_ptr(), GATES[activation], rows, count, y.data_ptr(), isa)
         return y
 
     def attend(
-        self, qkv: Tensor, heads: Heads, angles: tuple[Tensor, Tensor], keys: Tensor, values: Tensor
+        self, qkv: Tensor, heads: Heads, angles: tuple[Tensor, Tensor], positions: Positions
     ) -> Tensor:
         """Rotates and stores the new position, and attends over all: [B, H D].
 
@@ -120,10 +143,9 @@ class Native:
             qkv: queries, keys and values [B, (H + 2 H_kv) D]; overwritten.
             heads: sizes, norms and what happens to scores.
             angles: cos and sin [1, 1, D] of the new position.
-            keys: [B, H_kv, length, D], the last position still to be written.
-            values: like keys.
+            positions: float32, or int8 with scales; the last one is still to be written.
         """
-        batch, length = qkv.shape[0], keys.shape[2]
+        batch, length = qkv.shape[0], positions.keys.shape[2]
         first = 0 if heads.window is None else max(0, length - heads.window)
         out = qkv.new_empty(batch, heads.count * heads.dim)
         query_norm, key_norm = heads.query_norm, heads.key_norm
@@ -141,13 +163,12 @@ class Native:
             heads.epsilon,
             heads.scale,
             heads.cap or 0.0,
-            keys.data_ptr(),
-            values.data_ptr(),
-            keys.stride(0),
-            keys.stride(1),
+            *addresses(positions),
+            *positions.keys.stride()[:2],
             first,
             length,
             out.data_ptr(),
             torch.get_num_threads(),
+            isa_number(environment.cpu_isa()),
         )
         return out

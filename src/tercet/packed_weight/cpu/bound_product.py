@@ -11,7 +11,7 @@ from torch import Tensor
 from tercet import environment
 from tercet.errors import BuildError
 from tercet.packed_weight.cpu.native import NUMBERS, native_layout
-from tercet.packed_weight.cpu.product import isas, library
+from tercet.packed_weight.cpu.product import isa_number, library
 from tercet.packed_weight.weight import PreparedWeight
 
 _P, _I32 = ctypes.c_void_p, ctypes.c_int32
@@ -45,7 +45,6 @@ def bind(weight: PreparedWeight, bias: Tensor | None) -> BoundProduct | None:
         native = library().tercet_packed_product
     except BuildError:
         return None
-    isa = environment.cpu_isa() or isas()[-1]
     zero = weight.zero
     return BoundProduct(
         product=ctypes.cast(native, _P),
@@ -57,5 +56,5 @@ def bind(weight: PreparedWeight, bias: Tensor | None) -> BoundProduct | None:
         scale_number=NUMBERS[weight.scale.dtype],
         zero_number=0 if zero is None else NUMBERS[zero.dtype],
         bias_number=0 if bias is None else NUMBERS[bias.dtype],
-        isa=environment.CPU_ISAS.index(isa),
+        isa=isa_number(environment.cpu_isa()),
     )

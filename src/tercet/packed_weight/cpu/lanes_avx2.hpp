@@ -11,6 +11,11 @@ constexpr int kTileRows = 4;
 constexpr int kTileBlocks = 1;
 
 TERCET_INLINE F load(const float* from) { return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)}; }
+TERCET_INLINE F load(const int8_t* from) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+}
 TERCET_INLINE void store(float* to, F a) {
   _mm256_storeu_ps(to, a.low);
   _mm256_storeu_ps(to + 8, a.high);
@@ -18,12 +23,34 @@ TERCET_INLINE void store(float* to, F a) {
 TERCET_INLINE F splat(float a) { return {_mm256_set1_ps(a), _mm256_set1_ps(a)}; }
 TERCET_INLINE F add(F a, F b) { return {_mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high)}; }
 TERCET_INLINE F mul(F a, F b) { return {_mm256_mul_ps(a.low, b.low), _mm256_mul_ps(a.high, b.high)}; }
+TERCET_INLINE F divide(F a, F b) {
+  return {_mm256_div_ps(a.low, b.low), _mm256_div_ps(a.high, b.high)};
+}
+// b where either is NaN
+TERCET_INLINE F larger(F a, F b) {
+  return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)};
+}
+TERCET_INLINE F smaller(F a, F b) {
+  return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)};
+}
 TERCET_INLINE F fma(F a, F b, F c) {
   return {_mm256_fmadd_ps(a.low, b.low, c.low), _mm256_fmadd_ps(a.high, b.high, c.high)};
 }
 TERCET_INLINE F fused(F a, F b, F c) { return fma(a, b, c); }
+// the sums of the lanes of each, to to[4]
+TERCET_INLINE void sum_lanes(F a, F b, F c, F d, float* to) {
+  const __m256 first = _mm256_hadd_ps(_mm256_add_ps(a.low, a.high), _mm256_add_ps(b.low, b.high));
+  const __m256 second = _mm256_hadd_ps(_mm256_add_ps(c.low, c.high), _mm256_add_ps(d.low, d.high));
+  const __m256 both = _mm256_hadd_ps(first, second);
+  _mm_storeu_ps(to, _mm_add_ps(_mm256_castps256_ps128(both), _mm256_extractf128_ps(both, 1)));
+}
 TERCET_INLINE I to_int(F a) { return {_mm256_cvtps_epi32(a.low), _mm256_cvtps_epi32(a.high)}; }
 TERCET_INLINE F to_float(I a) { return {_mm256_cvtepi32_ps(a.low), _mm256_cvtepi32_ps(a.high)}; }
+TERCET_INLINE __m256 two_to_half(__m256i n) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(n, _mm256_set1_epi32(127)), 23));
+}
+// 2^n for n in [-126, 127]
+TERCET_INLINE F two_to(I n) { return {two_to_half(n.low), two_to_half(n.high)}; }
 TERCET_INLINE I add_int(I a, I b) {
   return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
 }

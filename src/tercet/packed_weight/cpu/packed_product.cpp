@@ -92,8 +92,6 @@ namespace avx2 {
 #endif
 #endif
 
-enum Isa : int32_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2 };
-
 template <bool exact>
 Kernels kernels_of(int32_t isa, const Layout& layout) {
 #if defined(__x86_64__)

@@ -44,8 +44,11 @@ def isas() -> tuple[str, ...]:
     return environment.CPU_ISAS[: library().tercet_best_isa() + 1]
 
 
-def _number(isa: str | None) -> int:
-    """The library's number of an instruction set; None is the best one."""
+def isa_number(isa: str | None) -> int:
+    """The library's number of an instruction set; None is the best one.
+
+    UnsupportedError where the machine lacks it.
+    """
     if isa is not None and isa not in isas():
         raise UnsupportedError(f"this CPU has no {isa}: it runs {', '.join(isas())}")
     return environment.CPU_ISAS.index(isa or isas()[-1])
@@ -59,7 +62,7 @@ def product_for(isa: str | None) -> Product:
     in rows16 (or whole blocks of one), bias [N] or None, scheme, N and K, and returns [..., N] in
     x's dtype. UnsupportedError where the machine lacks the instruction set.
     """
-    code = _number(isa)
+    code = isa_number(isa)
     native = library().tercet_packed_product
     threads, empty = torch.get_num_threads, torch.empty
 
@@ -114,7 +117,7 @@ def codes_product_for(isa: str | None) -> CodesProduct:
     It takes x codes [..., K] int8, x_scale [...] float32, codes, scale and zero of a PreparedWeight
     in rows16, bias [N] or None, scheme, N, K and out_dtype, and returns [..., N].
     """
-    code = _number(isa)
+    code = isa_number(isa)
     native = library().tercet_packed_product
 
     def product(

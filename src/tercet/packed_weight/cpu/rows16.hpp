@@ -11,6 +11,9 @@
 
 namespace tercet {
 
+// what kernels are compiled for: plain C++, AVX2 with FMA and F16C, AVX-512F with these
+enum Isa : int32_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2 };
+
 enum Number : int32_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2, kInt8 = 3 };
 
 // Mirrors tercet.packed_weight.rows16.Layout, field by field.

@@ -1,0 +1,143 @@
+// Attention of one new position to kSplit earlier ones, for queries that share keys and values.
+// Included inside a namespace, after the lanes and gate.hpp, under the target pragma.
+//
+// A key or value is read once for up to four queries. What is left of a head's dimensions beyond
+// whole sixteens is summed one by one. Keys and values are float32, or int8 with a scale a position.
+
+// weights [G][kSplit] = keys [begin to end, dim] times queries [G, dim], P positions at a time
+template <int G, int P, class Number>
+TERCET_INLINE void multiply_keys(const float* queries, const Number* keys, int64_t dim, int64_t begin,
+                                 int64_t end, float* weights) {
+  const int64_t even = dim / 16 * 16;
+  for (int64_t p = begin; p < end; p += P) {
+    F sums[G * P];
+    for (int j = 0; j < G * P; ++j) sums[j] = splat(0.0f);
+    for (int64_t i = 0; i < even; i += 16) {
+      F key[P];
+      for (int j = 0; j < P; ++j) key[j] = load(keys + (p + j) * dim + i);
+      for (int g = 0; g < G; ++g) {
+        const F query = load(queries + g * dim + i);
+        for (int j = 0; j < P; ++j) sums[g * P + j] = fma(query, key[j], sums[g * P + j]);
+      }
+    }
+    alignas(16) float found[(G * P + 3) / 4 * 4];
+    for (int j = 0; j < G * P; j += 4) {
+      const auto at = [&](int k) { return sums[j + k < G * P ? j + k : j]; };
+      sum_lanes(at(0), at(1), at(2), at(3), found + j);
+    }
+    for (int j = 0; j < G * P; ++j) {
+      const float* query = queries + j / P * dim;
+      const Number* key = keys + (p + j % P) * dim;
+      for (int64_t i = even; i < dim; ++i) found[j] += query[i] * key[i];
+      weights[j / P * kSplit + p + j % P] = found[j];
+    }
+  }
+}
+
+// slices [G][stride] = weights [G][kSplit] times values [count, dim], from column `begin` on as long
+// as B times sixteen are left; the first column that is left
+template <int G, int B, class Number>
+TERCET_INLINE int64_t multiply_values(const float* weights, const Number* values, int64_t dim,
+                                      int64_t begin, int64_t count, float* slices, int64_t stride) {
+  int64_t i = begin;
+  for (; i + 16 * B <= dim; i += 16 * B) {
+    F sums[G][B];
+    for (int g = 0; g < G; ++g)
+      for (int j = 0; j < B; ++j) sums[g][j] = splat(0.0f);
+    for (int64_t p = 0; p < count; ++p) {
+      F value[B];
+      for (int j = 0; j < B; ++j) value[j] = load(values + p * dim + i + 16 * j);
+      for (int g = 0; g < G; ++g) {
+        const F weight = splat(weights[g * kSplit + p]);
+        for (int j = 0; j < B; ++j) sums[g][j] = fma(weight, value[j], sums[g][j]);
+      }
+    }
+    for (int g = 0; g < G; ++g)
+      for (int j = 0; j < B; ++j) store(slices + g * stride + i + 16 * j, sums[g][j]);
+  }
+  return i;
+}
+
+TERCET_INLINE void scale_each(float* x, const float* scales, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) x[i] *= scales[i];
+}
+
+// scores [count] to e^(score - highest); their sum and the highest. Behind them [count to kSplit] are
+// others that are overwritten.
+TERCET_INLINE void weigh(const Attention& a, float* scores, int64_t count, float* sum_and_highest) {
+  const int64_t padded = (count + kLanes - 1) / kLanes * kLanes;
+  for (int64_t p = 0; p < count; ++p) scores[p] *= a.scale;
+  if (a.cap > 0)
+    for (int64_t p = 0; p < count; ++p) scores[p] = a.cap * std::tanh(scores[p] / a.cap);
+  for (int64_t p = count; p < padded; ++p) scores[p] = -INFINITY;
+  float most[kLanes];
+  std::memcpy(most, scores, sizeof most);
+  for (int64_t p = kLanes; p < padded; p += kLanes)
+    for (int64_t j = 0; j < kLanes; ++j)
+      most[j] = scores[p + j] > most[j] ? scores[p + j] : most[j];
+  float highest = most[0];
+  for (int64_t j = 1; j < kLanes; ++j) highest = most[j] > highest ? most[j] : highest;
+  F total = splat(0.0f);
+  for (int64_t p = 0; p < padded; p += kLanes) {
+    const F share = exponential(add(load(scores + p), splat(-highest)));
+    store(scores + p, share);
+    total = add(total, share);
+  }
+  sum_lanes(total, total, total, total, most);
+  sum_and_highest[0] = most[0], sum_and_highest[1] = highest;
+}
+
+// G queries on `count` positions whose first key is element `at`. A query's slice: `dim` sums of
+// e^(score - highest) times values, the sum of e^(score - highest), and the highest score.
+template <int G, int P, int B, class Number>
+void attend_queries(const Attention& a, const float* queries, int64_t at, int64_t count, float* slices,
+                    int64_t stride) {
+  const Number *keys = static_cast<const Number*>(a.keys) + at;
+  const Number *values = static_cast<const Number*>(a.values) + at;
+  float weights[G * kSplit];
+  const int64_t even = count / P * P;
+  multiply_keys<G, P>(queries, keys, a.dim, 0, even, weights);
+  if constexpr (P > 1) multiply_keys<G, 1>(queries, keys, a.dim, even, count, weights);
+  for (int g = 0; g < G; ++g) {
+    float* row = weights + g * kSplit;
+    if constexpr (sizeof(Number) == 1) scale_each(row, a.key_scales + at / a.dim, count);
+    weigh(a, row, count, slices + g * stride + a.dim);
+    if constexpr (sizeof(Number) == 1) scale_each(row, a.value_scales + at / a.dim, count);
+  }
+  int64_t i = multiply_values<G, B>(weights, values, a.dim, 0, count, slices, stride);
+  if constexpr (B > 1) i = multiply_values<G, 1>(weights, values, a.dim, i, count, slices, stride);
+  for (; i < a.dim; ++i)
+    for (int g = 0; g < G; ++g) {
+      float sum = 0;
+      for (int64_t p = 0; p < count; ++p) sum += weights[g * kSplit + p] * values[p * a.dim + i];
+      slices[g * stride + i] = sum;
+    }
+}
+
+// The queries that share one key head, on `count` positions whose first key is element `at`.
+template <class Number>
+void attend_group(const Attention& a, const float* queries, int64_t at, int64_t count, float* slices,
+                  int64_t stride) {
+  for (int64_t left = a.group(), now; left > 0; left -= now) {
+    now = left < 5 && left != 3 ? (left < 4 ? left : 4) : 3;
+    if (now == 1) attend_queries<1, 4, 4, Number>(a, queries, at, count, slices, stride);
+    if (now == 2) attend_queries<2, 2, 2, Number>(a, queries, at, count, slices, stride);
+    if (now == 3) attend_queries<3, 2, 1, Number>(a, queries, at, count, slices, stride);
+    if (now == 4) attend_queries<4, 1, 1, Number>(a, queries, at, count, slices, stride);
+    queries += now * a.dim, slices += now * stride;
+  }
+}
+
+// One split of the positions of one key head.
+void attend_split(const Attention& a, int64_t item) {
+  const int64_t splits = a.splits(), split = item % splits, of_batch = item / splits;
+  const int64_t batch = of_batch / a.key_value_heads, head = of_batch % a.key_value_heads;
+  const int64_t begin = a.first + split * kSplit;
+  const int64_t count = a.length - begin < kSplit ? a.length - begin : kSplit;
+  const int64_t at = batch * a.batch_stride + head * a.head_stride + begin * a.dim;
+  const int64_t query = batch * a.heads + head * a.group(), stride = splits * a.slice_size();
+  const float* queries = a.qkv + batch * a.token() + head * a.group() * a.dim;
+  float* slices = a.slices + query * stride + split * a.slice_size();
+  if (a.key_scales) attend_group<int8_t>(a, queries, at, count, slices, stride);
+  else attend_group<float>(a, queries, at, count, slices, stride);
+}
