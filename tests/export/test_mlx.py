@@ -16,7 +16,7 @@ from tercet.checkpoints.imports.mlx import BITS, store_affine, store_mxfp4
 from tercet.checkpoints.packed.origin import ORIGIN_NAME
 from tercet.checkpoints.sources.safetensors_directory import open_weights
 from tercet.errors import CheckpointError, UnsupportedError
-from tercet.export.mlx import TARGET
+from tercet.export.mlx import TARGET, client
 from tercet.export.mlx.target import rotations
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
 from tercet.workflows.export.report import record
@@ -171,6 +171,16 @@ def test_rotations_are_read(
     assert report.client is not None
     assert report.client.twin_error < 1e-5
     assert report.client.error < 1e-5
+
+
+def test_a_client_that_fails_says_so_and_is_asked_again(
+    make_case: Callable[..., Any], tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedError, match=f"mlx-lm failed on {tmp_path}: .*config"):
+        client.logits(TARGET, tmp_path, TOKENS)
+    packed = rotated("qwen2", {**FAR, "rope_theta": 20.0}, make_case, tmp_path)
+    report = export(packed, "mlx", tmp_path / "out", verify=True, tokens=TOKENS)
+    assert report.passed
 
 
 def test_a_client_that_reads_another_model_is_found_out(

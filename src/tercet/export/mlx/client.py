@@ -1,11 +1,8 @@
 """The real client: mlx-lm in a process of its own, and mlx's own decoding."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -14,9 +11,12 @@ from torch import Tensor
 
 from tercet.checkpoints.imports.mlx import SECTION, module_settings
 from tercet.checkpoints.sources.safetensors_directory import open_weights, read_json
+from tercet.child_process import Child, ChildError
 from tercet.errors import UnsupportedError
 from tercet.export.mlx import run_model
 from tercet.export.target import Target, client_module
+
+_SECONDS = 3600.0  # which end a hang
 
 
 def dequantize(target: Target, out: Path) -> Iterator[tuple[str, Tensor]]:
@@ -39,24 +39,27 @@ def dequantize(target: Target, out: Path) -> Iterator[tuple[str, Tensor]]:
 
 def logits(target: Target, out: Path, tokens: list[int]) -> Tensor:
     """Scores float32 [T, V]."""
-    with TemporaryDirectory() as folder:
-        scores = Path(folder) / "scores.npy"
-        _run(target, out, {"tokens": tokens, "scores": str(scores)})
-        return torch.from_numpy(np.load(scores))
+    return _ask(target, out, "scores", {"tokens": tokens})
 
 
 def greedy(target: Target, out: Path, tokens: list[int], count: int) -> list[int]:
     """The likeliest continuation."""
-    return json.loads(_run(target, out, {"tokens": tokens, "count": count}))
+    return _ask(target, out, "greedy", {"tokens": tokens, "count": count})
 
 
-def _run(target: Target, out: Path, request: dict[str, Any]) -> str:
+def _ask(target: Target, out: Path, function: str, arguments: dict[str, Any]) -> Any:
     client_module(target, "mlx_lm")
-    # -P: modules of this folder must not stand in for others of the same name
-    command = [sys.executable, "-P", run_model.__file__]
-    content = json.dumps({"model": str(out), **request})
-    done = subprocess.run(command, input=content, capture_output=True, text=True, check=False)
-    if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise UnsupportedError(f"mlx-lm failed on {out}: {' | '.join(lines[-2:]) or 'crashed'}")
-    return done.stdout
+    try:
+        return _process().request(
+            f"{run_model.__file__}:{function}", {"model": str(out), **arguments}
+        )
+    except ChildError as error:
+        if not _process().alive:
+            _process.cache_clear()
+        raise UnsupportedError(f"mlx-lm failed on {out}: {error.message}") from error
+
+
+@cache
+def _process() -> Child:
+    """One for all questions: mlx-lm and what it imports take seconds to start."""
+    return Child(seconds=_SECONDS)
