@@ -158,6 +158,11 @@ TERCET_INLINE __m256i field(__m256i codes, int f, __m256i lowest) {
   return _mm256_and_si256(f ? _mm256_srli_epi16(codes, bits * f) : codes, mask);
 }
 
+// Codes are asked for a page before they are used, in dwords: the processor's own guesses end at each
+// page. On one core of an AMD EPYC a product of int4 [3072, 576] takes 0.83 of the time, one of int5
+// [49152, 576] 0.78; on two cores, which memory feeds together, 0.97 and 0.78.
+constexpr int64_t kAhead = 1024;
+
 // Sums of levels times digits of one segment, [rows 0..7 and 8..15][digit], as pairs of 16 bits.
 template <int bits, int digits>
 TERCET_INLINE void sum_segment(const uint32_t* codes, const Segment& s, const uint32_t* words,
@@ -166,6 +171,7 @@ TERCET_INLINE void sum_segment(const uint32_t* codes, const Segment& s, const ui
   const int64_t stride = s.runs * fields;
   for (int d = 0; d < digits; ++d) sums[0][d] = sums[1][d] = splat_word(s.lowest[d]);
   for (int64_t run = 0; run < s.runs; ++run, codes += 16, words += fields) {
+    __builtin_prefetch(codes + kAhead);
     const __m256i first = load_eight(codes), second = load_eight(codes + 8);
 #pragma GCC unroll 4
     for (int f = 0; f < fields; ++f) {

@@ -13,6 +13,7 @@
 // rounded to y's type last; the same bits for one row of x as for many, and as on a GPU.
 #include "rows16.hpp"
 #include "segments.hpp"
+#include "targets.hpp"
 #include "threads.hpp"
 
 #include <algorithm>
@@ -33,6 +34,7 @@ namespace {
 constexpr int64_t kDepth = 192;      // columns of W in a panel: 24 KB beside 9 KB of x
 constexpr int64_t kMostRows = 384;   // rows of x packed at a time, which bounds the scratch memory
 constexpr int64_t kBlocksAtOnce = 4; // row blocks in one pass over x
+constexpr int64_t kItemsOfThread = 24;  // so many or more of one row's products, for threads that lag
 constexpr int64_t kWorthThreads = 1 << 17;  // multiply-adds below which waking a thread costs more
 
 struct Vector {
@@ -62,34 +64,19 @@ namespace portable {
 }  // namespace portable
 
 #if defined(__x86_64__)
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx2,fma,f16c")
-#endif
+TERCET_TARGET("avx512f,avx2,fma,f16c")
 namespace avx512 {
 #include "lanes_avx512.hpp"
 #include "packed_product.hpp"
 }  // namespace avx512
-#if defined(__clang__)
-#pragma clang attribute pop
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-#endif
+TERCET_TARGET_END
+TERCET_TARGET("avx2,fma,f16c")
 namespace avx2 {
 #include "lanes_avx2.hpp"
 #include "packed_product.hpp"
 #include "integer_product.hpp"
 }  // namespace avx2
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+TERCET_TARGET_END
 #endif
 
 template <bool exact>
@@ -161,20 +148,29 @@ void zero_sums(const Weight& w, const float* x, float* sums) {
 struct VectorJob {
   const Call& call;
   Vector x;
-  int64_t row;
+  int64_t row, blocks;  // blocks of an item
   decltype(Kernels::vector) multiply;
 
   static void run(void* context, long item) {
     const VectorJob& job = *static_cast<const VectorJob*>(context);
     const Weight& w = job.call.w;
-    const int64_t block = item * kBlocksAtOnce;
-    const int64_t count = std::min(kBlocksAtOnce, w.blocks() - block);
-    alignas(64) float out[kBlocksAtOnce * 16];
-    job.multiply(w, job.x, block, count, out);
-    const int64_t rows = std::min(count * 16, w.layout->rows - block * 16);
-    job.call.write(job.row, block * 16, rows, out, count * 16);
+    const int64_t end = std::min((item + 1) * job.blocks, w.blocks());
+    for (int64_t block = item * job.blocks; block < end; block += kBlocksAtOnce) {
+      const int64_t count = std::min(kBlocksAtOnce, end - block);
+      alignas(64) float out[kBlocksAtOnce * 16];
+      job.multiply(w, job.x, block, count, out);
+      const int64_t rows = std::min(count * 16, w.layout->rows - block * 16);
+      job.call.write(job.row, block * 16, rows, out, count * 16);
+    }
   }
 };
+
+// Blocks that a thread takes at a time: whole kBlocksAtOnce, and of a large weight more, one behind
+// the other as memory is read best.
+int64_t blocks_of_item(int64_t blocks, int threads) {
+  const int64_t share = blocks / (threads * kItemsOfThread) / kBlocksAtOnce * kBlocksAtOnce;
+  return std::max(share, kBlocksAtOnce);
+}
 
 void multiply_row(const Call& call, int64_t row, int threads) {
   static thread_local std::vector<float> scratch;
@@ -189,8 +185,9 @@ void multiply_row(const Call& call, int64_t row, int threads) {
   if (pairs && !integers) call.kernels.pairs(*w.layout, values, columns, values + columns);
   if (w.zero) zero_sums(w, values, values + columns + pairs);
   const Vector x{values, values + columns, values + columns + pairs, &segments};
-  VectorJob job{call, x, row, integers ? call.kernels.integers : call.kernels.vector};
-  const int64_t items = (w.blocks() + kBlocksAtOnce - 1) / kBlocksAtOnce;
+  const int64_t blocks = blocks_of_item(w.blocks(), threads);
+  VectorJob job{call, x, row, blocks, integers ? call.kernels.integers : call.kernels.vector};
+  const int64_t items = (w.blocks() + blocks - 1) / blocks;
   pool().run(items, threads, VectorJob::run, &job);
 }
 
@@ -271,7 +268,7 @@ void multiply_rows(const Call& call, int64_t first_row, int64_t rows, int thread
   if (call.x_scale && call.w.zero) job.sums.assign(rows * call.w.layout->groups, 0.0f);
   for (int64_t row = 0; row < rows;) {
     int height = 1;
-    for (const int candidate : {12, 8, 4, 2})
+    for (const int candidate : {12, 8, 6, 4, 2})
       if (candidate <= call.kernels.tile_rows && candidate <= rows - row) {
         height = candidate;
         break;

@@ -179,6 +179,7 @@ void multiply_tile_of(int rows, const float* panel, const float* x, int64_t dept
   switch (rows) {
     case 12: if constexpr (kTileRows >= 12) return multiply_tile<12, exact>(panel, x, depth, y); break;
     case 8: if constexpr (kTileRows >= 8) return multiply_tile<8, exact>(panel, x, depth, y); break;
+    case 6: if constexpr (kTileRows >= 6) return multiply_tile<6, exact>(panel, x, depth, y); break;
     case 4: return multiply_tile<4, exact>(panel, x, depth, y);
     case 2: return multiply_tile<2, exact>(panel, x, depth, y);
     default: return multiply_tile<1, exact>(panel, x, depth, y);

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <vector>
 
+#include "packed_weight/cpu/targets.hpp"
 #include "packed_weight/cpu/threads.hpp"
 
 // registers in structs: a call left standing would pass them through memory
@@ -64,35 +65,20 @@ namespace portable {
 }  // namespace portable
 
 #if defined(__x86_64__)
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx2,fma"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx2,fma")
-#endif
+TERCET_TARGET("avx512f,avx2,fma")
 namespace avx512 {
 #include "lanes.hpp"
 #include "columns.hpp"
 #include "scale_search.hpp"
 }  // namespace avx512
-#if defined(__clang__)
-#pragma clang attribute pop
-#pragma clang attribute push(__attribute__((target("avx2,fma"))), apply_to = function)
-#else
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#endif
+TERCET_TARGET_END
+TERCET_TARGET("avx2,fma")
 namespace avx2 {
 #include "lanes.hpp"
 #include "columns.hpp"
 #include "scale_search.hpp"
 }  // namespace avx2
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+TERCET_TARGET_END
 #endif
 
 enum Isa : int32_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2 };

@@ -1,0 +1,13 @@
+// TERCET_TARGET("avx2,fma") to TERCET_TARGET_END: functions between them are compiled for that
+// instruction set, whatever the rest of the file is compiled for.
+#pragma once
+
+#define TERCET_PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define TERCET_TARGET(names) \
+  TERCET_PRAGMA(clang attribute push(__attribute__((target(names))), apply_to = function))
+#define TERCET_TARGET_END TERCET_PRAGMA(clang attribute pop)
+#else
+#define TERCET_TARGET(names) TERCET_PRAGMA(GCC push_options) TERCET_PRAGMA(GCC target(names))
+#define TERCET_TARGET_END TERCET_PRAGMA(GCC pop_options)
+#endif
