@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
@@ -85,6 +85,21 @@ def test_add_and_normalize(functions: Native, count: int, normed: bool) -> None:
     assert functions.normalize(hidden, None) is hidden
 
 
+def test_many_rows_have_the_bits_of_each_alone(functions: Native) -> None:
+    rows, update, gate_up = torch.randn(401, 576), torch.randn(401, 576), torch.randn(401, 600)
+    norm = Norm(weight=torch.rand(576) + 0.5, epsilon=1e-5)
+    added, normed = rows.clone(), functions.normalize(rows, norm)
+    functions.add_(added, update, norm, 0.7)
+    gated = functions.gate(gate_up, "silu")
+    for at in (0, 15, 16, 399, 400):
+        one = slice(at, at + 1)
+        alone = rows[one].clone()
+        functions.add_(alone, update[one], norm, 0.7)
+        assert torch.equal(added[one], alone)
+        assert torch.equal(normed[one], functions.normalize(rows[one], norm))
+        assert torch.equal(gated[one], functions.gate(gate_up[one].contiguous(), "silu"))
+
+
 @pytest.mark.parametrize("activation", GATES)
 def test_gate_over_the_whole_range(
     functions: Native, activation: str, monkeypatch: pytest.MonkeyPatch
@@ -101,7 +116,7 @@ def test_gate_over_the_whole_range(
 
 
 @pytest.mark.parametrize("dim", [2, 6, 16, 64, 80])
-@pytest.mark.parametrize(("heads", "key_value"), [(1, 1), (6, 2), (7, 1), (12, 3)])
+@pytest.mark.parametrize(("heads", "key_value"), [(1, 1), (6, 2), (5, 1), (7, 1), (16, 2)])
 @pytest.mark.parametrize(
     ("length", "window"), [(1, None), (37, None), (37, 5), (129, None), (300, 128), (4000, None)]
 )
@@ -179,7 +194,7 @@ def test_attention_has_the_same_bits_for_any_number_of_threads(functions: Native
 
 
 @pytest.mark.parametrize("dim", [6, 16, 80])
-@pytest.mark.parametrize(("heads", "key_value"), [(1, 1), (7, 1), (12, 3)])
+@pytest.mark.parametrize(("heads", "key_value"), [(1, 1), (7, 1), (16, 2)])
 @pytest.mark.parametrize("length", [1, 37, 300])
 def test_attend_to_codes(
     functions: Native,
@@ -219,6 +234,44 @@ def test_attend_to_codes(
         close(found, expected)
         assert torch.equal(now, expected_codes)
         assert torch.equal(of_now, expected_scales)
+
+
+@pytest.mark.parametrize("normed", [None, "each", "whole"])
+@pytest.mark.parametrize("codes", [False, True])
+@pytest.mark.parametrize(("batch", "count", "before"), [(1, 200, 0), (3, 7, 5)])
+def test_store_gives_each_position_the_bits_of_one_alone(
+    functions: Native, normed: str | None, codes: bool, batch: int, count: int, before: int
+) -> None:
+    widths = {"each": (16, 16), "whole": (64, 32)}.get(normed or "")
+    heads = replace(
+        heads_of(4, 2, 16),
+        query_norm=torch.rand(widths[0]) + 0.5 if widths else None,
+        key_norm=torch.rand(widths[1]) + 0.5 if widths else None,
+    )
+    by = angles(torch.rand(8), before, count, torch.float32)
+    qkv, room = torch.randn(batch, count, 8, 16), before + count + 3
+
+    def cache() -> tuple[Tensor, Tensor | None]:
+        held = torch.zeros(batch, 4, room, 16, dtype=torch.int8 if codes else torch.float32)
+        return held, torch.zeros(batch, 4, room) if codes else None
+
+    def up_to(end: int, held: Tensor, scales: Tensor | None) -> Positions:
+        parts = [held[:, :2, :end], held[:, 2:, :end]]
+        if scales is None:
+            return Positions(held, *parts)
+        return Positions(held, *parts, scales, scales[:, :2, :end], scales[:, 2:, :end])
+
+    together, alone = cache(), cache()
+    rotated = qkv.clone()
+    functions.store(rotated, heads, by, up_to(before + count, *together))
+    for at in range(count):
+        one = qkv[:, at].flatten(1).clone()
+        angle = by[0][at : at + 1], by[1][at : at + 1]
+        functions.attend(one, heads, angle, up_to(before + at + 1, *alone))
+        assert torch.equal(one[:, : 6 * 16], rotated[:, at, :6].flatten(1))
+    for one, other in zip(together, alone, strict=True):
+        assert one is other is None or torch.equal(one, other)
+    assert together[0].any()
 
 
 @pytest.mark.parametrize(

@@ -277,8 +277,8 @@ class Decoder:
         batch, count = ids.shape
         by = tuple(angles(one, cache.length, count, self.dtype) for one in self._inverse)
         hidden = self._embed(ids.reshape(-1))
-        functions = native() if count == 1 and self._native_applies(cache) else None
-        if functions is not None and self.native_layers is not None:
+        functions = native() if self._native_applies(cache) else None
+        if count == 1 and functions is not None and self.native_layers is not None:
             cache.advance(1)
             self.native_layers(hidden, by, cache)
             return hidden

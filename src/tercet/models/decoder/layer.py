@@ -27,7 +27,7 @@ class Step:
         angles: the rotations of the new positions, of each kind that layers have.
         masks: by window, which positions each new one sees: bool [T, length]; None for all up to
             itself.
-        native: the C++ functions for one new position; None where they do not apply.
+        native: the C++ functions; None where they do not apply.
     """
 
     batch: int
@@ -66,7 +66,7 @@ class Layer:
             positions: its keys and values; the new ones are written.
         """
         if step.native is not None:
-            self._one_token_(step.native, hidden, step, positions)
+            self._native_(step.native, hidden, step, positions)
             return
         factor = self.config.residual_factor
         mixed = self._attention(normalize(self.attention_norm, hidden), step, positions)
@@ -74,16 +74,20 @@ class Layer:
         made = self.mlp(normalize(self.mlp_norm, hidden))
         hidden.add_(normalize(self.mlp_output_norm, made), alpha=factor)
 
-    def _one_token_(
-        self, functions: Native, hidden: Tensor, step: Step, positions: Positions
-    ) -> None:
+    def _native_(self, functions: Native, hidden: Tensor, step: Step, positions: Positions) -> None:
         by, factor = step.angles[self.rope], self.config.residual_factor
-        if self.whole is not None:
+        count = hidden.shape[0] // step.batch
+        if count == 1 and self.whole is not None:
             self.whole(hidden, by, positions)
             return
-        x = functions.normalize(hidden, self.attention_norm)
-        made = self.output(functions.attend(self.qkv(x), self.heads, by, positions))
-        functions.add_(hidden, made, self.attention_output_norm, factor)
+        x = self.qkv(functions.normalize(hidden, self.attention_norm))
+        if count == 1:
+            mixed = functions.attend(x, self.heads, by, positions)
+        else:
+            heads = x.view(step.batch, count, -1, self.config.head_dim)
+            functions.store(heads, self.heads, by, positions)
+            mixed = self._attend(heads[:, :, : self.config.heads], step, positions)
+        functions.add_(hidden, self.output(mixed), self.attention_output_norm, factor)
         x = functions.normalize(hidden, self.mlp_norm)
         if isinstance(self.mlp, Routed):
             made = self.mlp(x)
@@ -134,9 +138,13 @@ class Layer:
         _normalize_heads_(heads[:, :, config.heads : rotated], self.key_norm)
         rotate_(heads[:, :, :rotated], step.angles[self.rope])
         positions.write(heads[:, :, config.heads :].transpose(1, 2))
-        mask, (keys, values) = step.masks[self.window], positions.read(heads.dtype)
-        mixed = attend(config, self.window, mask, query.transpose(1, 2), keys, values)
-        return self.output(mixed.transpose(1, 2).reshape(x.shape[0], -1))
+        return self.output(self._attend(query, step, positions))
+
+    def _attend(self, query: Tensor, step: Step, positions: Positions) -> Tensor:
+        """Of queries [B, T, H, D], rotated: [B * T, H D]."""
+        mask, (keys, values) = step.masks[self.window], positions.read(query.dtype)
+        mixed = attend(self.config, self.window, mask, query.transpose(1, 2), keys, values)
+        return mixed.transpose(1, 2).flatten(2).flatten(0, 1)
 
 
 def _normalize_heads_(heads: Tensor, norm: Norm | None) -> None:

@@ -1,6 +1,8 @@
-// What a decoder does between its linear layers when there is one new position a sequence.
+// What a decoder does between its linear layers: all of it for one new position a sequence, all but
+// attention for more.
 //
-// In torch these are some twenty operations a layer, each of which costs more to start than to run.
+// In torch these are some twenty operations a layer, each of which costs more to start than to run
+// for one position, and for many waits for threads of its own beside those of the products.
 // Everything is float32; sums run in sixteen chains, so that they become vector instructions.
 #include <cmath>
 #include <cstdint>
@@ -8,6 +10,7 @@
 #include <vector>
 
 #include "packed_weight/cpu/bound_product.hpp"
+#include "packed_weight/cpu/targets.hpp"
 #include "packed_weight/cpu/threads.hpp"
 
 #if defined(__x86_64__)
@@ -27,6 +30,8 @@ namespace {
 constexpr int64_t kLanes = 16;
 // below so many multiplications a second thread costs more than it brings
 constexpr int64_t kWorthThreads = 1 << 17;
+// rows that a thread takes at a time
+constexpr int64_t kRowsOfItem = 16;
 // positions that are attended to at a time, whatever the number of threads
 constexpr int64_t kSplit = 128;
 
@@ -55,12 +60,14 @@ struct Attention {
   int64_t heads, key_value_heads, dim;
   int64_t batch_stride, head_stride;  // of keys and values, in elements
   int64_t first, length;              // positions that are seen: [first, length)
+  int64_t count;                      // of them new, the last ones; attended from if it is one
   float scale, cap, epsilon;          // cap 0 for none
   float *qkv, *out;
   void *keys, *values;  // at position 0 of batch 0, head 0: float32, or int8 where they have scales
   float *key_scales, *value_scales;  // of each position of a head, or null
-  const float *cos, *sin;            // [dim], the first half of sin negated
-  const float *query_norm, *key_norm;  // [dim], or null
+  const float *cos, *sin;  // [count, dim], the first half of sin negated
+  const float *query_norm, *key_norm;  // [dim] of each head, or of all of a token together; or null
+  int32_t norm_across_heads;
   int32_t isa;
   float* slices;  // [batch * heads][splits] of what a split gives: see attend_split
 
@@ -72,15 +79,25 @@ struct Attention {
 
 enum Gate : int32_t { kSilu, kGeluTanh };
 
-TERCET_INLINE void norm_and_rotate(float* head, const float* norm, const Attention& a) {
-  if (norm) normalize(head, norm, a.epsilon, a.dim, head);
-  const int64_t half = a.dim / 2;
+TERCET_INLINE void rotate(float* head, int64_t dim, const float* by_cos, const float* by_sin) {
+  const int64_t half = dim / 2;
   float *__restrict low = head, *__restrict high = head + half;
-  const float *__restrict cos = a.cos, *__restrict sin = a.sin;
+  const float *__restrict cos = by_cos, *__restrict sin = by_sin;
   for (int64_t i = 0; i < half; ++i) {
     const float x = low[i], y = high[i];
     low[i] = x * cos[i] + y * sin[i];
     high[i] = y * cos[i + half] + x * sin[i + half];
+  }
+}
+
+// Normalizes and rotates `heads` heads of a token that lie side by side.
+TERCET_INLINE void norm_and_rotate(const Attention& a, float* first, int64_t heads, const float* norm,
+                                   int64_t at) {
+  if (norm && a.norm_across_heads) normalize(first, norm, a.epsilon, heads * a.dim, first);
+  for (int64_t h = 0; h < heads; ++h) {
+    float* head = first + h * a.dim;
+    if (norm && !a.norm_across_heads) normalize(head, norm, a.epsilon, a.dim, head);
+    rotate(head, a.dim, a.cos + at * a.dim, a.sin + at * a.dim);
   }
 }
 
@@ -108,17 +125,19 @@ TERCET_INLINE void store_row(const float* row, int64_t dim, void* rows, float* s
   else std::memcpy(static_cast<float*>(rows) + at, row, dim * sizeof(float));
 }
 
-// Makes one key head's new key and value, and the queries that share it, ready.
-TERCET_CLONES void prepare_head(const Attention& a, int64_t item) {
-  const int64_t batch = item / a.key_value_heads, head = item % a.key_value_heads;
-  const int64_t at = batch * a.batch_stride + head * a.head_stride + (a.length - 1) * a.dim;
-  float* token = a.qkv + batch * a.token();
-  float *key = token + (a.heads + head) * a.dim, *value = key + a.key_value_heads * a.dim;
-  norm_and_rotate(key, a.key_norm, a);
-  store_row(key, a.dim, a.keys, a.key_scales, at);
-  store_row(value, a.dim, a.values, a.value_scales, at);
-  for (int64_t h = head * a.group(); h < (head + 1) * a.group(); ++h)
-    norm_and_rotate(token + h * a.dim, a.query_norm, a);
+// Makes the queries of one new position of a sequence ready, and stores its keys and values.
+TERCET_CLONES void prepare_token(const Attention& a, int64_t item) {
+  const int64_t batch = item / a.count, at = item % a.count;
+  float *queries = a.qkv + item * a.token(), *keys = queries + a.heads * a.dim;
+  const float* values = keys + a.key_value_heads * a.dim;
+  norm_and_rotate(a, queries, a.heads, a.query_norm, at);
+  norm_and_rotate(a, keys, a.key_value_heads, a.key_norm, at);
+  for (int64_t head = 0; head < a.key_value_heads; ++head) {
+    const int64_t position = a.length - a.count + at;
+    const int64_t to = batch * a.batch_stride + head * a.head_stride + position * a.dim;
+    store_row(keys + head * a.dim, a.dim, a.keys, a.key_scales, to);
+    store_row(values + head * a.dim, a.dim, a.values, a.value_scales, to);
+  }
 }
 
 namespace portable {
@@ -128,35 +147,20 @@ namespace portable {
 }  // namespace portable
 
 #if defined(__x86_64__)
-#if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx512f,avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx2,fma,f16c")
-#endif
+TERCET_TARGET("avx512f,avx2,fma,f16c")
 namespace avx512 {
 #include "packed_weight/cpu/lanes_avx512.hpp"
 #include "models/decoder/gate.hpp"
 #include "models/decoder/split_attention.hpp"
 }  // namespace avx512
-#if defined(__clang__)
-#pragma clang attribute pop
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c"))), apply_to = function)
-#else
-#pragma GCC pop_options
-#pragma GCC push_options
-#pragma GCC target("avx2,fma,f16c")
-#endif
+TERCET_TARGET_END
+TERCET_TARGET("avx2,fma,f16c")
 namespace avx2 {
 #include "packed_weight/cpu/lanes_avx2.hpp"
 #include "models/decoder/gate.hpp"
 #include "models/decoder/split_attention.hpp"
 }  // namespace avx2
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+TERCET_TARGET_END
 #endif
 
 void attend_split(const Attention& a, int64_t item) {
@@ -194,67 +198,115 @@ TERCET_CLONES void merge_splits(const Attention& a, int64_t batch) {
   }
 }
 
+// Rows [begin, end) of what the functions of the same names do.
+TERCET_CLONES void add_rows(float* hidden, const float* update, const float* norm, float epsilon,
+                            float factor, int64_t begin, int64_t end, int64_t count) {
+  thread_local std::vector<float> held;
+  held.resize(count);
+  float* made = held.data();
+  for (int64_t row = begin; row < end; ++row) {
+    const float* added = update + row * count;
+    float* to = hidden + row * count;
+    if (norm) normalize(added, norm, epsilon, count, made);
+    if (norm) added = made;
+    for (int64_t i = 0; i < count; ++i) to[i] += factor * added[i];
+  }
+}
+
+TERCET_CLONES void normalize_rows(const float* x, const float* weight, float epsilon, int64_t begin,
+                                  int64_t end, int64_t count, float* y) {
+  for (int64_t row = begin; row < end; ++row)
+    normalize(x + row * count, weight, epsilon, count, y + row * count);
+}
+
+// task(begin, end) for all rows of `count` numbers, by threads where there are enough of them
+template <class Task>
+void over_rows(int64_t rows, int64_t count, int32_t threads, const Task& task) {
+  struct Job {
+    const Task& task;
+    int64_t rows;
+  } job{task, rows};
+  const int64_t items = (rows + kRowsOfItem - 1) / kRowsOfItem;
+  tercet::pool().run(
+      items, rows * count >= kWorthThreads ? threads : 1,
+      [](void* to, long item) {
+        const Job& job = *static_cast<const Job*>(to);
+        const int64_t begin = item * kRowsOfItem, end = begin + kRowsOfItem;
+        job.task(begin, end < job.rows ? end : job.rows);
+      },
+      &job);
+}
+
+void prepare(Attention& a, int64_t batch, int32_t threads) {
+  const int64_t tokens = batch * a.count;
+  tercet::pool().run(
+      tokens, tokens * a.token() >= kWorthThreads ? threads : 1,
+      [](void* to, long item) { prepare_token(*static_cast<Attention*>(to), item); }, &a);
+}
+
 }  // namespace
 
 extern "C" {
 
 // hidden [rows, count] += factor * update, or factor * RMSNorm(update) where there is a norm.
-TERCET_CLONES void tercet_add(float* hidden, const float* update, const float* norm, float epsilon,
-                              float factor, int64_t rows, int64_t count) {
-  thread_local std::vector<float> held;
-  held.resize(count);
-  float* made = held.data();
-  for (int64_t row = 0; row < rows; ++row, hidden += count, update += count) {
-    if (norm) normalize(update, norm, epsilon, count, made);
-    const float* added = norm ? made : update;
-    for (int64_t i = 0; i < count; ++i) hidden[i] += factor * added[i];
-  }
+void tercet_add(float* hidden, const float* update, const float* norm, float epsilon, float factor,
+                int64_t rows, int64_t count, int32_t threads) {
+  over_rows(rows, count, threads, [&](int64_t begin, int64_t end) {
+    add_rows(hidden, update, norm, epsilon, factor, begin, end, count);
+  });
 }
 
 // y = RMSNorm(x); [rows, count].
-TERCET_CLONES void tercet_normalize(const float* x, const float* weight, float epsilon,
-                                    int64_t rows, int64_t count, float* y) {
-  for (int64_t row = 0; row < rows; ++row, x += count, y += count)
-    normalize(x, weight, epsilon, count, y);
+void tercet_normalize(const float* x, const float* weight, float epsilon, int64_t rows, int64_t count,
+                      float* y, int32_t threads) {
+  over_rows(rows, count, threads, [&](int64_t begin, int64_t end) {
+    normalize_rows(x, weight, epsilon, begin, end, count, y);
+  });
 }
 
 // y [rows, count] = act(gate) * up, gate_up [rows, 2 count].
 void tercet_gate(const float* gate_up, int32_t kind, int64_t rows, int64_t count, float* y,
-                 int32_t isa) {
-  for (int64_t row = 0; row < rows; ++row, gate_up += 2 * count, y += count)
-    gate_row(gate_up, gate_up + count, kind, count, y, isa);
+                 int32_t threads, int32_t isa) {
+  over_rows(rows, count, threads, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float* gate = gate_up + 2 * row * count;
+      gate_row(gate, gate + count, kind, count, y + row * count, isa);
+    }
+  });
 }
 
-// Rotates queries and keys of qkv [batch, heads + 2 key_value_heads, dim] in place, stores keys and
-// values at position length - 1, and attends over [first, length): out [batch, heads * dim]. Keys and
-// values are float32, or int8 where they have scales, whose strides are theirs over dim.
-// Norms are of each head [dim], or with norm_across_heads of all heads of a token together.
+// Rotates queries and keys of qkv [batch, count, heads + 2 key_value_heads, dim] in place, and stores
+// keys and values at the last `count` of `length` positions. Keys and values are float32, or int8
+// where they have scales, whose strides are theirs over dim. Norms are of each head [dim], or with
+// norm_across_heads of all heads of a token together.
+void tercet_store(float* qkv, int64_t batch, int64_t count, int64_t heads, int64_t key_value_heads,
+                  int64_t dim, const float* cos, const float* sin, const float* query_norm,
+                  const float* key_norm, int32_t norm_across_heads, float epsilon, void* keys,
+                  void* values, float* key_scales, float* value_scales, int64_t batch_stride,
+                  int64_t head_stride, int64_t length, int32_t threads) {
+  Attention a{heads, key_value_heads, dim, batch_stride, head_stride, 0, length, count, 1, 0,
+              epsilon, qkv, nullptr, keys, values, key_scales, value_scales, cos, sin, query_norm,
+              key_norm, norm_across_heads, 0, nullptr};
+  prepare(a, batch, threads);
+}
+
+// As tercet_store with one new position, which attends over [first, length): out [batch, heads * dim].
 void tercet_attend(float* qkv, int64_t batch, int64_t heads, int64_t key_value_heads, int64_t dim,
                    const float* cos, const float* sin, const float* query_norm,
                    const float* key_norm, int32_t norm_across_heads, float epsilon, float scale, float cap,
                    void* keys, void* values, float* key_scales, float* value_scales,
                    int64_t batch_stride, int64_t head_stride, int64_t first, int64_t length,
                    float* out, int32_t threads, int32_t isa) {
-  if (norm_across_heads) {
-    const int64_t queries = heads * dim, pairs = key_value_heads * dim;
-    for (int64_t b = 0; b < batch; ++b) {
-      float* token = qkv + b * (queries + 2 * pairs);
-      tercet_normalize(token, query_norm, epsilon, 1, queries, token);
-      tercet_normalize(token + queries, key_norm, epsilon, 1, pairs, token + queries);
-    }
-    query_norm = key_norm = nullptr;
-  }
-  Attention a{heads, key_value_heads, dim, batch_stride, head_stride, first, length, scale, cap,
+  Attention a{heads, key_value_heads, dim, batch_stride, head_stride, first, length, 1, scale, cap,
               epsilon, qkv, out, keys, values, key_scales, value_scales, cos, sin, query_norm,
-              key_norm, isa, nullptr};
+              key_norm, norm_across_heads, isa, nullptr};
+  prepare(a, batch, threads);
   thread_local std::vector<float> held;
   held.resize(batch * heads * a.splits() * a.slice_size());
   a.slices = held.data();
   const auto run = [&](auto task, int64_t items, int64_t work) {
     tercet::pool().run(items, work >= kWorthThreads ? threads : 1, task, &a);
   };
-  run([](void* to, long item) { prepare_head(*static_cast<Attention*>(to), item); },
-      batch * key_value_heads, batch * a.token());
   run([](void* to, long item) { attend_split(*static_cast<Attention*>(to), item); },
       batch * key_value_heads * a.splits(), 2 * batch * heads * dim * (length - first));
   run([](void* to, long item) { merge_splits(*static_cast<Attention*>(to), item); }, batch,
@@ -287,7 +339,7 @@ void tercet_layer(const LayerWeights* layer, float* hidden, int64_t batch, const
   float* gated = gate_up + 2 * batch * l.intermediate;
   const auto normed = [&](const float* norm) -> const float* {
     if (!norm) return hidden;
-    tercet_normalize(hidden, norm, l.epsilon, batch, l.hidden, x);
+    tercet_normalize(hidden, norm, l.epsilon, batch, l.hidden, x, threads);
     return x;
   };
   l.qkv(normed(l.attention_norm), qkv, batch, threads);
@@ -296,11 +348,13 @@ void tercet_layer(const LayerWeights* layer, float* hidden, int64_t batch, const
                 l.norm_across_heads, l.epsilon, l.scale, l.cap, keys, values, key_scales, value_scales,
                 batch_stride, head_stride, first, length, mixed, threads, l.qkv.isa);
   l.output(mixed, update, batch, threads);
-  tercet_add(hidden, update, l.attention_output_norm, l.epsilon, l.factor, batch, l.hidden);
+  tercet_add(hidden, update, l.attention_output_norm, l.epsilon, l.factor, batch, l.hidden,
+             threads);
   l.gate_up(normed(l.mlp_norm), gate_up, batch, threads);
-  tercet_gate(gate_up, l.gate, batch, l.intermediate, gated, l.qkv.isa);
+  tercet_gate(gate_up, l.gate, batch, l.intermediate, gated, threads, l.qkv.isa);
   l.down(gated, update, batch, threads);
-  tercet_add(hidden, update, l.mlp_output_norm, l.epsilon, l.factor, batch, l.hidden);
+  tercet_add(hidden, update, l.mlp_output_norm, l.epsilon, l.factor, batch, l.hidden,
+             threads);
 }
 
 // `count` layers, one after the other. cos and sin are of each kind of rotation, rotations the kind

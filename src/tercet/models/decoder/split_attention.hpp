@@ -119,7 +119,7 @@ template <class Number>
 void attend_group(const Attention& a, const float* queries, int64_t at, int64_t count, float* slices,
                   int64_t stride) {
   for (int64_t left = a.group(), now; left > 0; left -= now) {
-    now = left < 5 && left != 3 ? (left < 4 ? left : 4) : 3;
+    now = left % 4 == 0 || left > 6 ? 4 : (left < 3 ? left : 3);
     if (now == 1) attend_queries<1, 4, 4, Number>(a, queries, at, count, slices, stride);
     if (now == 2) attend_queries<2, 2, 2, Number>(a, queries, at, count, slices, stride);
     if (now == 3) attend_queries<3, 2, 1, Number>(a, queries, at, count, slices, stride);
