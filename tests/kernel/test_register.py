@@ -24,7 +24,7 @@ def test_kernels_run_on_the_gpu_of_the_first_tensor(monkeypatch: pytest.MonkeyPa
     def run(scale: float, x: Tensor) -> Tensor:
         return x * scale
 
-    guarded = register._on_its_gpu(run)
+    guarded = register.on_its_gpu(run)
     with FakeTensorMode():
         for index in (0, 1, 2):
             assert guarded(2.0, torch.empty(3, device=f"cuda:{index}")).get_device() == index

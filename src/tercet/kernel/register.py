@@ -43,7 +43,7 @@ def define(name: str, schema: str, run: Run, fake: Run) -> Any:
         The op, callable with positional arguments.
     """
     _library.define(name + schema)
-    _library.impl(name, _on_its_gpu(run), "CompositeExplicitAutograd")
+    _library.impl(name, on_its_gpu(run), "CompositeExplicitAutograd")
     torch.library.register_fake(f"tercet::{name}", fake, lib=_library)
     overload = getattr(torch.ops.tercet, name).default
 
@@ -58,7 +58,7 @@ def define(name: str, schema: str, run: Run, fake: Run) -> Any:
     return overload
 
 
-def _on_its_gpu(run: Run) -> Run:
+def on_its_gpu(run: Run) -> Run:
     """The same, with the first tensor's GPU as the current one: that is where launches go."""
 
     def on_its_gpu(*arguments: Any) -> Any:

@@ -17,6 +17,7 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
+from tercet.kernel.direct_call import direct_call
 from tercet.kernel.one_device import on_one_device
 from tercet.kernel.register import define
 from tercet.kernel.select import choose
@@ -77,7 +78,7 @@ def append_kv_(
     Raises:
         UnsupportedError: for shapes, dtypes or devices that do not fit.
     """
-    return _in_place(
+    return _call_in_place(
         qkv, cos, sin, keys, values, blocks, lengths, key_scales, value_scales,
         query_norm, key_norm, eps,
     )  # fmt: skip
@@ -102,7 +103,7 @@ def append_kv(
 
     (q, keys, values, key_scales, value_scales); scales without an element where there are none.
     """
-    return _forward(
+    return _call(
         qkv, cos, sin, keys, values, blocks, lengths, key_scales, value_scales,
         query_norm, key_norm, eps,
     )  # fmt: skip
@@ -226,12 +227,14 @@ _forward = define(
     run=_run,
     fake=_fake,
 )
+_call = direct_call(_forward)
 _in_place = define(
     "append_kv_",
     f"({_ARGUMENTS.format(a='(a!)', b='(b!)', c='(c!)', d='(d!)')}) -> Tensor",
     run=_run_in_place,
     fake=_fake_in_place,
 )
+_call_in_place = direct_call(_in_place)
 
 
 def cost(arguments: Mapping[str, Any]) -> Cost:

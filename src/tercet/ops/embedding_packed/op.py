@@ -17,6 +17,7 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
+from tercet.kernel.direct_call import direct_call
 from tercet.kernel.one_device import on_one_device
 from tercet.kernel.register import define
 from tercet.kernel.select import choose
@@ -47,7 +48,7 @@ def embedding_packed(
         UnsupportedError: for an id out of range, a wrong dtype or device. On a GPU ids are not read
             back, which would wait for them: one that is out of range gives a row of NaN.
     """
-    return _forward(ids, *weight.parts, dtype)
+    return _call(ids, *weight.parts, dtype)
 
 
 def _check(ids: Tensor, codes: Tensor, dtype: torch.dtype) -> None:
@@ -83,6 +84,7 @@ _forward = define(
     run=_run,
     fake=_fake,
 )
+_call = direct_call(_forward)
 
 
 def cost(arguments: Mapping[str, Any]) -> Cost:

@@ -15,6 +15,7 @@ from tercet.kernel.contract import (
     Requirement,
     TensorSpec,
 )
+from tercet.kernel.direct_call import direct_call
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose, choose_gradient
 from tercet.ops.grouped_linear_packed.arguments import GroupedCall, describe, name_axes, prepared
@@ -63,7 +64,7 @@ def grouped_linear_packed(
     Raises:
         UnsupportedError: for a wrong shape, dtype, activation or device.
     """
-    return _forward(
+    return _call(
         x, offsets, *weight.parts, bias, row_weight, x_scale,
         *resolve_output(x, activation, out_dtype),
     )  # fmt: skip
@@ -122,6 +123,7 @@ _forward = define(
     run=_run,
     fake=_fake,
 )
+_call = direct_call(_forward)
 _input_gradient = define(
     "grouped_linear_packed_input_gradient",
     f"(Tensor grad, Tensor offsets, {SCHEMA}, Tensor? row_weight, ScalarType dtype) -> Tensor",

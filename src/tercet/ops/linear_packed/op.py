@@ -14,6 +14,7 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
+from tercet.kernel.direct_call import direct_call
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose, choose_gradient
 from tercet.ops.linear_packed.arguments import (
@@ -80,7 +81,7 @@ def linear_packed(
     Raises:
         UnsupportedError: for a wrong shape, dtype, activation or device.
     """
-    return _forward(
+    return _call(
         x, *weight.parts, bias, residual, x_scale, x_sum, *resolve_output(x, activation, out_dtype)
     )
 
@@ -136,6 +137,7 @@ _input_gradient = define(
     run=_run_gradient,
     fake=_fake_gradient,
 )
+_call = direct_call(_forward)
 differentiate("linear_packed", save=_save_for_backward, backward=_backward)
 
 

@@ -17,6 +17,7 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
+from tercet.kernel.direct_call import direct_call
 from tercet.kernel.one_device import on_one_device
 from tercet.kernel.register import define
 from tercet.kernel.select import choose
@@ -70,7 +71,7 @@ def paged_attention(
         UnsupportedError: for shapes, dtypes or devices that do not fit.
     """
     scale = max(q.shape[-1], 1) ** -0.5 if scale is None else scale
-    return _forward(
+    return _call(
         q, keys, values, blocks, lengths, key_scales, value_scales, scale, window, soft_cap
     )
 
@@ -146,6 +147,7 @@ _forward = define(
     run=_run,
     fake=_fake,
 )
+_call = direct_call(_forward)
 
 
 def cost(arguments: Mapping[str, Any]) -> Cost:

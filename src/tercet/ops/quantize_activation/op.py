@@ -17,6 +17,7 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
+from tercet.kernel.direct_call import direct_call
 from tercet.kernel.register import define
 from tercet.kernel.select import choose
 from tercet.ops.quantize_activation.cases import CASES, inputs, shapes
@@ -50,7 +51,7 @@ def quantize_activation(x: Tensor, element: str = "int8") -> Quantized:
     Raises:
         UnsupportedError: for shapes, dtypes, elements or devices that do not fit.
     """
-    return _forward(x, element)
+    return _call(x, element)
 
 
 def _check(x: Tensor, element: str) -> None:
@@ -80,6 +81,7 @@ _forward = define(
     run=_run,
     fake=_fake,
 )
+_call = direct_call(_forward)
 
 
 def cost(arguments: Mapping[str, Any]) -> Cost:

@@ -17,6 +17,7 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
+from tercet.kernel.direct_call import direct_call
 from tercet.kernel.one_device import on_one_device
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose, choose_gradient
@@ -46,7 +47,7 @@ def rms_norm(
     Raises:
         UnsupportedError: for shapes, dtypes or devices that do not fit.
     """
-    y, total, _ = _forward(x, weight, residual, eps)
+    y, total, _ = _call(x, weight, residual, eps)
     return y if residual is None else (y, total)
 
 
@@ -120,6 +121,7 @@ _forward = define(
     run=_run,
     fake=_fake,
 )
+_call = direct_call(_forward)
 _gradient = define(
     "rms_norm_gradient",
     "(Tensor grad, Tensor? grad_total, Tensor total, Tensor weight, Tensor rstd) "

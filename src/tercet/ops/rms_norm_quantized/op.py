@@ -17,6 +17,7 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
+from tercet.kernel.direct_call import direct_call
 from tercet.kernel.one_device import on_one_device
 from tercet.kernel.register import define
 from tercet.kernel.select import choose
@@ -55,7 +56,7 @@ def rms_norm_quantized(
     Raises:
         UnsupportedError: for shapes, dtypes, elements or devices that do not fit.
     """
-    codes, scale, row_sum, total = _forward(x, weight, residual, eps, element)
+    codes, scale, row_sum, total = _call(x, weight, residual, eps, element)
     return (codes, scale, row_sum) if residual is None else (codes, scale, row_sum, total)
 
 
@@ -103,6 +104,7 @@ _forward = define(
     run=_run,
     fake=_fake,
 )
+_call = direct_call(_forward)
 
 
 def cost(arguments: Mapping[str, Any]) -> Cost:

@@ -17,6 +17,7 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
+from tercet.kernel.direct_call import direct_call
 from tercet.kernel.one_device import on_one_device
 from tercet.kernel.register import define, differentiate
 from tercet.kernel.select import choose, choose_gradient
@@ -46,7 +47,7 @@ def swiglu(gate: Tensor, up: Tensor | None = None) -> Tensor:
     Raises:
         UnsupportedError: for shapes, dtypes or devices that do not fit.
     """
-    return _forward(gate, up)
+    return _call(gate, up)
 
 
 def _check(gate: Tensor, up: Tensor | None) -> None:
@@ -109,6 +110,7 @@ _gradient = define(
     run=_run_gradient,
     fake=_fake_gradient,
 )
+_call = direct_call(_forward)
 differentiate("swiglu", save=_save, backward=_backward)
 
 

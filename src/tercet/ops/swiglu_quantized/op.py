@@ -17,6 +17,7 @@ from tercet.kernel.contract import (
     TensorSpec,
     Tolerance,
 )
+from tercet.kernel.direct_call import direct_call
 from tercet.kernel.one_device import on_one_device
 from tercet.kernel.register import define
 from tercet.kernel.select import choose
@@ -47,7 +48,7 @@ def swiglu_quantized(gate: Tensor, up: Tensor | None = None, element: str = "int
     Raises:
         UnsupportedError: for shapes, dtypes, elements or devices that do not fit.
     """
-    return _forward(gate, up, element)
+    return _call(gate, up, element)
 
 
 def _check(gate: Tensor, up: Tensor | None, element: str) -> None:
@@ -94,6 +95,7 @@ _forward = define(
     run=_run,
     fake=_fake,
 )
+_call = direct_call(_forward)
 
 
 def cost(arguments: Mapping[str, Any]) -> Cost:
