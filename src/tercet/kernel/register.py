@@ -62,11 +62,14 @@ def on_its_gpu(run: Run) -> Run:
     """The same, with the first tensor's GPU as the current one: that is where launches go."""
 
     def on_its_gpu(*arguments: Any) -> Any:
-        first = next((each for each in arguments if isinstance(each, Tensor)), None)
-        if first is None or not first.is_cuda or first.get_device() == torch.cuda.current_device():
-            return run(*arguments)
-        with torch.cuda.device(first.device):
-            return run(*arguments)
+        for each in arguments:
+            if not isinstance(each, Tensor):
+                continue
+            if not each.is_cuda or each.get_device() == torch.cuda.current_device():
+                break
+            with torch.cuda.device(each.device):
+                return run(*arguments)
+        return run(*arguments)
 
     return on_its_gpu
 

@@ -99,18 +99,24 @@ class PackedCall:
                 f"the last axis of x must be {columns}"
             )
         validate_activation(_OP, x, self.x_scale, self.activation, self.out_dtype)
-        # what is left out is skipped here: a call of one token is mostly Python
-        others = {"the weight": self.weight.codes}
-        for name, value, shape, dtypes in (
-            ("x_scale", self.x_scale, leading, (torch.float32,)),
-            ("x_sum", self.x_sum, leading, (torch.float32, torch.int32)),
-            ("bias", self.bias, (rows,), FLOATS),
-            ("residual", self.residual, (*leading, rows), (self.out_dtype,)),
-        ):
-            if value is not None:
-                validate_tensor(_OP, name, value, shape, dtypes)
-                others[name] = value
-        on_one_device(_OP, "x", x, **others)
+        # what is left out costs nothing here: a call of one token is mostly Python
+        if self.x_scale is not None:
+            self._validate_one("x_scale", self.x_scale, leading, (torch.float32,))
+        if self.x_sum is not None:
+            self._validate_one("x_sum", self.x_sum, leading, (torch.float32, torch.int32))
+        if self.bias is not None:
+            self._validate_one("bias", self.bias, (rows,), FLOATS)
+        if self.residual is not None:
+            self._validate_one("residual", self.residual, (*leading, rows), (self.out_dtype,))
+        if self.weight.codes.device != x.device:
+            on_one_device(_OP, "x", x, **{"the weight": self.weight.codes})
+
+    def _validate_one(
+        self, name: str, value: Tensor, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]
+    ) -> None:
+        validate_tensor(_OP, name, value, shape, dtypes)
+        if value.device != self.x.device:
+            on_one_device(_OP, "x", self.x, **{name: value})
 
     @property
     def sizes(self) -> dict[str, int]:

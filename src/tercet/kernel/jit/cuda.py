@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,6 +19,7 @@ from tercet.kernel.jit.cpp import INCLUDE, cached_path, load_or_build, version_o
 
 FLAGS = ("-std=c++17", "-O3", "-shared", "-Xcompiler", "-fPIC", "--expt-relaxed-constexpr")
 _MINUTES = 10
+_torch: Any = torch._C  # pyright: ignore[reportPrivateUsage]
 Defines = Mapping[str, str | int]
 
 
@@ -93,9 +95,9 @@ def _assignments(defines: Defines) -> list[str]:
 
 def stream() -> int:
     """The current CUDA stream, as a pointer."""
-    # torch.cuda.current_stream() builds an object, a fifth of the host's time for a launch
-    device = torch.cuda.current_device()
-    return torch._C._cuda_getCurrentRawStream(device)  # pyright: ignore[reportPrivateUsage]
+    # torch.cuda.current_stream() builds an object, a fifth of the host's time for a launch, and
+    # torch.cuda.current_device() asks first whether CUDA has begun: a tensor is there already
+    return _torch._cuda_getCurrentRawStream(_torch._cuda_getDevice())
 
 
 def check_launch(status: int, name: str) -> None:

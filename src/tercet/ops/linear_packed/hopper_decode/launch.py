@@ -84,10 +84,10 @@ def forward(call: PackedCall) -> Tensor:
         x, x_scale, _ = quantize_rows(x, call.activation)
     product(
         as_rows(x),
-        x_scale.reshape(-1).contiguous() if x_scale is not None else None,
+        x_scale.flatten().contiguous() if x_scale is not None else None,
         weight.codes,
         weight.scale,
-        y.view(-1, rows),
+        as_rows(y),
         bits=layout.bits,
         element=layout.element.name,
         columns=columns,
