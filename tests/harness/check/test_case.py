@@ -171,6 +171,17 @@ def test_equal_seeds_draw_equal_cases(name: str) -> None:
     assert {each.name for each in draw(op, 4, 8, 1 << 14)} != {each.name for each in once}
 
 
+@pytest.mark.parametrize("name", ["linear_packed", "grouped_linear_packed"])
+def test_weights_of_drawn_cases_are_limited(name: str) -> None:
+    op, elements = find(name), 1 << 12
+    weights = [
+        each.workload.sizes.get("E", 1) * each.workload.sizes["N"] * each.workload.sizes["K"]
+        for seed in range(3)
+        for each in draw(op, seed, 16, elements)
+    ]
+    assert elements < max(weights) <= 8 * elements
+
+
 def test_rows_of_drawn_cases_are_limited_but_not_their_columns() -> None:
     drawn = draw(find("layer_norm"), 5, 40, 1 << 18, rows=520)
     sizes = [each.workload.sizes for each in drawn]

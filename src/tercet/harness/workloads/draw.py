@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from tercet.errors import TercetError
+from tercet.formats import PackedTensor
 from tercet.harness.workloads.gradients import (
     describe_outputs,
     draw_grad_outputs,
@@ -45,6 +46,8 @@ _PAIRED = 0.75
 # of the two that are refused at the sizes that were drawn with them, those that are left out
 _WITHOUT_ROWS = 0.12  # of the cases: one row, as a vector
 _GIVEN_UP = 0.2
+# times as many elements as in all tensors, at most, in weights: they are no tensor of the contract
+_WEIGHTS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +133,7 @@ def draw(
         op: with `inputs` and `shapes`; without, nothing can be drawn.
         seed: of what is drawn.
         count: how many.
-        elements: of all tensors of a case together, at most.
+        elements: of all tensors of a case together, at most; of packed weights eight times as many.
         rows: of the first input, at most; most kernels run a program for each.
     """
     bases = _bases(op)
@@ -304,6 +307,8 @@ def _draw_one(
         arguments = drawn.arguments(op, 0)
     except Exception:  # noqa: BLE001 sizes that the op's inputs refuse
         return None
+    if sum(map(_packed_elements, arguments.values())) > _WEIGHTS * elements:
+        return None
     scalars = [name for name, value in arguments.items() if type(value) is float and value]
     factors = {name: 10 ** generator.uniform(-1, 1) for name in scalars if generator.random() < 0.5}
     numbered = _numbers(arguments)
@@ -342,6 +347,15 @@ def _kinds(op: Op, dtype: torch.dtype) -> tuple[str, ...]:
 
 def _elements(op: Op, sizes: Mapping[str, int]) -> int:
     return sum(prod(sizes.get(axis, 1) for axis in spec.axes) for spec in op.tensors)
+
+
+def _packed_elements(value: Any) -> int:
+    """Of a packed weight, or of several."""
+    if isinstance(value, PackedTensor):
+        return prod(value.shape)
+    if isinstance(value, tuple):
+        return sum(map(_packed_elements, cast("tuple[Any, ...]", value)))
+    return 0
 
 
 def _numbers(arguments: Mapping[str, Any]) -> list[str]:
