@@ -1,6 +1,6 @@
 """Every op's kernels compile for every target as accepted: no new spill, no lost instruction.
 
-What has not changed since it was accepted is compiled for a drawn few of the kernels.
+Of what has not changed since it was accepted one kernel of the op is drawn and compiled.
 """
 
 from pathlib import Path
@@ -12,7 +12,6 @@ from tercet.kernel.contract import Op
 from tercet.ops.discover import discover, find
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "guides" / "examples" / "gelu_gate"
-# of each implementation
 DRAWN = 1
 COMPILED = [
     op

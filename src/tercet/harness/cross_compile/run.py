@@ -1,12 +1,14 @@
 """Cross-compile: an op's rows from a child process, judged by its baseline."""
 
 import os
+import random
 from collections.abc import Sequence
 
 from tercet.child_process import Child, ChildError
 from tercet.errors import BuildError
 from tercet.harness.cross_compile.baseline import baseline_path, compare, read_baseline
 from tercet.harness.cross_compile.report import ROWS, CompileReport, CompileRow
+from tercet.harness.cross_compile.reuse import ALL
 from tercet.harness.cross_compile.target import TARGETS, target_of
 from tercet.harness.cross_compile.units import reason
 from tercet.harness.finding import Finding
@@ -50,11 +52,13 @@ def cross_compile(
     findings: list[Finding] = []
     compiled: set[str] = set()
     reused = 0
+    compiled_names = [one.name for one in chosen if one.language in COMPILED]
+    drawn = _share(recompile, compiled_names)
     for one in chosen:
         if one.language not in COMPILED:
             continue
         try:
-            found, spared = _in_child(op, one.name, targets, workloads, recompile)
+            found, spared = _in_child(op, one.name, targets, workloads, drawn[one.name])
         except BuildError as error:
             findings.append(_not_captured(one.name, str(error)))
             continue
@@ -73,6 +77,15 @@ def cross_compile(
         has_baseline=baseline_path(op).exists() and not workloads,
         reused=reused,
     )
+
+
+def _share(recompile: int, implementations: Sequence[str]) -> dict[str, int]:
+    """How many of the kernels that are compiled all the same are each implementation's."""
+    if recompile >= ALL:
+        return dict.fromkeys(implementations, ALL)
+    # fresh in every run: what nobody would look at is not always the same
+    drawn = random.SystemRandom().choices(implementations, k=recompile) if implementations else []
+    return {name: drawn.count(name) for name in implementations}
 
 
 def as_records(report: CompileReport, environment: Environment) -> list[Record]:
