@@ -1,5 +1,6 @@
 """Decoders of every kind that are small enough to train in a test, and plans to pack them by."""
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,8 @@ SCHEMES = [
 
 def save(kind: str, folder: Path, dtype: torch.dtype = torch.float32, layers: int = 2) -> Path:
     torch.manual_seed(5)
-    config = MODELS[kind]
+    # saving writes the dtype into it, and the next model would be made in that
+    config = deepcopy(MODELS[kind])
     config.num_hidden_layers = layers
     AutoModelForCausalLM.from_config(config).eval().to(dtype).save_pretrained(folder)
     return folder

@@ -1,5 +1,6 @@
 """compress on a GPU gives what it gives on a CPU; where there is no GPU, on a pretended one."""
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ RULES = [
 
 def save(kind: str, folder: Path) -> Path:
     torch.manual_seed(5)
-    AutoModelForCausalLM.from_config(MODELS[kind]).eval().save_pretrained(folder)
+    AutoModelForCausalLM.from_config(deepcopy(MODELS[kind])).eval().save_pretrained(folder)
     return folder
 
 

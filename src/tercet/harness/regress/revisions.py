@@ -253,7 +253,9 @@ def unpack_revision(repository: Path, revision: str) -> Generator[Path, None, No
     with TemporaryDirectory(prefix=f"tercet-{commit[:12]}-") as name:
         archive = _git(root, "archive", "--format=tar", commit, "src")
         with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            tar.extractall(name, filter="data")
+            # Python has filters since 3.11.4, and warns from 3.12 on where none is chosen
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)
+            tar.extractall(name)
         yield Path(name)
 
 
