@@ -19,9 +19,9 @@ from typing import Any, BinaryIO, Self, cast
 
 import psutil
 
+from tercet.child_process.fork_server import PROGRAM, Forked, ForkError, server_for
 from tercet.errors import TercetError
 
-_PROGRAM = Path(__file__).with_name("serve.py")
 _POLL_SECONDS = 0.05
 _TAIL_CHARACTERS = 2000
 _ERROR = {"error", "message", "classes", "trace"}
@@ -65,6 +65,9 @@ class Child:
         environment: all environment variables of the child; None for those of this process.
         descriptors: open files that the child inherits, under the same numbers.
         ready: "module:function", called in the child ahead of the first request.
+        preload: "module:function", as `ready`, of which children of the same environment may have
+            one call in common: from the second on they are forks of a process that has made it,
+            where that can be, and have hashes and addresses in common, too. Without a prefix.
     """
 
     def __init__(
@@ -76,21 +79,15 @@ class Child:
         environment: Mapping[str, str] | None = None,
         descriptors: Sequence[int] = (),
         ready: str | None = None,
+        preload: str | None = None,
     ) -> None:
         self._seconds, self._memory = seconds, memory_bytes
         self._started, self._why_ended = False, ("", "")
-        # -P: the folder of the program is not on the child's path, where its files would shadow
-        # modules of other packages
-        self._process = subprocess.Popen(
-            [*prefix, sys.executable, "-P", str(_PROGRAM), *([ready] if ready else [])],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            pass_fds=tuple(descriptors),
-            start_new_session=True,
-        )
         self._said, self._hearing = bytearray(), threading.Lock()
+        variables = os.environ if environment is None else environment
+        self._process = (
+            None if preload is None else _fork(preload, variables, descriptors)
+        ) or _start(prefix, ready or preload, variables, descriptors)
         threading.Thread(target=self._listen, daemon=True).start()
 
     def __enter__(self) -> Self:
@@ -159,7 +156,10 @@ class Child:
         with suppress(ProcessLookupError, ChildProcessError):
             os.killpg(self._process.pid, signal.SIGSTOP)
             # a signal only asks: on a busy machine the child runs on for a moment
-            os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            if isinstance(self._process, Forked):
+                self._process.wait_until_stopped()
+            else:
+                os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
         try:
             yield
         finally:
@@ -296,6 +296,35 @@ class Child:
                 self._said += chunk
                 del self._said[:-64000]
         return True
+
+
+def _fork(
+    preload: str, environment: Mapping[str, str], descriptors: Sequence[int]
+) -> Forked | None:
+    server = server_for(environment, preload)
+    try:
+        return None if server is None else server.fork(environment, descriptors)
+    except ForkError:
+        return None
+
+
+def _start(
+    prefix: Sequence[str],
+    ready: str | None,
+    environment: Mapping[str, str],
+    descriptors: Sequence[int],
+) -> subprocess.Popen[bytes]:
+    # -P: the folder of the program is not on the child's path, where its files would shadow
+    # modules of other packages
+    return subprocess.Popen(
+        [*prefix, sys.executable, "-P", str(PROGRAM), *([ready] if ready else [])],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+        pass_fds=tuple(descriptors),
+        start_new_session=True,
+    )
 
 
 def _messages() -> Any:

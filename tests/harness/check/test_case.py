@@ -6,6 +6,7 @@ import pytest
 
 from tercet.harness.check.run import CheckReport, cases_of, check
 from tercet.harness.sandbox.candidate import candidate_from
+from tercet.harness.sandbox.session import Apart
 from tercet.harness.workloads.draw import draw
 from tercet.ops.discover import find
 
@@ -160,6 +161,22 @@ def test_another_process(tmp_path: Path) -> None:
     report = found(tmp_path, source, isolated=True, integration=True, cases=PLAIN[:1])
     assert red(report) == {"determinism"}
     assert report.faults[0].message == "another process gives other bits"
+
+
+def tell_hash() -> int:
+    return hash("a word")
+
+
+def test_another_process_has_other_hashes_and_addresses() -> None:
+    places = [Apart("rms_norm", "torch", None, "cpu") for _ in range(3)]
+    try:
+        hashes = [place.call(f"{__file__}:tell_hash") for place in places]
+        assert hashes[1] == hashes[2]
+        places[2].renew()
+        assert places[2].call(f"{__file__}:tell_hash") != hashes[2]
+    finally:
+        for place in places:
+            place.close()
 
 
 @pytest.mark.parametrize("name", ["rms_norm", "rope", "linear_cross_entropy", "linear_packed"])

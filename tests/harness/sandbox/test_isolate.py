@@ -2,6 +2,7 @@
 
 import io
 import math
+import os
 import time
 
 import psutil
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from tercet.child_process import ChildError
+from tercet.child_process.fork_server import ForkError, ForkServer
 from tercet.child_process.serve import receive, send
 from tercet.harness.sandbox.isolate import Worker
 
@@ -66,6 +68,39 @@ def test_a_crash_and_a_flood_end_the_child_only(function: str, kind: str, messag
     ):
         worker.call(f"tests.harness.sandbox.test_isolate:{function}")
     assert raised.value.kind == kind
+
+
+def tell_parent_and_hash() -> tuple[int, int]:
+    return os.getppid(), hash("a word")
+
+
+def test_from_the_second_on_processes_are_forks_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERCET_TESTS_WORD", "asked for by nobody else")
+    told: list[tuple[int, int]] = []
+    for fresh in (False, False, False, True):
+        with Worker(seconds=600.0, threads=1, fresh=fresh) as worker:
+            told.append(tuple(worker.call(f"{__file__}:tell_parent_and_hash")))
+    ours = os.getpid()
+    (first, _), (second, its_hash), (third, other_hash), (fresh, fresh_hash) = told
+    assert first == fresh == ours
+    assert second == third != ours
+    assert its_hash == other_hash != fresh_hash
+
+
+def test_a_process_of_several_threads_is_no_fork() -> None:
+    for _ in range(2):
+        with Worker(seconds=600.0, threads=2) as worker:
+            assert worker.call(f"{__file__}:tell_parent_and_hash")[0] == os.getpid()
+
+
+def test_a_server_that_cannot_fork_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise ForkError("it cannot")
+
+    monkeypatch.setattr(ForkServer, "fork", refuse)
+    for _ in range(2):
+        with Worker(seconds=600.0, threads=1) as worker:
+            assert worker.call(f"{__file__}:tell_parent_and_hash")[0] == os.getpid()
 
 
 def test_what_is_stopped_does_nothing_until_it_goes_on() -> None:

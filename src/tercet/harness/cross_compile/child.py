@@ -6,6 +6,7 @@ are taken from the op's code without touching the caller's.
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import torch
@@ -22,6 +23,12 @@ from tercet.kernel.contract import Implementation, Op, Workload
 from tercet.ops.discover import find
 
 JOBS = 2
+
+
+def get_ready() -> None:
+    """In the process that children are forks of: what all of them import."""
+    for name in ("torch._dynamo", "triton.compiler", "triton.backends.nvidia.compiler"):
+        import_module(name)
 
 
 def rows_of(

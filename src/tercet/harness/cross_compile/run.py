@@ -136,7 +136,8 @@ def _in_child(
         "asked": asked,
         "recompile": recompile,
     }
-    with Child(seconds=60 * _MINUTES, environment=_environment()) as child:
+    preload = "tercet.harness.cross_compile.child:get_ready"
+    with Child(seconds=60 * _MINUTES, environment=_environment(), preload=preload) as child:
         try:
             found = child.request("tercet.harness.cross_compile.child:compile_rows", arguments)
         except ChildError as error:

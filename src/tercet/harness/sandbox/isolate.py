@@ -12,6 +12,7 @@ from tercet.child_process import Child
 SECONDS = 120.0
 MEMORY_BYTES = 12 * 2**30
 START_SECONDS = 300.0
+_READY = "tercet.harness.sandbox.guest:get_ready"
 
 
 class Worker(Child):
@@ -26,6 +27,8 @@ class Worker(Child):
         descriptors: as Child's.
         ready: as Child's; then the process is not waited for before the first call.
         threads: of OpenMP, for calls that are timed: then Triton is not interpreted either.
+        fresh: a process of its own from the start; others may be forks of one that has imported
+            torch, and then have their hashes and their addresses in common.
     """
 
     def __init__(
@@ -38,6 +41,7 @@ class Worker(Child):
         descriptors: tuple[int, ...] = (),
         ready: str | None = None,
         threads: int | None = None,
+        fresh: bool = False,
     ) -> None:
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join((*paths, *(p for p in sys.path if p)))
@@ -46,6 +50,7 @@ class Worker(Child):
             if threads is None:
                 # many small calls: threads would wait for each other on a busy machine
                 environment["TRITON_INTERPRET"] = "1"
+        own = device != "cpu" or fresh or bool(prefix) or ready is not None
         super().__init__(
             seconds=seconds,
             memory_bytes=memory_bytes,
@@ -53,6 +58,8 @@ class Worker(Child):
             environment=environment,
             descriptors=descriptors,
             ready=ready,
+            # libraries start their threads as they are imported, and only one thread is forked
+            preload=None if own or (threads or 1) > 1 else _READY,
         )
         if ready is None:
             self.wait_until_started(START_SECONDS)

@@ -180,6 +180,7 @@ class Apart:
         self.name, self._first = implementation, tuple(first)
         self._device, self._seconds, self._limit = device, seconds, memory_bytes
         self._prefix, self._starts, self._threads = prefix, 0, threads
+        self._fresh = False
         self._worker: Worker | None = None
         usual = not (prefix or arena_bytes or threads)
         early = take_early(device, seconds, memory_bytes) if usual else None
@@ -216,8 +217,9 @@ class Apart:
         return self._worker
 
     def renew(self) -> None:
-        """The next call is in a new process."""
+        """The next call is in a new process, that has nothing in common with the one before."""
         self._end()
+        self._fresh = True
 
     @property
     def said(self) -> str:
@@ -258,6 +260,7 @@ class Apart:
                 self._prefix,
                 descriptors=() if descriptor is None else (descriptor,),
                 threads=self._threads,
+                fresh=self._fresh,
             )
         self._worker.call(f"{_GUEST}:import_first", modules=list(self._first))
         if self._threads is not None:
