@@ -13,6 +13,8 @@ from tercet import environment
 
 SOURCE = Path(tercet.__file__).parent
 ALLOWED = {
+    "child_process/child.py": "passes it on to the process that it starts",
+    "child_process/serve.py": "has its parent's in place of that of the process it is a fork of",
     "cli/kernel/mutate.py": "passes it on to itself under Triton's interpreter",
     "environment.py": "the one place",
     "harness/cross_compile/run.py": "passes it on to the process that compiles",
@@ -20,6 +22,7 @@ ALLOWED = {
     "harness/regress/revisions.py": "passes it on to a process of another revision",
     "harness/sandbox/state.py": "compares it before and after a judged call",
     "harness/sandbox/isolate.py": "passes it on to the process in which a kernel is judged",
+    "workflows/fresh_process.py": "passes it on to the process of one call",
     "packed_weight/peers/humming.py": "tells a peer's library which compiler to use",
 }
 SHOW = (

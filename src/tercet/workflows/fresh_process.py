@@ -2,10 +2,12 @@
 
 A server lives long and the ops that it is asked about are edited meanwhile; what it has imported
 once it would never see change. The child also keeps a crash, and whatever an op prints, out of the
-server. Starting one and importing torch takes seconds, so `keep_one_ready` does it before the call
-comes; a child that has imported a file which was changed since is not used.
+server. Starting one and importing torch takes seconds, so from the second on children are forks of
+a process that has imported torch and nothing of Tercet, and `keep_one_ready` does the rest before
+the call comes; a child that has imported a file which was changed since is not used.
 """
 
+import os
 import sys
 import threading
 from collections.abc import Generator
@@ -22,6 +24,8 @@ from tercet.child_process.serve import find_function
 from tercet.errors import TercetError
 
 _READY_SECONDS = 600.0
+# what children may have in common: nothing of Tercet, whose files may be edited meanwhile
+_PRELOAD = "torch._dynamo:is_compiling"
 _PACKAGE = Path(__file__).parents[1]
 
 
@@ -43,7 +47,7 @@ async def call(function: str, arguments: dict[str, Any], *, seconds: float) -> A
     ready = next(iter(_ready), None)
     child = await anyio.to_thread.run_sync(ready.take) if ready is not None else None
     if child is None:
-        child = Child(seconds=seconds)
+        child = _start(seconds)
     request = {"function": function, "arguments": arguments}
     try:
         return await anyio.to_thread.run_sync(
@@ -56,6 +60,12 @@ async def call(function: str, arguments: dict[str, Any], *, seconds: float) -> A
         child.close()
         if ready is not None:
             ready.begin()
+
+
+def _start(seconds: float) -> Child:
+    # numpy's threads, which start as it is imported, would keep a process from being forked
+    variables = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    return Child(seconds=seconds, environment=variables, preload=_PRELOAD)
 
 
 @contextmanager
@@ -107,7 +117,8 @@ class _Waiting:
     def __init__(self, module: str) -> None:
         self._imported: list[str] | None = None
         # taken before the child can import anything
-        self._sources, self.child = _stamps(), Child(seconds=_READY_SECONDS)
+        self._sources = _stamps()
+        self.child = _start(_READY_SECONDS)
         self._thread = threading.Thread(target=self._prepare, args=(module,), daemon=True)
         self._thread.start()
 
