@@ -90,16 +90,21 @@ def greedy() -> list[Row]:
 
 
 def speed() -> list[Row]:
-    """Greedy decoding at batch 1, the newest record of each model, format and engine."""
+    """Greedy decoding at batch 1, the newest of each model, format, engine and instruction set."""
     rows = [
         [
-            "model", "format", "engine", "held as", "tokens/s", "least to most", "prompt, tokens/s",
-            "load, s", "threads", "MB",
+            "model", "format", "instructions", "engine", "held as", "tokens/s", "least to most",
+            "prompt, tokens/s", "load, s", "threads", "MB",
         ]
     ]  # fmt: skip
     records = [r for path in sorted(Path(__file__).parent.glob("*.jsonl")) for r in load(path)]
     found = {
-        (str(r.settings["model"]), str(r.settings["format"]), r.subject): r
+        (
+            str(r.settings["model"]),
+            str(r.settings["format"]),
+            str(r.settings.get("instructions") or "-"),
+            r.subject,
+        ): r
         for r in sorted(records, key=lambda r: r.time)
         if r.kind == "export-speed" and r.outcome is Outcome.OK
     }

@@ -12,7 +12,7 @@ from tercet.errors import UnsupportedError
 
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
 
-CPU_ISAS = ("portable", "avx2", "avx512")
+CPU_ISAS = ("portable", "avx2", "avx512", "avx512vnni")
 CPU_ACTIVATIONS = ("float32", "int16", "int8")
 FP8_SUMS = ("short", "float32")
 SPINS = 1000
@@ -53,7 +53,7 @@ def gpus_hidden() -> bool:
 
 
 def cpu_isa() -> str | None:
-    """TERCET_CPU_ISA: `portable`, `avx2` or `avx512` forces the CPU kernels to that path.
+    """TERCET_CPU_ISA: one of CPU_ISAS forces the CPU kernels to that path.
 
     Default: None, the best one that the machine has. UnsupportedError on any other word.
     """
@@ -128,8 +128,9 @@ def cpu_activations() -> str:
     """TERCET_CPU_ACTIVATIONS: `int16` or `int8` has one row of x rounded to so many bits.
 
     Default: `float32`, as good as numbers of 24 bits. It counts where weights of 2 to 5 bits meet a
-    single token on AVX2 without AVX-512, and is quicker there: 16 bits of the largest of 16 to 64
-    numbers, which lose less than a GPU's bfloat16 does, or 8, as llama.cpp has them.
+    single token on AVX2 without AVX-512, or on AVX-512 with VNNI, and is quicker there: 16 bits of
+    the largest of 16 to 64 numbers, which lose less than a GPU's bfloat16 does, or 8, as llama.cpp
+    has them.
     UnsupportedError on any other word.
     """
     given = os.environ.get("TERCET_CPU_ACTIVATIONS") or CPU_ACTIVATIONS[0]

@@ -1,4 +1,7 @@
-"""One row of x on AVX2: multiplied as integers of 24 bits, within float32's bound whatever x is."""
+"""One row of x on AVX2 and VNNI: as integers of 24 bits, in float32's bound whatever x is."""
+
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -10,13 +13,15 @@ from tercet.ops.linear_packed.reference import magnitude
 from tercet.packed_weight import prepare
 from tercet.packed_weight.cpu.product import codes_product_for, isas, product_for
 
-pytestmark = pytest.mark.skipif("avx2" not in isas(), reason="a CPU with AVX2")
+INTEGERS = [isa for isa in ("avx2", "avx512vnni") if isa in isas()]
+"""The instruction sets whose products are these."""
 
 SCHEMES = [
     *("ternary", "nonary-g32", "int2-g64", "int3-g20", "int4-g32", "int4-g128-asym"),
     *("int5-g64", "int5-g20-asym", "int5-channel", "int6-g64"),
 ]
 ROWS, COLUMNS = 35, 300
+Product = Callable[[Tensor, PackedTensor], Tensor]
 BOUND = 2e-6
 """Of float32 results, relative to sum |w x|: the tolerance of linear_packed."""
 
@@ -30,10 +35,20 @@ def packed(name: str, values: Tensor) -> PackedTensor:
     return encode(values, scheme, *fit(values, scheme, "absmax"))
 
 
-def product(x: Tensor, stored: PackedTensor, isa: str = "avx2") -> Tensor:
+def product_on(isa: str, x: Tensor, stored: PackedTensor) -> Tensor:
     weight = prepare(stored)
     held = (weight.codes, weight.scale, weight.zero, None, weight.scheme)
     return product_for(isa)(x, *held, *weight.shape)
+
+
+@pytest.fixture(params=INTEGERS)
+def isa(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def product(isa: str) -> Product:
+    return partial(product_on, isa)
 
 
 def numbers() -> dict[str, Tensor]:
@@ -56,7 +71,7 @@ def numbers() -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("kind", numbers())
-def test_the_bound_of_float32(scheme: str, kind: str) -> None:
+def test_the_bound_of_float32(product: Product, scheme: str, kind: str) -> None:
     values = torch.randn(ROWS, COLUMNS, generator=seeded(3))
     # rows whose weights are zero where the outliers are
     values[:9, ::67] = 0
@@ -70,7 +85,12 @@ def test_the_bound_of_float32(scheme: str, kind: str) -> None:
 @pytest.mark.parametrize("kind", numbers())
 @pytest.mark.parametrize(("activations", "bound"), [("int16", 2.0**-14), ("int8", 1 / 254)])
 def test_the_bound_of_fewer_digits(
-    monkeypatch: pytest.MonkeyPatch, scheme: str, kind: str, activations: str, bound: float
+    product: Product,
+    monkeypatch: pytest.MonkeyPatch,
+    scheme: str,
+    kind: str,
+    activations: str,
+    bound: float,
 ) -> None:
     """Each number is off by at most so much of the largest of its segment of at most 64."""
     x = numbers()[kind]
@@ -82,7 +102,7 @@ def test_the_bound_of_fewer_digits(
     assert ((found - wanted).abs() <= limit + torch.finfo(torch.float32).smallest_normal).all()
 
 
-def test_fewer_digits_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fewer_digits_are_fewer(product: Product, monkeypatch: pytest.MonkeyPatch) -> None:
     """More is lost by each, where nothing is exact."""
     x, lost = torch.randn(COLUMNS, generator=seeded(1)), list[float]()
     stored = packed("nonary-g32", torch.randn(ROWS, COLUMNS, generator=seeded(3)))
@@ -93,7 +113,7 @@ def test_fewer_digits_are_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lost[0] < 1e-6 < 1e-5 < lost[1] < 1e-4 < 2e-3 < lost[2] < 1e-2
 
 
-def test_another_word_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_word_is_refused(product: Product, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = packed("nonary-g32", torch.randn(ROWS, COLUMNS, generator=seeded(3)))
     monkeypatch.setenv("TERCET_CPU_ACTIVATIONS", "int4")
     with pytest.raises(UnsupportedError, match="allowed are float32, int16, int8"):
@@ -101,7 +121,7 @@ def test_another_word_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("columns", [2, 4, 17, 63])
-def test_a_small_number_alone_in_a_short_row(columns: int) -> None:
+def test_a_small_number_alone_in_a_short_row(product: Product, columns: int) -> None:
     """Levels are zero where x is large, so no large product hides what a segment rounds away."""
     x = torch.full((columns,), 1.5666)
     x[0] = 0.0535
@@ -119,7 +139,9 @@ def test_a_small_number_alone_in_a_short_row(columns: int) -> None:
     ],
 )
 @pytest.mark.parametrize("sign", [-1, 1])
-def test_the_largest_digits_and_codes_do_not_overflow(scheme: str, top: int, sign: int) -> None:
+def test_the_largest_digits_and_codes_do_not_overflow(
+    product: Product, isa: str, scheme: str, top: int, sign: int
+) -> None:
     """Each digit of x is -128 or 127, each code the lowest or highest level."""
     x = torch.full((64,), -8421504.0 / 4 if sign < 0 else 8355711.0 / 4)
     values = torch.full((ROWS, 64), float(top))
@@ -131,22 +153,22 @@ def test_the_largest_digits_and_codes_do_not_overflow(scheme: str, top: int, sig
     for code in (-128, 127):
         codes = torch.full((64,), code, dtype=torch.int8)
         held = (weight.codes, weight.scale, None, None, weight.scheme, ROWS, 64, torch.float32)
-        exact = codes_product_for("avx2")(codes, torch.ones(()), *held)
+        exact = codes_product_for(isa)(codes, torch.ones(()), *held)
         assert torch.equal(exact.double(), dense @ codes.double())
 
 
 @pytest.mark.parametrize("odd", [float("inf"), float("-inf"), float("nan")])
-def test_what_is_no_number_comes_through(odd: float) -> None:
+def test_what_is_no_number_comes_through(product: Product, odd: float) -> None:
     weight = packed("nonary-g32", torch.randn(ROWS, COLUMNS, generator=seeded(4)))
     x = torch.randn(COLUMNS, generator=seeded(5))
     x[123] = odd
     torch.testing.assert_close(
-        product(x, weight), product(x, weight, "portable"), equal_nan=True, atol=1e-5, rtol=1e-5
+        product(x, weight), product_on("portable", x, weight), equal_nan=True, atol=1e-5, rtol=1e-5
     )
     assert not product(x, weight).isfinite().all()
 
 
-def test_half_precision_is_rounded_once() -> None:
+def test_half_precision_is_rounded_once(product: Product) -> None:
     weight = packed("ternary", torch.randn(ROWS, COLUMNS, generator=seeded(6)))
     for dtype in (torch.bfloat16, torch.float16):
         x = torch.randn(COLUMNS, generator=seeded(7)).to(dtype)

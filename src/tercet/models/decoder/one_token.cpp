@@ -165,7 +165,7 @@ TERCET_TARGET_END
 
 void attend_split(const Attention& a, int64_t item) {
 #if defined(__x86_64__)
-  if (a.isa == tercet::kAvx512) return avx512::attend_split(a, item);
+  if (a.isa >= tercet::kAvx512) return avx512::attend_split(a, item);
   if (a.isa == tercet::kAvx2) return avx2::attend_split(a, item);
 #endif
   portable::attend_split(a, item);
@@ -173,7 +173,7 @@ void attend_split(const Attention& a, int64_t item) {
 
 void gate_row(const float* gate, const float* up, int32_t kind, int64_t count, float* y, int32_t isa) {
 #if defined(__x86_64__)
-  if (isa == tercet::kAvx512) return avx512::gate_row(gate, up, kind, count, y);
+  if (isa >= tercet::kAvx512) return avx512::gate_row(gate, up, kind, count, y);
   if (isa == tercet::kAvx2) return avx2::gate_row(gate, up, kind, count, y);
 #endif
   portable::gate_row(gate, up, kind, count, y);

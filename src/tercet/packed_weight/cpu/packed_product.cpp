@@ -5,16 +5,16 @@
 // by a register-tiled float product. Each output row is summed by one thread in a fixed order, so
 // the result does not depend on the number of threads.
 //
-// Where the machine multiplies bytes faster than floats (AVX2 without AVX-512) and the levels of W are integers,
-// one row of x is taken as integers: integer_product.hpp.
+// Where the machine multiplies bytes faster than floats (AVX2 without AVX-512, AVX-512 with VNNI) and the
+// levels of W are integers, one row of x is taken as integers: integers/avx2.hpp, integers/vnni.hpp.
 //
 // Where x is int8 codes with a scale a row, and levels are integers, sums are exact:
 //   y = fma(sum over groups of scale * (exact sum - zero * sum of codes), x_scale, bias),
 // rounded to y's type last; the same bits for one row of x as for many, and as on a GPU.
 #include "rows16.hpp"
-#include "segments.hpp"
 #include "targets.hpp"
 #include "threads.hpp"
+#include "packed_weight/cpu/integers/segments.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -74,14 +74,26 @@ TERCET_TARGET("avx2,fma,f16c")
 namespace avx2 {
 #include "lanes_avx2.hpp"
 #include "packed_product.hpp"
-#include "integer_product.hpp"
+#include "packed_weight/cpu/integers/avx2.hpp"
 }  // namespace avx2
+TERCET_TARGET_END
+TERCET_TARGET("avx512f,avx512bw,avx512vnni,avx2,fma,f16c")
+namespace avx512vnni {
+#include "lanes_avx512.hpp"
+#include "packed_product.hpp"
+#include "packed_weight/cpu/integers/vnni.hpp"
+}  // namespace avx512vnni
 TERCET_TARGET_END
 #endif
 
 template <bool exact>
 Kernels kernels_of(int32_t isa, const Layout& layout) {
 #if defined(__x86_64__)
+  if (isa == kAvx512Vnni) {
+    Kernels found = avx512vnni::kernels_for<exact>(layout);
+    avx512vnni::add_integers<exact>(layout, found);
+    return found;
+  }
   if (isa == kAvx512) return avx512::kernels_for<exact>(layout);
   if (isa == kAvx2) {
     Kernels found = avx2::kernels_for<exact>(layout);
@@ -285,12 +297,13 @@ void multiply_rows(const Call& call, int64_t first_row, int64_t rows, int thread
 
 extern "C" {
 
-// The best instruction set of this machine: 0 portable, 1 AVX2 with FMA and F16C, 2 AVX-512F.
+// The best instruction set of this machine (Isa).
 int32_t tercet_best_isa() {
 #if defined(__x86_64__)
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                     __builtin_cpu_supports("f16c");
-  if (avx2 && __builtin_cpu_supports("avx512f")) return kAvx512;
+  const bool bytes = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni");
+  if (avx2 && __builtin_cpu_supports("avx512f")) return bytes ? kAvx512Vnni : kAvx512;
   if (avx2) return kAvx2;
 #endif
   return kPortable;

@@ -11,8 +11,9 @@
 
 namespace tercet {
 
-// what kernels are compiled for: plain C++, AVX2 with FMA and F16C, AVX-512F with these
-enum Isa : int32_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2 };
+// what kernels are compiled for: plain C++, AVX2 with FMA and F16C, AVX-512F with these, and AVX-512BW
+// and VNNI with all of them
+enum Isa : int32_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3 };
 
 enum Number : int32_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2, kInt8 = 3 };
 

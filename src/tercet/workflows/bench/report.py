@@ -56,6 +56,7 @@ class BenchReport(_Frozen):
         model: its model's name.
         format: that of most of its weights.
         device: that Tercet computed on.
+        instructions: of a CPU, that Tercet computed with: the best that it has, or TERCET_CPU_ISA.
         prompt: tokens of the prompt.
         tokens: that were generated.
         rounds: how often each engine had its turn.
@@ -68,6 +69,7 @@ class BenchReport(_Frozen):
     model: str
     format: str
     device: str
+    instructions: str | None
     prompt: int
     tokens: int
     rounds: int
@@ -99,6 +101,7 @@ def _record(report: BenchReport, engine: EngineReport) -> Record:
             "format": report.format,
             "kind": engine.kind,
             "device": report.device,
+            "instructions": report.instructions,
             "prompt": report.prompt,
             "tokens": report.tokens,
             "rounds": report.rounds,

@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 
+from tercet import environment
 from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
 from tercet.checkpoints.seal import verified
 from tercet.child_process import Child, ChildError
-from tercet.errors import UnsupportedError
+from tercet.errors import BuildError, UnsupportedError
 from tercet.export.target import Target, Timed, find_target, not_installed, target_names
 from tercet.models.device import resolve_device
+from tercet.packed_weight.cpu.product import isas
 from tercet.version import VERSION
 from tercet.workflows.bench.own_process import OWN
 from tercet.workflows.bench.report import BenchReport, EngineReport, Range
@@ -91,6 +93,7 @@ def bench(
         model=model_name(checkpoint),
         format=dominant_format(checkpoint),
         device=str(found),
+        instructions=_instructions() if str(found) == "cpu" else None,
         prompt=prompt,
         tokens=tokens,
         rounds=rounds,
@@ -98,6 +101,14 @@ def bench(
         load_before=load_before,
         engines=tuple(engine.report(prompt, tokens) for engine in engines),
     )
+
+
+def _instructions() -> str | None:
+    """None where there are no kernels for a CPU."""
+    try:
+        return environment.cpu_isa() or isas()[-1]
+    except BuildError:
+        return None
 
 
 class _Engine:

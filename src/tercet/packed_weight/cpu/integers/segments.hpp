@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "rows16.hpp"
+#include "packed_weight/cpu/rows16.hpp"
 
 namespace tercet {
 
@@ -34,8 +34,8 @@ struct Segment {
   int64_t group, first_run, runs;
   int64_t words;  // where its digits begin: [digit][run][field], four bytes each
   float step;
-  // for each digit, the lowest level times the digits of two even and two odd bytes of every dword,
-  // as two halves: what a 16-bit sum of codes lacks to be one of levels
+  // for each digit, the lowest level times the sum of the digits: what a sum of codes lacks to be one
+  // of levels. Where sums have 16 bits, of two even and two odd bytes of every dword, as two halves
   uint32_t lowest[kDigits];
 };
 
@@ -52,11 +52,12 @@ struct Count {
     if (layout.count > 2 && layout.count <= kMostCodes) lowest = layout.lowest, codes = layout.count;
   }
 
-  // Columns of a segment: levels times digits, a pair of them for each four columns, below 2^15.
-  int columns() const {
+  // Columns of a segment: levels times digits, a pair of them for each four columns, below 2^15; where
+  // sums are wide, levels times x in steps below 2^31.
+  int columns(bool wide) const {
     const int32_t highest = lowest + codes - 1, largest = highest > -lowest ? highest : -lowest;
     int columns = kSegmentColumns;
-    while (columns * largest > 4 * kSegmentColumns) columns /= 2;
+    while (columns * largest > (wide ? 8 : 4) * kSegmentColumns) columns /= 2;
     return columns;
   }
 };

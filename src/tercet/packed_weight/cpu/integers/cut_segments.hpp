@@ -1,17 +1,5 @@
-// The product of one row of x on AVX2's int8 multipliers: codes as they are, x in the digits of
-// segments.hpp. Included inside a namespace, after packed_product.hpp, under the target pragma.
-//
-// A level is a code plus the lowest level, so a sum of levels begins at the lowest level times the
-// sum of the digits: all are integers, nothing cancels. Four columns of eight rows are one
-// register, so a lane's sum is one output row's, and no sum runs across lanes.
-
-TERCET_INLINE __m256i load_eight(const void* from) {
-  return _mm256_loadu_si256(static_cast<const __m256i*>(from));
-}
-
-TERCET_INLINE __m256i splat_word(uint32_t word) {
-  return _mm256_set1_epi32(static_cast<int32_t>(word));
-}
+// One row of x in the segments of segments.hpp, on AVX2. Included inside a namespace, under a target
+// pragma, after kWideSums: whether sums are held in 32 bits, or in 16 a pair of columns.
 
 TERCET_INLINE __m256 size_of(__m256 x) { return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x); }
 
@@ -63,7 +51,8 @@ void add_segment(Segments& to, Segment segment, const Count& levels, __m256i* in
     const __m128i four = _mm_add_epi16(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
     const __m128i two = _mm_add_epi16(four, _mm_unpackhi_epi64(four, four));
     const __m128i one = _mm_add_epi16(two, _mm_srli_epi64(two, 32));
-    const __m128i lowest = _mm_mullo_epi16(one, _mm_set1_epi16(static_cast<int16_t>(levels.lowest)));
+    const __m128i level = _mm_set1_epi16(static_cast<int16_t>(levels.lowest));
+    const __m128i lowest = kWideSums ? _mm_madd_epi16(one, level) : _mm_mullo_epi16(one, level);
     segment.lowest[digit] = static_cast<uint32_t>(_mm_cvtsi128_si32(lowest));
   }
   to.words.resize(begin + digits * count / 4);
@@ -127,7 +116,7 @@ bool cut_segments(const Layout& layout, const float* x, Segments& to) {
   if (!exact && layout.columns < kSegmentColumns) return false;
   constexpr int per_run = 32 / bits;
   const Count levels(layout);
-  const int64_t step = levels.columns() / per_run;
+  const int64_t step = levels.columns(kWideSums) / per_run;
   to.list.clear(), to.words.clear();
   for (int64_t group = 0; group < layout.groups; ++group)
     for (int64_t run = 0; run < layout.runs_per_group; run += step) {
@@ -148,105 +137,4 @@ bool cut_segments(const Layout& layout, const float* x, Segments& to) {
       add_segment<bits, digits>(to, segment, levels, integers, count);
     }
   return true;
-}
-
-// Field f of codes; codes of 8 bits are levels, which are counted from the lowest here.
-template <int bits>
-TERCET_INLINE __m256i field(__m256i codes, int f, __m256i lowest) {
-  if constexpr (bits == 8) return _mm256_sub_epi8(codes, lowest);
-  const __m256i mask = _mm256_set1_epi8(bits == 2 ? 3 : 15);
-  return _mm256_and_si256(f ? _mm256_srli_epi16(codes, bits * f) : codes, mask);
-}
-
-// Codes are asked for a page before they are used, in dwords: the processor's own guesses end at each
-// page. On one core of an AMD EPYC a product of int4 [3072, 576] takes 0.83 of the time, one of int5
-// [49152, 576] 0.78; on two cores, which memory feeds together, 0.97 and 0.78.
-constexpr int64_t kAhead = 1024;
-
-// Sums of levels times digits of one segment, [rows 0..7 and 8..15][digit], as pairs of 16 bits.
-template <int bits, int digits>
-TERCET_INLINE void sum_segment(const uint32_t* codes, const Segment& s, const uint32_t* words,
-                               __m256i lowest, __m256i (&sums)[2][digits]) {
-  constexpr int fields = 8 / bits;
-  const int64_t stride = s.runs * fields;
-  for (int d = 0; d < digits; ++d) sums[0][d] = sums[1][d] = splat_word(s.lowest[d]);
-  for (int64_t run = 0; run < s.runs; ++run, codes += 16, words += fields) {
-    __builtin_prefetch(codes + kAhead);
-    const __m256i first = load_eight(codes), second = load_eight(codes + 8);
-#pragma GCC unroll 4
-    for (int f = 0; f < fields; ++f) {
-      const __m256i a = field<bits>(first, f, lowest), b = field<bits>(second, f, lowest);
-#pragma GCC unroll 4
-      for (int d = 0; d < digits; ++d) {
-        const __m256i x = splat_word(words[d * stride + f]);
-        sums[0][d] = _mm256_add_epi16(sums[0][d], _mm256_maddubs_epi16(a, x));
-        sums[1][d] = _mm256_add_epi16(sums[1][d], _mm256_maddubs_epi16(b, x));
-      }
-    }
-  }
-}
-
-// digit0 + 256 digit1 + 65536 digit2, which fits 32 bits
-template <int digits>
-TERCET_INLINE __m256i combine_digits(const __m256i (&sums)[digits]) {
-  const __m256i ones = _mm256_set1_epi16(1);
-  __m256i combined = _mm256_madd_epi16(sums[0], ones);
-  if constexpr (digits > 1)
-    combined = _mm256_add_epi32(combined, _mm256_madd_epi16(sums[1], _mm256_set1_epi16(256)));
-  if constexpr (digits > 2)
-    combined = _mm256_add_epi32(combined, _mm256_slli_epi32(_mm256_madd_epi16(sums[2], ones), 16));
-  return combined;
-}
-
-// out[16] = W x for one block of rows. Exact: x is codes, and the result that of multiply_vector.
-template <int bits, bool exact, int digits>
-void multiply_block(const Weight& w, const Vector& x, int64_t block, float* out) {
-  const uint32_t *codes = w.block_codes(block), *words = x.segments->words.data();
-  const Segment *segment = x.segments->list.data(), *end = segment + x.segments->list.size();
-  const __m256i lowest = _mm256_set1_epi8(static_cast<char>(w.layout->lowest));
-  F total = splat(0.0f);
-  for (int64_t group = 0; group < w.layout->groups; ++group) {
-    const int64_t at = (block * w.layout->groups + group) * 16;
-    F sum = splat(0.0f);
-    I integers = zero_int();
-    for (; segment != end && segment->group == group; ++segment) {
-      const uint32_t* from = codes + segment->first_run * 16;
-      __m256i sums[2][digits];
-      sum_segment<bits, digits>(from, *segment, words + segment->words, lowest, sums);
-      const I combined{combine_digits<digits>(sums[0]), combine_digits<digits>(sums[1])};
-      if constexpr (exact) integers = add_int(integers, combined);
-      else sum = fma(to_float(combined), splat(segment->step), sum);
-    }
-    if constexpr (exact) sum = to_float(integers);
-    if (w.zero) sum = fma(load_number(w.zero, w.zero_number, at), splat(-x.sums[group]), sum);
-    total = fma(load_number(w.scale, w.scale_number, at), sum, total);
-  }
-  store(out, total);
-}
-
-template <int bits, bool exact, int digits>
-void multiply_blocks(const Weight& w, const Vector& x, int64_t block, int64_t count, float* out) {
-  for (int64_t i = 0; i < count; ++i)
-    multiply_block<bits, exact, digits>(w, x, block + i, out + 16 * i);
-}
-
-template <int bits, bool exact, int digits>
-void add_integers_of(Kernels& to) {
-  to.cut = cut_segments<bits, exact, digits>;
-  to.integers = multiply_blocks<bits, exact, digits>;
-}
-
-template <bool exact, int digits>
-void add_integers_by(const Layout& layout, Kernels& to) {
-  if (layout.bits == 2) return add_integers_of<2, exact, digits>(to);
-  if (layout.bits == 4) return add_integers_of<4, exact, digits>(to);
-  add_integers_of<8, exact, digits>(to);
-}
-
-template <bool exact>
-void add_integers(const Layout& layout, Kernels& to) {
-  if (!Count(layout).codes) return;
-  if (exact || layout.digits == 1) return add_integers_by<exact, 1>(layout, to);
-  if (layout.digits == 2) return add_integers_by<exact, 2>(layout, to);
-  add_integers_by<exact, 3>(layout, to);
 }
