@@ -85,9 +85,8 @@ class Child:
         self._started, self._why_ended = False, ("", "")
         self._said, self._hearing = bytearray(), threading.Lock()
         variables = os.environ if environment is None else environment
-        self._process = (
-            None if preload is None else _fork(preload, variables, descriptors)
-        ) or _start(prefix, ready or preload, variables, descriptors)
+        forked = None if preload is None else _fork(preload, variables, descriptors)
+        self._process = forked or _start(prefix, ready or preload, variables, descriptors)
         threading.Thread(target=self._listen, daemon=True).start()
 
     def __enter__(self) -> Self:

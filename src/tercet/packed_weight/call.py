@@ -108,15 +108,13 @@ class PackedCall:
             self._validate_one("bias", self.bias, (rows,), FLOATS)
         if self.residual is not None:
             self._validate_one("residual", self.residual, (*leading, rows), (self.out_dtype,))
-        if self.weight.codes.device != x.device:
-            on_one_device(_OP, "x", x, **{"the weight": self.weight.codes})
+        on_one_device(_OP, "x", x, **{"the weight": self.weight.codes})
 
     def _validate_one(
         self, name: str, value: Tensor, shape: tuple[int, ...], dtypes: tuple[torch.dtype, ...]
     ) -> None:
         validate_tensor(_OP, name, value, shape, dtypes)
-        if value.device != self.x.device:
-            on_one_device(_OP, "x", self.x, **{name: value})
+        on_one_device(_OP, "x", self.x, **{name: value})
 
     @property
     def sizes(self) -> dict[str, int]:

@@ -48,25 +48,22 @@ def cross_compile(
     for target in targets:
         target_of(target)
     chosen = op.implementations if implementation is None else (op.implementation(implementation),)
+    wanted = [one.name for one in chosen if one.language in COMPILED]
     rows: list[CompileRow] = []
     findings: list[Finding] = []
     compiled: set[str] = set()
     reused = 0
-    compiled_names = [one.name for one in chosen if one.language in COMPILED]
-    drawn = _share(recompile, compiled_names)
-    for one in chosen:
-        if one.language not in COMPILED:
-            continue
+    for name, count in _share(recompile, wanted).items():
         try:
-            found, spared = _in_child(op, one.name, targets, workloads, drawn[one.name])
+            found, spared = _in_child(op, name, targets, workloads, count)
         except BuildError as error:
-            findings.append(_not_captured(one.name, str(error)))
+            findings.append(_not_captured(name, str(error)))
             continue
         if not found:
-            findings.append(_not_captured(one.name, "there are none"))
+            findings.append(_not_captured(name, "there are none"))
         rows += found
         reused += spared
-        compiled.add(one.name)
+        compiled.add(name)
     known = () if workloads else read_baseline(op)
     accepted = [row for row in known if row.implementation in compiled]
     findings += compare(rows, accepted, targets)

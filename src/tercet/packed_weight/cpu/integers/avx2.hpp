@@ -16,6 +16,8 @@ TERCET_INLINE __m256i splat_word(uint32_t word) {
   return _mm256_set1_epi32(static_cast<int32_t>(word));
 }
 
+TERCET_INLINE __m256i splat_byte(int32_t byte) { return _mm256_set1_epi8(static_cast<char>(byte)); }
+
 // Field f of codes; codes of 8 bits are levels, which are counted from the lowest here.
 template <int bits>
 TERCET_INLINE __m256i field(__m256i codes, int f, __m256i lowest) {
@@ -24,16 +26,24 @@ TERCET_INLINE __m256i field(__m256i codes, int f, __m256i lowest) {
   return _mm256_and_si256(f ? _mm256_srli_epi16(codes, bits * f) : codes, mask);
 }
 
-// Codes are asked for a page before they are used, in dwords: the processor's own guesses end at each
-// page. On one core of an AMD EPYC a product of int4 [3072, 576] takes 0.83 of the time, one of int5
-// [49152, 576] 0.78; on two cores, which memory feeds together, 0.97 and 0.78.
-constexpr int64_t kAhead = 1024;
+// digit0 + 256 digit1 + 65536 digit2, which fits 32 bits
+template <int digits>
+TERCET_INLINE __m256i combine_digits(const __m256i (&sums)[digits]) {
+  const __m256i ones = _mm256_set1_epi16(1);
+  __m256i combined = _mm256_madd_epi16(sums[0], ones);
+  if constexpr (digits > 1)
+    combined = _mm256_add_epi32(combined, _mm256_madd_epi16(sums[1], _mm256_set1_epi16(256)));
+  if constexpr (digits > 2)
+    combined = _mm256_add_epi32(combined, _mm256_slli_epi32(_mm256_madd_epi16(sums[2], ones), 16));
+  return combined;
+}
 
-// Sums of levels times digits of one segment, [rows 0..7 and 8..15][digit], as pairs of 16 bits.
+// Sums of levels times x in steps, of one segment.
 template <int bits, int digits>
-TERCET_INLINE void sum_segment(const uint32_t* codes, const Segment& s, const uint32_t* words,
-                               __m256i lowest, __m256i (&sums)[2][digits]) {
+TERCET_INLINE I sum_segment(const uint32_t* codes, const Segment& s, const uint32_t* words,
+                            __m256i lowest) {
   constexpr int fields = 8 / bits;
+  __m256i sums[2][digits];  // [rows 0..7 and 8..15], pairs of 16 bits
   const int64_t stride = s.runs * fields;
   for (int d = 0; d < digits; ++d) sums[0][d] = sums[1][d] = splat_word(s.lowest[d]);
   for (int64_t run = 0; run < s.runs; ++run, codes += 16, words += fields) {
@@ -50,44 +60,7 @@ TERCET_INLINE void sum_segment(const uint32_t* codes, const Segment& s, const ui
       }
     }
   }
-}
-
-// digit0 + 256 digit1 + 65536 digit2, which fits 32 bits
-template <int digits>
-TERCET_INLINE __m256i combine_digits(const __m256i (&sums)[digits]) {
-  const __m256i ones = _mm256_set1_epi16(1);
-  __m256i combined = _mm256_madd_epi16(sums[0], ones);
-  if constexpr (digits > 1)
-    combined = _mm256_add_epi32(combined, _mm256_madd_epi16(sums[1], _mm256_set1_epi16(256)));
-  if constexpr (digits > 2)
-    combined = _mm256_add_epi32(combined, _mm256_slli_epi32(_mm256_madd_epi16(sums[2], ones), 16));
-  return combined;
-}
-
-// out[16] = W x for one block of rows. Exact: x is codes, and the result that of multiply_vector.
-template <int bits, bool exact, int digits>
-void multiply_block(const Weight& w, const Vector& x, int64_t block, float* out) {
-  const uint32_t *codes = w.block_codes(block), *words = x.segments->words.data();
-  const Segment *segment = x.segments->list.data(), *end = segment + x.segments->list.size();
-  const __m256i lowest = _mm256_set1_epi8(static_cast<char>(w.layout->lowest));
-  F total = splat(0.0f);
-  for (int64_t group = 0; group < w.layout->groups; ++group) {
-    const int64_t at = (block * w.layout->groups + group) * 16;
-    F sum = splat(0.0f);
-    I integers = zero_int();
-    for (; segment != end && segment->group == group; ++segment) {
-      const uint32_t* from = codes + segment->first_run * 16;
-      __m256i sums[2][digits];
-      sum_segment<bits, digits>(from, *segment, words + segment->words, lowest, sums);
-      const I combined{combine_digits<digits>(sums[0]), combine_digits<digits>(sums[1])};
-      if constexpr (exact) integers = add_int(integers, combined);
-      else sum = fma(to_float(combined), splat(segment->step), sum);
-    }
-    if constexpr (exact) sum = to_float(integers);
-    if (w.zero) sum = fma(load_number(w.zero, w.zero_number, at), splat(-x.sums[group]), sum);
-    total = fma(load_number(w.scale, w.scale_number, at), sum, total);
-  }
-  store(out, total);
+  return {combine_digits<digits>(sums[0]), combine_digits<digits>(sums[1])};
 }
 
 #include "add_integers.hpp"

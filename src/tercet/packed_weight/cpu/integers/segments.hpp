@@ -30,6 +30,11 @@ constexpr int kMostCodes = 32;  // more make segments so short that no largest n
 constexpr int kMostPasses = 8;
 constexpr float kSmallest = 0x1p-100f;  // of a segment's largest: its step is a normal number
 
+// Codes are asked for a page before they are used, in dwords: the processor's own guesses end at each
+// page. On one core of an AMD EPYC a product of int4 [3072, 576] takes 0.83 of the time, one of int5
+// [49152, 576] 0.78; on two cores, which memory feeds together, 0.97 and 0.78.
+constexpr int64_t kAhead = 1024;
+
 struct Segment {
   int64_t group, first_run, runs;
   int64_t words;  // where its digits begin: [digit][run][field], four bytes each
