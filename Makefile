@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 READY = $(VENV)/.ready
 
-.PHONY: demo test quick compile lint style types contracts clean
+.PHONY: demo test quick arm arm-tools compile lint style types contracts clean
 
 demo: $(READY)
 	$(BIN)/tercet fetch smollm2-135m
@@ -19,6 +19,19 @@ test: $(READY)
 BASE ?= main
 quick: $(READY)
 	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m quick --base $(BASE)
+
+# the tests of C++ for CPUs once more, as an emulated Arm processor runs it
+arm: $(READY)
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m pytest -p arm.emulated \
+	    tests/ops/test_linear_packed_integers.py tests/ops/test_linear_packed.py \
+	    tests/ops/test_grouped_linear_packed.py tests/models/test_one_token.py \
+	    -k "integers or instruction_set or codes or one_token_has or threads or gate_over or attend"
+
+# a cross-compiler and an emulator (Debian's packages); tests that need them are skipped without
+arm-tools:
+	@command -v aarch64-linux-gnu-g++ qemu-aarch64 > /dev/null \
+	    || (apt-get update && apt-get install -y g++-aarch64-linux-gnu qemu-user) > /dev/null 2>&1 \
+	    || echo "not installed: g++-aarch64-linux-gnu, qemu-user; tests of Arm are skipped"
 
 # every kernel for every target, whatever the digests of accepted ones say
 compile: $(READY)

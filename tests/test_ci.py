@@ -25,7 +25,8 @@ def run(tree: Path, **targets: str) -> tuple[int, list[str]]:
     shutil.copytree(ROOT / ".ci", tree / ".ci", ignore=shutil.ignore_patterns("junit.xml"))
     (tree / ".venv" / "bin").mkdir(parents=True)
     (tree / ".venv" / "bin" / "python").symlink_to(sys.executable)
-    named = {".venv/.ready": "true", "style": "true", "types": "true", "contracts": "true"}
+    phases = (".venv/.ready", "arm-tools", "style", "types", "contracts")
+    named = dict.fromkeys(phases, "true")
     rules = (f"{name}:\n\t@{command}\n" for name, command in (named | targets).items())
     (tree / "Makefile").write_text(".PHONY: style types contracts test\n" + "".join(rules))
     environment = {name: text for name, text in os.environ.items() if name != "PYTEST_ADDOPTS"}
@@ -47,13 +48,13 @@ def test_a_green_run_says_where_and_how_long(tmp_path: Path) -> None:
     assert "--durations=20 --junitxml=.ci/junit.xml" in lines
     assert "ci: tests begins: make test" in lines
     order = [line.split()[1] for line in lines if " begins: " in line]
-    assert order == ["install", "environment", "style", "types", "contracts", "tests"]
+    assert order == ["install", "emulator", "environment", "style", "types", "contracts", "tests"]
     told = "\n".join(lines)
     for name in ("cpu", "instruction sets", "cores", "cpu quota", "python", "torch", "g++", "nvcc"):
         assert f"\nci: {name}: " in told
     assert lines[-1] == "ci: green"
-    assert [line.split()[-1] for line in lines[-7:-1]] == order
-    assert all(line.split()[1].isdigit() and line.split()[2] == "s" for line in lines[-7:-1])
+    assert [line.split()[-1] for line in lines[-8:-1]] == order
+    assert all(line.split()[1].isdigit() and line.split()[2] == "s" for line in lines[-8:-1])
 
 
 def test_a_red_run_ends_with_the_tests_and_their_last_lines(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ Other places only pass the whole environment on to a process that they start, wi
 """
 
 import os
+import platform
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,10 +13,25 @@ from tercet.errors import UnsupportedError
 
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
 
-CPU_ISAS = ("portable", "avx2", "avx512", "avx512vnni")
+
+def isas_of(machine: str) -> tuple[str, ...]:
+    """What CPU kernels are compiled for on a machine (`uname -m`), best instruction set last."""
+    if machine.lower() in ("aarch64", "arm64"):
+        return "portable", "neon", "dotprod"
+    return "portable", "avx2", "avx512", "avx512vnni"
+
+
+CPU_ISAS = isas_of(platform.machine())
 CPU_ACTIVATIONS = ("float32", "int16", "int8")
 FP8_SUMS = ("short", "float32")
 SPINS = 1000
+
+
+def usable_cores() -> int:
+    """The cores that this process may run on; all, where the system does not say (macOS)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def set_folders(variables: Mapping[str, str]) -> None:
@@ -79,7 +95,7 @@ def set_thread_defaults() -> None:
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", str(SPINS))
     quota = _cpu_quota(_CONTROL_GROUP)
-    if quota is not None and quota < len(os.sched_getaffinity(0)):
+    if quota is not None and quota < usable_cores():
         os.environ.setdefault("OMP_NUM_THREADS", str(quota))
 
 
@@ -128,9 +144,9 @@ def cpu_activations() -> str:
     """TERCET_CPU_ACTIVATIONS: `int16` or `int8` has one row of x rounded to so many bits.
 
     Default: `float32`, as good as numbers of 24 bits. It counts where weights of 2 to 5 bits meet a
-    single token on AVX2 without AVX-512, or on AVX-512 with VNNI, and is quicker there: 16 bits of
-    the largest of 16 to 64 numbers, which lose less than a GPU's bfloat16 does, or 8, as llama.cpp
-    has them.
+    single token on AVX2 without AVX-512, AVX-512 with VNNI, or Arm, and is quicker there: 16 bits
+    of the largest of 16 to 64 numbers, which lose less than a GPU's bfloat16 does, or 8, as
+    llama.cpp has them.
     UnsupportedError on any other word.
     """
     given = os.environ.get("TERCET_CPU_ACTIVATIONS") or CPU_ACTIVATIONS[0]

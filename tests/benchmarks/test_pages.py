@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 SCRIPTS = (
     "benchmarks/tables.py",
     "benchmarks/compress/tables.py",
+    "benchmarks/cpus/tables.py",
     "benchmarks/decoder/tables.py",
     "benchmarks/exports/tables.py",
     "benchmarks/kernels/goals.py",

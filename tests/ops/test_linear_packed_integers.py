@@ -1,4 +1,4 @@
-"""One row of x on AVX2 and VNNI: as integers of 24 bits, in float32's bound whatever x is."""
+"""One row of x on AVX2, VNNI and Arm: as integers of 24 bits, in float32's bound whatever x is."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,7 +13,7 @@ from tercet.ops.linear_packed.reference import magnitude
 from tercet.packed_weight import prepare
 from tercet.packed_weight.cpu.product import codes_product_for, isas, product_for
 
-INTEGERS = [isa for isa in ("avx2", "avx512vnni") if isa in isas()]
+INTEGERS = [isa for isa in ("avx2", "avx512vnni", "neon", "dotprod") if isa in isas()]
 """The instruction sets whose products are these."""
 
 SCHEMES = [

@@ -6,7 +6,6 @@ lets other threads run, so files are hashed while torch is imported and weights 
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tercet.checkpoints.atomic import write_atomic
+from tercet.environment import usable_cores
 from tercet.errors import CheckpointError
 
 SEAL_NAME = "SHA256SUMS"
@@ -48,7 +48,7 @@ class Verification:
         check_directory(self._directory)
         expected = read_seal(self._directory)
         sizes = {name: _size(self._directory / name) for name in expected}
-        workers = min(4, len(os.sched_getaffinity(0)))
+        workers = min(4, usable_cores())
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="tercet-seal")
         small: dict[str, Future[str | None]] = {}
         self._large: dict[str, Future[str | None]] = {}

@@ -6,6 +6,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from pydantic import BaseModel, ConfigDict
 
+from tercet.environment import usable_cores
 from tercet.version import VERSION
 
 _LIBRARIES = ("torch", "triton", "transformers", "numpy")
@@ -29,7 +30,7 @@ class Environment(BaseModel):
         """The environment of this process."""
         return cls(
             processor=_processor(),
-            cores=len(os.sched_getaffinity(0)),
+            cores=usable_cores(),
             memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             accelerator=accelerator,
             system=f"{platform.system()} {platform.machine()}",

@@ -7,7 +7,6 @@ F. Sayward, "Hints on Test Data Selection", 1978.)
 """
 
 import math
-import os
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from multiprocessing.connection import wait
 
 from pydantic import BaseModel, ConfigDict
 
+from tercet.environment import usable_cores
 from tercet.errors import UnsupportedError
 from tercet.harness.check.run import cannot_run
 from tercet.harness.mutate.cpp_source import mutants_of_cpp
@@ -229,4 +229,4 @@ def _tried(work: _Work, verdict: Verdict) -> Tried:
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0))
+    return usable_cores()

@@ -13,11 +13,6 @@
 #include "packed_weight/cpu/targets.hpp"
 #include "packed_weight/cpu/threads.hpp"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
-#define TERCET_INLINE inline __attribute__((always_inline))
 #if defined(__x86_64__) && defined(__linux__)
 #define TERCET_CLONES \
   __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
@@ -161,12 +156,20 @@ namespace avx2 {
 #include "models/decoder/split_attention.hpp"
 }  // namespace avx2
 TERCET_TARGET_END
+#elif defined(__aarch64__)
+namespace neon {
+#include "packed_weight/cpu/lanes_neon.hpp"
+#include "models/decoder/gate.hpp"
+#include "models/decoder/split_attention.hpp"
+}  // namespace neon
 #endif
 
 void attend_split(const Attention& a, int64_t item) {
 #if defined(__x86_64__)
   if (a.isa >= tercet::kAvx512) return avx512::attend_split(a, item);
   if (a.isa == tercet::kAvx2) return avx2::attend_split(a, item);
+#elif defined(__aarch64__)
+  if (a.isa >= tercet::kNeon) return neon::attend_split(a, item);
 #endif
   portable::attend_split(a, item);
 }
@@ -175,6 +178,8 @@ void gate_row(const float* gate, const float* up, int32_t kind, int64_t count, f
 #if defined(__x86_64__)
   if (isa >= tercet::kAvx512) return avx512::gate_row(gate, up, kind, count, y);
   if (isa == tercet::kAvx2) return avx2::gate_row(gate, up, kind, count, y);
+#elif defined(__aarch64__)
+  if (isa >= tercet::kNeon) return neon::gate_row(gate, up, kind, count, y);
 #endif
   portable::gate_row(gate, up, kind, count, y);
 }

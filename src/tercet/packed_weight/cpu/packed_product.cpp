@@ -5,12 +5,13 @@
 // by a register-tiled float product. Each output row is summed by one thread in a fixed order, so
 // the result does not depend on the number of threads.
 //
-// Where the machine multiplies bytes faster than floats (AVX2 without AVX-512, AVX-512 with VNNI) and the
-// levels of W are integers, one row of x is taken as integers: integers/avx2.hpp, integers/vnni.hpp.
+// Where the machine multiplies bytes faster than floats (AVX2 without AVX-512, AVX-512 with VNNI, Arm) and
+// the levels of W are integers, one row of x is taken as integers: integers/.
 //
 // Where x is int8 codes with a scale a row, and levels are integers, sums are exact:
 //   y = fma(sum over groups of scale * (exact sum - zero * sum of codes), x_scale, bias),
 // rounded to y's type last; the same bits for one row of x as for many, and as on a GPU.
+#include "arm_features.hpp"
 #include "rows16.hpp"
 #include "targets.hpp"
 #include "threads.hpp"
@@ -18,14 +19,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 #include <vector>
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
-// lanes are structs of registers: a call left standing would pass them through memory
-#define TERCET_INLINE inline __attribute__((always_inline))
 
 using namespace tercet;
 
@@ -84,6 +79,19 @@ namespace avx512vnni {
 #include "packed_weight/cpu/integers/vnni.hpp"
 }  // namespace avx512vnni
 TERCET_TARGET_END
+#elif defined(__aarch64__)
+namespace neon {
+#include "lanes_neon.hpp"
+#include "packed_product.hpp"
+#include "packed_weight/cpu/integers/neon.hpp"
+}  // namespace neon
+TERCET_TARGET("arch=armv8.2-a+dotprod")
+namespace dotprod {
+#include "lanes_neon.hpp"
+#include "packed_product.hpp"
+#include "packed_weight/cpu/integers/dotprod.hpp"
+}  // namespace dotprod
+TERCET_TARGET_END
 #endif
 
 template <bool exact>
@@ -98,6 +106,17 @@ Kernels kernels_of(int32_t isa, const Layout& layout) {
   if (isa == kAvx2) {
     Kernels found = avx2::kernels_for<exact>(layout);
     avx2::add_integers<exact>(layout, found);
+    return found;
+  }
+#elif defined(__aarch64__)
+  if (isa == kDotprod) {
+    Kernels found = dotprod::kernels_for<exact>(layout);
+    dotprod::add_integers<exact>(layout, found);
+    return found;
+  }
+  if (isa == kNeon) {
+    Kernels found = neon::kernels_for<exact>(layout);
+    neon::add_integers<exact>(layout, found);
     return found;
   }
 #endif
@@ -305,6 +324,8 @@ int32_t tercet_best_isa() {
   const bool bytes = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vnni");
   if (avx2 && __builtin_cpu_supports("avx512f")) return bytes ? kAvx512Vnni : kAvx512;
   if (avx2) return kAvx2;
+#elif defined(__aarch64__)
+  return has_dotprod() ? kDotprod : kNeon;
 #endif
   return kPortable;
 }

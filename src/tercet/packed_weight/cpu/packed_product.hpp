@@ -150,6 +150,7 @@ void decode_panel(const Weight& w, int64_t block, int64_t first, int64_t last, f
 template <int rows, bool exact>
 void multiply_tile(const float* panel, const float* x, int64_t depth, float* y) {
   F sum[rows][kTileBlocks];
+#pragma GCC unroll 16
   for (int r = 0; r < rows; ++r)
     for (int b = 0; b < kTileBlocks; ++b) sum[r][b] = splat(0.0f);
   for (int64_t k = 0; k < depth; ++k) {
@@ -161,6 +162,7 @@ void multiply_tile(const float* panel, const float* x, int64_t depth, float* y) 
       for (int b = 0; b < kTileBlocks; ++b) sum[r][b] = fma(w[b], value, sum[r][b]);
     }
   }
+#pragma GCC unroll 16
   for (int r = 0; r < rows; ++r)
     for (int b = 0; b < kTileBlocks; ++b) {
       float* to = y + (r * kTileBlocks + b) * 16;

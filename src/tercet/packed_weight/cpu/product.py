@@ -1,6 +1,6 @@
 """Packed product: x W^T + bias in C++ on a CPU, W in rows16; what ops with packed weights stand on.
 
-AVX-512 with VNNI or without, AVX2 or portable, picked at run time; with threads. Each output row is
+By the best instruction set of the machine, picked at run time; with threads. Each output row is
 summed by one thread in a fixed order.
 """
 

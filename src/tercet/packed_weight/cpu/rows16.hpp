@@ -11,9 +11,14 @@
 
 namespace tercet {
 
-// what kernels are compiled for: plain C++, AVX2 with FMA and F16C, AVX-512F with these, and AVX-512BW
-// and VNNI with all of them
+// What kernels are compiled for: plain C++; on x86 AVX2 with FMA and F16C, AVX-512F with these, and
+// AVX-512BW and VNNI with all of them; on Arm NEON, and dot products with it. Counted as
+// tercet.environment.CPU_ISAS.
+#if defined(__aarch64__)
+enum Isa : int32_t { kPortable = 0, kNeon = 1, kDotprod = 2 };
+#else
 enum Isa : int32_t { kPortable = 0, kAvx2 = 1, kAvx512 = 2, kAvx512Vnni = 3 };
+#endif
 
 enum Number : int32_t { kFloat32 = 0, kFloat16 = 1, kBfloat16 = 2, kInt8 = 3 };
 

@@ -2,6 +2,17 @@
 // instruction set, whatever the rest of the file is compiled for.
 #pragma once
 
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+// lanes are structs of registers: a call left standing would pass them through memory. The second is for
+// lambdas, behind their parameters.
+#define TERCET_INLINE inline __attribute__((always_inline))
+#define TERCET_INLINED __attribute__((always_inline))
+
 #define TERCET_PRAGMA(text) _Pragma(#text)
 #if defined(__clang__)
 #define TERCET_TARGET(names) \

@@ -6,6 +6,7 @@
 // register, so a lane's sum is one output row's, and no sum runs across lanes.
 
 constexpr bool kWideSums = false;
+#include "eight_avx2.hpp"
 #include "cut_segments.hpp"
 
 TERCET_INLINE __m256i load_eight(const void* from) {

@@ -7,6 +7,7 @@
 // place of 835; floats 77 and 1735).
 
 constexpr bool kWideSums = true;
+#include "eight_avx2.hpp"
 #include "cut_segments.hpp"
 
 TERCET_INLINE I splat_int(uint32_t word) { return _mm512_set1_epi32(static_cast<int32_t>(word)); }
