@@ -1,13 +1,14 @@
 """Tokens a second of the lean decoder on a GPU, at a published model's shape with drawn weights.
 
 python benchmarks/decoder/speed.py MODEL [--body SCHEME] [--head SCHEME] [--activation A]
-    [--kv-cache-dtype D] [--context N] [--batch B] [--prompt N] [--layers L] [--out FILE]
-    [--profile]
+    [--kv-cache-dtype D] [--context N] [--batch B] [--temperature T [--top-k K] [--top-p P]]
+    [--prompt N] [--layers L] [--out FILE] [--profile]
 
 Weights are drawn on the GPU, for speed does not depend on them: codes uniformly, scales as powers
 of two. `--body none` keeps them in bfloat16: the same decoder without compression. A run appends
-to a cache that already holds `context` positions, so many tokens one after the other, each fed
-back through the host as `tercet run` does ("end to end"), and as replays alone ("graph"). Bytes
+to a cache that already holds `context` positions, so many tokens one after the other, each chosen
+and fed back on the GPU and read by the host as `tercet run` does ("end to end"), and as replays
+alone ("graph"). Tokens are the most probable ones, or drawn where there is a temperature. Bytes
 that a step must read are those of the packed body and head, and of keys and values. `--prompt N`
 measures a prompt of N tokens in place of steps: from its ids to the most probable token after it,
 of a length that came before, and of one that did not.
@@ -29,10 +30,14 @@ from tercet.formats import PackedTensor
 from tercet.models import Decoder, KeyValueCache
 from tercet.models.catalog.entry import CatalogEntry
 from tercet.models.catalog.load import read
+from tercet.models.decoder.gpu.token_graph import Choice, choose_most_probable
 from tercet.ops.embedding_packed.cases import drawn_table
 from tercet.records import Environment, Record, append
+from tercet.runtime import GenerationSettings
+from tercet.runtime.sampler import Choices
 
 BLOCK = 16
+_SAMPLING = ("temperature", "top_k", "top_p")
 
 
 class DrawnSource:
@@ -135,22 +140,23 @@ def fill(cache: KeyValueCache, positions: int) -> None:
 
 
 @torch.inference_mode()
-def measure(decoder: Decoder, batch: int, context: int, tokens: int) -> dict[str, float]:
+def measure(
+    decoder: Decoder,
+    batch: int,
+    context: int,
+    tokens: int,
+    choose: Choice = choose_most_probable,
+) -> dict[str, float]:
     """Microseconds of a step, medians of blocks of tokens; the first block warms up."""
     cache = decoder.cache(batch)
     cache.reserve(context + 2 * tokens + BLOCK)
     fill(cache, context - tokens // 2)
-    ids, times = torch.zeros(batch, 1, dtype=torch.int64), list[float]()
+    ids, times = [0] * batch, list[float]()
     torch.cuda.reset_peak_memory_stats()
     for start in range(-BLOCK, tokens, BLOCK):
         torch.cuda.synchronize()
         begin = time.perf_counter()
-        if batch == 1:
-            *_, last = decoder.follow(int(ids), cache, BLOCK)
-            ids = torch.tensor([[last]])
-        else:
-            for _ in range(BLOCK):
-                ids = decoder.extend(ids, cache).argmax(-1, keepdim=True).cpu()
+        *_, ids = decoder.follow(ids, cache, BLOCK, choose)
         if start >= 0:
             times.append((time.perf_counter() - begin) / BLOCK * 1e6)
     graph = decoder._graph
@@ -175,6 +181,12 @@ def measure(decoder: Decoder, batch: int, context: int, tokens: int) -> dict[str
         "graph_read_TB_per_s": needed / replay / 1e6,
         "peak_bytes": float(torch.cuda.max_memory_allocated()),
     }
+
+
+def drawing(settings: GenerationSettings, batch: int, context: int, count: int) -> Choices:
+    """Choices of so many tokens from the context on."""
+    shares = torch.rand(count, batch, dtype=torch.float64, device="cuda")
+    return Choices(settings, shares, context, None)
 
 
 @torch.inference_mode()
@@ -249,6 +261,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=128)
+    parser.add_argument("--temperature", type=float, help="draw tokens, as `tercet run` does")
+    parser.add_argument("--top-k", type=int)
+    parser.add_argument("--top-p", type=float)
     parser.add_argument("--prompt", type=int, help="measure a prompt of so many tokens instead")
     parser.add_argument("--layers", type=int, help="default: the model's")
     parser.add_argument("--profile", action="store_true")
@@ -265,7 +280,12 @@ def main(arguments: Sequence[str]) -> int:
     print(f"drawn in {time.perf_counter() - begin:.1f} s", flush=True)
     names = ["body", "head", "activation", "batch"]
     if options.prompt is None:
-        metrics = measure(decoder, options.batch, options.context, options.tokens)
+        choose, sizes = choose_most_probable, (options.batch, options.context, options.tokens)
+        if options.temperature is not None:
+            filters = {name: getattr(options, name) for name in _SAMPLING}
+            choose = drawing(GenerationSettings(**filters), *sizes)
+            names += _SAMPLING
+        metrics = measure(decoder, *sizes, choose)
         names += ["context", "tokens"]
     else:
         metrics = measure_prompt(decoder, options.batch, options.prompt)

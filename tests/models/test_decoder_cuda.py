@@ -1,6 +1,7 @@
 """The decoder on a GPU gives what it gives on a CPU: prompts, captured single tokens, batches."""
 
 from collections.abc import Callable
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from tercet.models import Decoder
+from tercet.runtime import GenerationSettings
+from tercet.runtime.generate import stream
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -136,7 +139,7 @@ def test_a_prompt_of_a_graph_goes_on(build: Callable[..., Any], source_of: Any) 
     for _ in range(3):
         cache = decoder.cache()
         token = int(decoder.extend(ids, cache).argmax())
-        found.append([token, *decoder.follow(token, cache, 20)])
+        found.append([token, *chain(*decoder.follow([token], cache, 20))])
         assert cache.length == 50
     assert found[0] == found[1] == found[2]
 
@@ -150,7 +153,7 @@ def test_tokens_that_are_fed_back_on_the_gpu(build: Callable[..., Any], source_o
     for count in (0, 1, 2, 20):
         cache = decoder.cache()
         first = int(decoder.extend(prompt, cache).argmax())
-        found = list(decoder.follow(first, cache, count))
+        found = list(chain(*decoder.follow([first], cache, count)))
         assert cache.length == prompt.shape[1] + count
         ids = [*prompt[0].tolist(), first]
         for token in found:
@@ -159,12 +162,36 @@ def test_tokens_that_are_fed_back_on_the_gpu(build: Callable[..., Any], source_o
         assert len(found) == count
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 1.0},
+        {"temperature": 0.8, "top_k": 20, "top_p": 0.9},
+        {"temperature": 1.5, "min_p": 0.05, "repetition_penalty": 1.4},
+        {"repetition_penalty": 1.6},
+    ],
+)
+def test_tokens_that_are_drawn_on_the_gpu(
+    build: Callable[..., Any], source_of: Any, options: dict[str, Any]
+) -> None:
+    """As a CPU draws them with the same seed; and the same ones again."""
+    source = source_of(build("llama"))
+    settings = GenerationSettings(max_new_tokens=40, seed=3, ignore_stop=True, **options)
+    decoders = [Decoder.from_checkpoint(source, torch.float32, each) for each in ("cpu", "cuda")]
+    expected, *found = (
+        list(stream(decoder, [5, 9, 33], settings)) for decoder in (*decoders, decoders[1])
+    )
+    assert len(expected) == 40
+    assert found == [expected, expected]
+
+
 def test_two_sequences_that_take_turns(build: Callable[..., Any], source_of: Any) -> None:
     decoder = Decoder.from_checkpoint(source_of(build("llama")), torch.float32, "cuda")
 
     def begin(prompt: list[int]) -> Any:
         cache = decoder.cache()
-        return decoder.follow(int(decoder.extend(torch.tensor([prompt]), cache).argmax()), cache, 9)
+        first = int(decoder.extend(torch.tensor([prompt]), cache).argmax())
+        return chain.from_iterable(decoder.follow([first], cache, 9))
 
     prompts = [[5, 9, 33], [71, 8, 4, 60]]
     alone = [list(begin(prompt)) for prompt in prompts]

@@ -1,6 +1,7 @@
 """Token-by-token generation."""
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -52,8 +53,9 @@ def _pick_tokens(
     """The tokens after `scores`; whoever reads them appends each to `ids` before the next."""
     token = sampler.pick(scores[0], ids)
     yield token
-    if sampler.greedy and model.device.type == "cuda":
-        yield from model.follow(token, cache, count - 1)
+    if model.device.type == "cuda":
+        choices = sampler.follow(count - 1, ids, scores[0], cache.length + 1)
+        yield from chain.from_iterable(model.follow([token], cache, count - 1, *choices))
         return
     for _ in range(count - 1):
         token = sampler.pick(model.extend(torch.tensor([[token]]), cache)[0], ids)

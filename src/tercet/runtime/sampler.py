@@ -1,11 +1,21 @@
-"""Sampling: chooses the next token from the logits."""
+"""Sampling: chooses the next token from the logits.
+
+A token is drawn by one number in [0, 1): where the weights of the tokens that the filters keep are
+laid end to end, it is the token that this share of the whole falls on. Weights are integers, so
+that their sums are exact: a seed gives the same tokens in every batch and on every device, but
+where the logits themselves differ in their last bits.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from tercet.runtime.settings import GenerationSettings
+
+# of the most probable token; those of 131,072 tokens fit the 53 bits of a float64
+_MOST_WEIGHT = 2**36
 
 
 class Sampler:
@@ -19,11 +29,6 @@ class Sampler:
         else:
             self._random.manual_seed(settings.seed)
 
-    @property
-    def greedy(self) -> bool:
-        """Whether it picks the most probable token, whatever came before."""
-        return self.settings.temperature == 0.0 and self.settings.repetition_penalty == 1.0
-
     def pick(self, scores: Tensor, seen: Sequence[int]) -> int:
         """Return the id of the next token.
 
@@ -31,34 +36,112 @@ class Sampler:
             scores: logits [V].
             seen: ids of the prompt and of all tokens generated so far, for the repetition penalty.
         """
-        if self.settings.repetition_penalty != 1.0 and seen:
-            scores = penalize(scores, seen, self.settings.repetition_penalty)
-        if self.settings.temperature == 0.0:
-            return int(scores.argmax())
-        probabilities, tokens = self.candidates(scores)
-        return int(tokens[torch.multinomial(probabilities.cpu(), 1, generator=self._random)])
-
-    def candidates(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the tokens [C] to sample from and their probabilities [C], in falling order.
-
-        Filters apply in this order, each to the tokens that the one before kept: temperature,
-        top-k, top-p, min-p.
-        """
         settings = self.settings
-        ordered, tokens = scores.float().topk(min(settings.top_k or len(scores), len(scores)))
-        probabilities = (ordered / settings.temperature).softmax(-1)
-        if settings.top_p is not None:
-            before = probabilities.cumsum(-1) - probabilities
-            probabilities = probabilities.where(before < settings.top_p, 0.0)
-        if settings.min_p is not None:
-            floor = settings.min_p * probabilities[0]
-            probabilities = probabilities.where(probabilities >= floor, 0.0)
-        kept = probabilities > 0
-        return probabilities[kept] / probabilities.sum(), tokens[kept]
+        if settings.repetition_penalty != 1.0 and seen:
+            scores = penalize(scores, seen_among(len(scores), seen), settings.repetition_penalty)
+        if settings.temperature == 0.0:
+            return int(scores.argmax())
+        return int(draw(scores[None], settings, self._shares(1)[0].to(scores.device)))
+
+    def follow(
+        self, count: int, seen: Sequence[int], scores: Tensor, length: int
+    ) -> "tuple[Choices] | tuple[()]":
+        """The `count` choices after those that were made, where scores are; none for greedy ones.
+
+        Args:
+            count: how many at most.
+            seen: ids of the prompt and of all tokens generated so far.
+            scores: logits [V], for their device and size alone.
+            length: of the sequence, with the first token that is fed back.
+        """
+        settings, marks = self.settings, None
+        if settings.temperature == 0.0 and settings.repetition_penalty == 1.0:
+            return ()
+        shares = self._shares(count)
+        if settings.repetition_penalty != 1.0:
+            marks = seen_among(len(scores), seen)[None].to(scores.device)
+        return (Choices(settings, shares.to(scores.device), length, marks),)
+
+    def _shares(self, count: int) -> Tensor:
+        """[count, 1], each as if it had been drawn alone."""
+        return torch.rand(count, 1, generator=self._random, dtype=torch.float64)
 
 
-def penalize(scores: Tensor, seen: Sequence[int], penalty: float) -> Tensor:
-    """Lower the logits [V] of seen tokens: s / penalty where s > 0, else s * penalty."""
-    tokens = torch.tensor(sorted(set(seen)), device=scores.device)
-    found = scores[tokens]
-    return scores.index_copy(0, tokens, torch.where(found > 0, found / penalty, found * penalty))
+@dataclass(frozen=True, eq=False)
+class Choices:
+    """The next token of each sequence, chosen where the scores are: nothing waits for the host.
+
+    Attributes:
+        settings: how it is chosen.
+        shares: float64 [N, B] in [0, 1), what the N tokens of each sequence are drawn by.
+        length: of the sequences when the first is drawn.
+        seen: bool [B, V], which tokens each has, where a repetition is penalized; or None.
+    """
+
+    settings: GenerationSettings
+    shares: Tensor
+    length: int
+    seen: Tensor | None
+
+    def __call__(self, scores: Tensor, ids: Tensor, lengths: Tensor) -> Tensor:
+        """[B]: the tokens after ids [B], from scores [B, V] at lengths int32 [B]."""
+        settings = self.settings
+        if self.seen is not None:
+            self.seen.scatter_(1, ids[:, None], True)
+            scores = penalize(scores, self.seen, settings.repetition_penalty)
+        if settings.temperature == 0.0:
+            return scores.argmax(-1)
+        at = (lengths.long() - self.length).clamp(0, len(self.shares) - 1)
+        return draw(scores, settings, self.shares.gather(0, at[None])[0])
+
+
+def draw(scores: Tensor, settings: GenerationSettings, shares: Tensor) -> Tensor:
+    """[B]: the token of each row of scores [B, V] that its share [B] of the weights falls on."""
+    weights, tokens = filtered(scores, settings)
+    ends = (weights * _MOST_WEIGHT).round().long().cumsum(-1)
+    total = ends[:, -1:]
+    found = (shares[:, None] * total).long().minimum(total - 1)
+    place = torch.searchsorted(ends, found, right=True)
+    # a row that is no numbers ends nowhere
+    place = place.clamp(max=ends.shape[1] - 1)
+    return (place if tokens is None else tokens.gather(1, place))[:, 0]
+
+
+def filtered(scores: Tensor, settings: GenerationSettings) -> tuple[Tensor, Tensor | None]:
+    """Weights float64 [B, C] of tokens [B, C], the highest 1, those that are filtered out 0.
+
+    Filters apply in this order, each to the tokens that the one before kept: temperature, top-k,
+    top-p, min-p. Tokens are in falling order where one needs it, else all, as they are: None.
+    """
+    scores, tokens = scores.double(), None
+    if settings.top_k is not None and settings.top_k < scores.shape[-1]:
+        scores, tokens = scores.topk(settings.top_k)
+    elif settings.top_p is not None:
+        scores, tokens = scores.sort(descending=True)
+    highest = scores.amax(-1, keepdim=True)
+    weights = ((scores - highest) / settings.temperature).exp()
+    if settings.top_p is not None:
+        before = weights.cumsum(-1) - weights
+        weights = weights.where(before < settings.top_p * weights.sum(-1, keepdim=True), 0.0)
+    if settings.min_p is not None:
+        weights = weights.where(weights >= settings.min_p, 0.0)
+    return weights, tokens
+
+
+def seen_among(count: int, seen: Sequence[int]) -> Tensor:
+    """bool [count]: which tokens of a vocabulary were seen."""
+    marks = torch.zeros(count, dtype=torch.bool)
+    marks[torch.tensor(seen, dtype=torch.int64)] = True
+    return marks
+
+
+def penalize(scores: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Lower the logits [..., V] of seen tokens: s / penalty where s > 0, else s * penalty.
+
+    Args:
+        scores: the logits.
+        seen: bool [..., V], as `seen_among`.
+        penalty: as in the settings.
+    """
+    lowered = torch.where(scores > 0, scores / penalty, scores * penalty)
+    return torch.where(seen.to(scores.device), lowered, scores)

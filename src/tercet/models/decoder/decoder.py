@@ -1,6 +1,6 @@
 """The lean decoder: a language model that runs from packed weights, without transformers."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,7 +15,7 @@ from tercet.models.architectures import find_architecture
 from tercet.models.decoder.attention import masks
 from tercet.models.decoder.config import DecoderConfig, read_config
 from tercet.models.decoder.gpu.positions import angle_tables, own_blocks
-from tercet.models.decoder.gpu.token_graph import TokenGraph
+from tercet.models.decoder.gpu.token_graph import Choice, TokenGraph, choose_most_probable
 from tercet.models.decoder.kv_cache import KeyValueCache, check_kv_cache_dtype
 from tercet.models.decoder.layer import Layer, Step, load_layer
 from tercet.models.decoder.linear import Linear, load_head, tied_head
@@ -189,18 +189,30 @@ class Decoder:
         return self._forward(ids, cache, last_only=True)[:, 0]
 
     @torch.inference_mode()
-    def follow(self, token: int, cache: KeyValueCache, count: int) -> Iterator[int]:
-        """The `count` most probable tokens after `token`, each fed back on the GPU.
+    def follow(
+        self,
+        ids: Sequence[int],
+        cache: KeyValueCache,
+        count: int,
+        choose: Choice = choose_most_probable,
+    ) -> Iterator[list[int]]:
+        """`count` tokens of each sequence after ids [B], fed back on the GPU: a [B] at a time.
 
-        The next one is under way while one is read, so the cache of a sequence that is left early
-        holds one position more than were read.
+        The next ones are under way while some are read, so the cache of sequences that are left
+        early holds one position more than were read.
+
+        Args:
+            ids: the token that each sequence goes on after.
+            cache: of all positions before.
+            count: how many follow.
+            choose: each token from its scores; by default the most probable one.
         """
         cache.reserve(cache.length + count)
-        read = torch.empty(2, 1, dtype=torch.int64, pin_memory=True)
+        read = torch.empty(2, len(ids), dtype=torch.int64, pin_memory=True)
         events = [torch.cuda.Event() for _ in range(2)]
-        last, fed = None, torch.tensor([token])
+        last, fed = None, torch.tensor(ids)
         for at in range(count):
-            graph = self._graph_of(cache)
+            graph = self._graph_of(cache, choose, fed)
             cache.advance(1)
             # another sequence may have run since, and taken the place of this one's graph
             graph.run(None if graph is last else fed, cache.length)
@@ -209,10 +221,10 @@ class Decoder:
             events[at % 2].record(torch.cuda.current_stream(self.device))
             if at:
                 events[(at - 1) % 2].synchronize()
-                yield int(read[(at - 1) % 2])
+                yield read[(at - 1) % 2].tolist()
         if count > 0:
             events[(count - 1) % 2].synchronize()
-            yield int(read[(count - 1) % 2])
+            yield read[(count - 1) % 2].tolist()
 
     def _replay(self, ids: Tensor, cache: KeyValueCache) -> Tensor:
         cache.reserve(cache.length + 1)
@@ -220,12 +232,17 @@ class Decoder:
         cache.advance(1)
         return graph.run(ids, cache.length)
 
-    def _graph_of(self, cache: KeyValueCache) -> TokenGraph:
+    def _graph_of(
+        self,
+        cache: KeyValueCache,
+        choose: Choice = choose_most_probable,
+        ids: Tensor | None = None,
+    ) -> TokenGraph:
         """The captured step of the cache as it is; the last one is kept."""
-        if self._graph is None or not self._graph.fits(cache):
+        if self._graph is None or not self._graph.fits(cache, choose):
             self._graph = None  # its memory is free for the next one's
-            batch = cache.batch
-            self._graph = TokenGraph(self.token_step(batch, cache.capacity), cache)
+            step = self.token_step(cache.batch, cache.capacity)
+            self._graph = TokenGraph(step, cache, choose, ids)
         return self._graph
 
     def token_step(self, batch: int, positions: int) -> "TokenStep":
