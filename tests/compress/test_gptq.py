@@ -186,3 +186,15 @@ def test_a_large_weight_in_blocks_of_rows(name: str, monkeypatch: pytest.MonkeyP
     damped = quadratic.add_damping(gram, 0.05)
     losses = [quadratic.loss(weight, one.dequantize(), damped) for one in (refined, found)]
     assert losses[0] < losses[1]
+
+
+def test_statistics_are_as_they_were_afterwards() -> None:
+    """GPTQ damps H where it lies, and others may read the same statistics."""
+    weight, gram = problem(8, 32)
+    ones = torch.ones(32)
+    statistics = Statistics(gram=gram.clone(), absmax=ones, absmean=ones)
+    options = gptq.Options()
+    found = gptq.ALGORITHM.quantize({"w": weight}, statistics, parse_scheme("int4-g16"), options)
+    assert torch.equal(statistics.gram, gram)
+    alone = gptq.quantize(weight, gram, parse_scheme("int4-g16"), options)
+    assert torch.equal(found["w"].packed.dequantize(), alone.dequantize())

@@ -168,3 +168,20 @@ def test_refine_never_raises_the_loss(name: str, seed: int) -> None:
     assert losses == sorted(losses, reverse=True)
     assert losses[1] == losses[0]
     assert losses[-1] < losses[0]
+
+
+@pytest.mark.parametrize("columns", [0, 1, 7, 40])
+@pytest.mark.parametrize("size", [1, 7, 16, 64])
+def test_factors_and_solutions_by_blocks(columns: int, size: int) -> None:
+    """As a GPU makes them, whichever way the matrix lies."""
+    mixed = torch.randn(columns, columns, generator=torch.Generator().manual_seed(1)).double()
+    gram = mixed @ mixed.T + torch.eye(columns).double()
+    expected = torch.linalg.cholesky(gram)
+    for matrix in (gram.clone(), gram.clone().T):
+        found = quadratic.factorize_by_blocks(matrix, size)
+        assert found is matrix
+        torch.testing.assert_close(found, expected, atol=1e-12, rtol=1e-12)
+        right = mixed[:, :3].clone()
+        quadratic.solve_upper_(found, quadratic.solve_lower_(found, right, size), size)
+        solved = torch.cholesky_solve(mixed[:, :3], expected)
+        torch.testing.assert_close(right, solved, atol=1e-11, rtol=1e-11)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tercet.compress.algorithm import Statistics
-from tercet.compress.ptq.quadratic import factorize
+from tercet.compress.ptq.quadratic import factorize, solve_factored
 from tercet.formats.chunks import chunk_rows
 
 _DAMPING = 0.05
@@ -44,6 +44,6 @@ def target_weights(
             else:
                 made = statistics.outputs[name][rows]
                 apart = torch.addmm(made, weight[rows], statistics.gram, alpha=-1)
-            correction = torch.cholesky_solve(apart.T.double(), lower).T
+            correction = solve_factored(lower, apart.T.double()).T
             found[name][rows] = (weight[rows].double() + share * correction).to(weight.dtype)
     return found

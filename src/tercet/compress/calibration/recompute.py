@@ -129,6 +129,7 @@ def _inputs(
             else:
                 outputs = None
         yield x, other, outputs
+        del x, other, outputs
 
 
 def _reach(run: Run, name: str, targets: Mapping[str, nn.Module]) -> Tensor | None:

@@ -177,6 +177,8 @@ class Stream:
             for x, teacher, outputs in seen:
                 sums = sums or Accumulator.empty(members, x.shape[-1], x.device)
                 sums.add(x, teacher, outputs)
+                # what a variable still names is held while the group is quantized
+                del x, teacher, outputs
             if sums is None:
                 return {}
             statistics, sums = sums.statistics(), None

@@ -19,6 +19,9 @@ from torch.nn.functional import pad
 from tercet.compress.ptq.grid import Grid
 from tercet.compress.ptq.native.columns import BLOCK, Columns, sweep_block
 
+# rows or columns of a matrix that a GPU factorizes or solves at a time
+FACTORED_AT_ONCE = 2048
+
 SCALES_TO_REFIT = ("float16", "bfloat16", "float32")
 
 
@@ -33,7 +36,11 @@ def add_damping(gram: Tensor, damping: float) -> Tensor:
 
     Such columns have no effect on the calibration loss; the diagonal keeps them rounded to nearest.
     """
-    gram = gram.float().clone()
+    return add_damping_(gram.float().clone(), damping)
+
+
+def add_damping_(gram: Tensor, damping: float) -> Tensor:
+    """`add_damping` in the place of H, whose diagonal alone changes."""
     diagonal = gram.diagonal()
     mean = float(diagonal.mean()) if diagonal.numel() else 0.0
     mean = mean if mean > 0 else 1.0
@@ -44,14 +51,69 @@ def add_damping(gram: Tensor, damping: float) -> Tensor:
 
 
 def factorize(matrix: Tensor) -> Tensor:
-    """L, lower triangular, with L L^T = H, for a positive definite H [K, K] that is lost.
+    """L, lower triangular, with L L^T = H, for a positive definite H [K, K], in the place of H.
 
-    On a CPU it takes the place of H, if that lies column by column as LAPACK has it.
+    On a CPU H lies column by column, as LAPACK has it.
     """
-    if matrix.device.type != "cpu":
-        return cast(Tensor, torch.linalg.cholesky(matrix))
-    torch.linalg.cholesky(matrix, out=matrix)
-    return matrix
+    if matrix.device.type == "cpu":
+        torch.linalg.cholesky(matrix, out=matrix)
+        return matrix
+    return factorize_by_blocks(matrix, FACTORED_AT_ONCE)
+
+
+def factorize_by_blocks(matrix: Tensor, size: int) -> Tensor:
+    """As `factorize`, `size` columns at a time, so that nothing else of H's size is held."""
+    for first in range(0, len(matrix), size):
+        block, rest = slice(first, first + size), slice(first + size, None)
+        own = cast(Tensor, torch.linalg.cholesky(matrix[block, block]))
+        matrix[block, block] = own
+        below = matrix[rest, block]
+        if not len(below):
+            continue
+        # L^T: L own^T = H there
+        solved = cast(Tensor, torch.linalg.solve_triangular(own, below.mT, upper=False))
+        below.copy_(solved.mT)
+        for start in range(0, solved.shape[1], size):
+            columns = solved[:, start : start + size]
+            left = matrix[rest, rest][start:, start : start + size]
+            left.addmm_(solved[:, start:].mT, columns, alpha=-1)
+    return matrix.tril_()
+
+
+def solve_lower_(lower: Tensor, right: Tensor, size: int) -> Tensor:
+    """L^-1 R in the place of R [K, M], `size` rows at a time: torch would copy L [K, K] first."""
+    for start in range(0, len(lower), size):
+        rows, known = slice(start, start + size), slice(0, start)
+        own, here = lower[rows, rows], right[rows]
+        here.addmm_(lower[rows, known], right[known], alpha=-1)
+        here.copy_(cast(Tensor, torch.linalg.solve_triangular(own, here, upper=False)))
+    return right
+
+
+def solve_upper_(lower: Tensor, right: Tensor, size: int) -> Tensor:
+    """L^-T R, likewise."""
+    for start in reversed(range(0, len(lower), size)):
+        rows, known = slice(start, start + size), slice(start + size, None)
+        own, here = lower[rows, rows], right[rows]
+        here.addmm_(lower[known, rows].mT, right[known], alpha=-1)
+        here.copy_(cast(Tensor, torch.linalg.solve_triangular(own.mT, here, upper=True)))
+    return right
+
+
+def solve_factored(lower: Tensor, right: Tensor) -> Tensor:
+    """H^-1 R for R [K, M], which may be lost, with L L^T = H as `factorize` gives it."""
+    if lower.device.type == "cpu":
+        return torch.cholesky_solve(right, lower)
+    solve_lower_(lower, right, FACTORED_AT_ONCE)
+    return solve_upper_(lower, right, FACTORED_AT_ONCE)
+
+
+def inverse_columns(lower: Tensor, first: int, last: int) -> Tensor:
+    """Columns [first, last) of L^-1 from row `first` on, above which is nothing."""
+    columns = lower.new_zeros(len(lower) - first, last - first)
+    columns.diagonal().fill_(1)
+    size = len(lower) if lower.device.type == "cpu" else FACTORED_AT_ONCE
+    return solve_lower_(lower[first:, first:], columns, size)
 
 
 def sweep(weight: Tensor, levels: Tensor, grid: Grid, gram: Tensor) -> Tensor:

@@ -82,7 +82,11 @@ void multiply_vector(const Weight& w, const Vector& x, int64_t block, float* out
         for (int c = 0; c < chains; ++c) slice[b][c] = splat(0.0f);
       for (; run < stop; ++run) {
         I word[blocks];
-        for (int b = 0; b < blocks; ++b) word[b] = load_codes(codes + b * stride + run * 16);
+        for (int b = 0; b < blocks; ++b) {
+          const uint32_t* from = codes + b * stride + run * 16;
+          __builtin_prefetch(from + kAhead);
+          word[b] = load_codes(from);
+        }
         if constexpr (bits == 2) {
           add_pairs<0, blocks, chains>(word, x.pairs + run * per_run * 8, slice);
         } else {
@@ -206,10 +210,12 @@ inline void scale_values(float* values, int64_t count, float x_scale, const floa
     store(values + i, fused(load(values + i), splat(x_scale), load(bias + i)));
 }
 
-// The vector product of 1..4 blocks
+// The vector product of 1..4 blocks. Four at once share what is read of the tables of 2-bit codes, a lookup
+// each; of other codes four streams from memory cost more than what is shared.
 template <int bits, bool is_signed, bool exact>
 void multiply_vectors(const Weight& w, const Vector& x, int64_t block, int64_t count, float* out) {
-  if (count == 4) return multiply_vector<bits, is_signed, 4, exact>(w, x, block, out);
+  if constexpr (bits == 2)
+    if (count == 4) return multiply_vector<bits, is_signed, 4, exact>(w, x, block, out);
   for (int64_t i = 0; i < count; ++i)
     multiply_vector<bits, is_signed, 1, exact>(w, x, block + i, out + 16 * i);
 }
