@@ -14,7 +14,7 @@ from transformers import (
 
 from tercet.errors import TercetError
 from tercet.runtime import GenerationSettings, Sampler
-from tercet.runtime.sampler import Choices, draw, filtered, penalize, seen_among
+from tercet.runtime.sampler import Choices, draw, penalize, seen_among, weigh
 
 SCORES = torch.randn(64, generator=torch.Generator().manual_seed(5)) * 3
 OPTIONS = [
@@ -28,9 +28,8 @@ OPTIONS = [
 
 def probabilities(settings: GenerationSettings) -> Tensor:
     """Of each token [V] that may be drawn from SCORES."""
-    weights, tokens = filtered(SCORES[None], settings)
-    found = weights / weights.sum()
-    return found[0] if tokens is None else found.new_zeros(64).index_put((tokens[0],), found[0])
+    weights = weigh(SCORES[None], settings)[0]
+    return weights / weights.sum()
 
 
 @given(
@@ -119,6 +118,29 @@ def test_choices_of_a_batch_are_those_of_each_sequence_alone(options: dict[str, 
         ids = together(scores[step], ids, lengths)
         found.append(ids.tolist())
     assert [list(each) for each in zip(*found, strict=True)] == [tokens[1:] for tokens in picked]
+
+
+@given(top_p=st.floats(0.01, 1.0), scale=st.floats(0.01, 8.0), seed=st.integers(0, 99))
+def test_one_row_is_weighed_as_one_of_many(top_p: float, scale: float, seed: int) -> None:
+    """A CPU sorts only what can be kept, of one row."""
+    scores = torch.randn(2, 500, generator=torch.Generator().manual_seed(seed)) * scale
+    settings = GenerationSettings(temperature=0.9, top_p=top_p)
+    together = weigh(scores, settings)
+    assert torch.equal(weigh(scores[:1], settings), together[:1])
+    assert torch.equal(weigh(scores[1:], settings), together[1:])
+
+
+def test_tokens_of_equal_scores_are_all_kept_or_none() -> None:
+    """Whatever order a device sorts them in."""
+    scores = torch.tensor([[1.0, 3.0, 2.0, 3.0, 2.0, 2.0]])
+    for options, kept in (
+        ({"top_k": 1}, [1, 3]),
+        ({"top_k": 3}, [1, 2, 3, 4, 5]),
+        ({"top_p": 0.4}, [1, 3]),
+        ({"top_p": 0.8}, [1, 2, 3, 4, 5]),
+    ):
+        settings = GenerationSettings(temperature=1.0, **options)  # pyright: ignore[reportArgumentType]
+        assert weigh(scores, settings)[0].nonzero().flatten().tolist() == kept
 
 
 def test_scores_that_are_no_numbers_give_a_token() -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from tercet.runtime.settings import GenerationSettings
 
@@ -41,7 +42,13 @@ class Sampler:
             scores = penalize(scores, seen_among(len(scores), seen), settings.repetition_penalty)
         if settings.temperature == 0.0:
             return int(scores.argmax())
-        return int(draw(scores[None], settings, self._shares(1)[0].to(scores.device)))
+        tokens = None
+        if settings.top_k is not None and settings.top_k < len(scores):
+            # the others weigh nothing: left out, they cost nothing either
+            tokens = (~(scores < scores.topk(settings.top_k).values[-1])).nonzero()[:, 0]
+            scores = scores[tokens]
+        place = draw(scores[None], settings, self._shares(1)[0].to(scores.device))
+        return int(place if tokens is None else tokens[place])
 
     def follow(
         self, count: int, seen: Sequence[int], scores: Tensor, length: int
@@ -97,35 +104,55 @@ class Choices:
 
 def draw(scores: Tensor, settings: GenerationSettings, shares: Tensor) -> Tensor:
     """[B]: the token of each row of scores [B, V] that its share [B] of the weights falls on."""
-    weights, tokens = filtered(scores, settings)
-    ends = (weights * _MOST_WEIGHT).round().long().cumsum(-1)
+    ends = (weigh(scores, settings) * _MOST_WEIGHT).round().long().cumsum(-1)
     total = ends[:, -1:]
     found = (shares[:, None] * total).long().minimum(total - 1)
-    place = torch.searchsorted(ends, found, right=True)
     # a row that is no numbers ends nowhere
-    place = place.clamp(max=ends.shape[1] - 1)
-    return (place if tokens is None else tokens.gather(1, place))[:, 0]
+    return torch.searchsorted(ends, found, right=True).clamp(max=ends.shape[1] - 1)[:, 0]
 
 
-def filtered(scores: Tensor, settings: GenerationSettings) -> tuple[Tensor, Tensor | None]:
-    """Weights float64 [B, C] of tokens [B, C], the highest 1, those that are filtered out 0.
+def weigh(scores: Tensor, settings: GenerationSettings) -> Tensor:
+    """Weights float64 [B, V] of scores [B, V], the highest 1, of tokens that are filtered out 0.
 
     Filters apply in this order, each to the tokens that the one before kept: temperature, top-k,
-    top-p, min-p. Tokens are in falling order where one needs it, else all, as they are: None.
+    top-p, min-p. Tokens of equal scores are all kept, or none.
     """
-    scores, tokens = scores.double(), None
-    if settings.top_k is not None and settings.top_k < scores.shape[-1]:
-        scores, tokens = scores.topk(settings.top_k)
-    elif settings.top_p is not None:
-        scores, tokens = scores.sort(descending=True)
-    highest = scores.amax(-1, keepdim=True)
-    weights = ((scores - highest) / settings.temperature).exp()
-    if settings.top_p is not None:
-        before = weights.cumsum(-1) - weights
-        weights = weights.where(before < settings.top_p * weights.sum(-1, keepdim=True), 0.0)
+    weights = _weights(scores, scores, settings)
+    lowest = _lowest_kept(scores, weights, settings)
+    if lowest is not None:
+        weights = weights.where(weights >= lowest, 0.0)
     if settings.min_p is not None:
         weights = weights.where(weights >= settings.min_p, 0.0)
-    return weights, tokens
+    return weights
+
+
+def _lowest_kept(scores: Tensor, weights: Tensor, settings: GenerationSettings) -> Tensor | None:
+    """[B, 1]: the lowest weight that top-k and top-p keep; None for all."""
+    if settings.top_k is not None and settings.top_k < scores.shape[-1]:
+        falling = weights.topk(settings.top_k).values
+        if settings.top_p is None:
+            return falling[:, -1:]
+        total = falling.sum(-1, keepdim=True)
+    elif settings.top_p is not None:
+        total = weights.sum(-1, keepdim=True)
+        if weights.device.type == "cpu" and len(weights) == 1:
+            # all that are smaller than this weigh less together than what top-p leaves out
+            bound = 0.999 * (1 - settings.top_p) * total / weights.shape[1]
+            falling = weights[weights >= bound][None].sort(descending=True).values
+        else:
+            falling = _weights(scores.sort(descending=True).values, scores, settings)
+    else:
+        return None
+    before = falling.cumsum(-1) - falling
+    kept = (before < settings.top_p * total).sum(-1, keepdim=True)
+    # of a row that is no numbers none are
+    return pad(falling, (1, 0), value=1.0).gather(-1, kept)
+
+
+def _weights(some: Tensor, scores: Tensor, settings: GenerationSettings) -> Tensor:
+    """Of some of the scores [B, V], before filters."""
+    highest = scores.amax(-1, keepdim=True).double()
+    return ((some.double() - highest) / settings.temperature).exp()
 
 
 def seen_among(count: int, seen: Sequence[int]) -> Tensor:
