@@ -122,14 +122,14 @@ class Processor:
 
 def joined(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """Memory (address, size) in the order of addresses, what overlaps as one."""
-    joined = list[tuple[int, int]]()
+    found = list[tuple[int, int]]()
     for start, size in sorted(places):
-        before, held = joined[-1] if joined else (start, 0)
-        if joined and start < before + held:
-            joined[-1] = before, max(held, start + size - before)
+        before, held = found[-1] if found else (start, 0)
+        if found and start < before + held:
+            found[-1] = before, max(held, start + size - before)
         else:
-            joined.append((start, size))
-    return joined
+            found.append((start, size))
+    return found
 
 
 class _Function(Protocol):

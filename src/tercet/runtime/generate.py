@@ -54,8 +54,8 @@ def _pick_tokens(
     token = sampler.pick(scores[0], ids)
     yield token
     if model.device.type == "cuda":
-        choices = sampler.follow(count - 1, ids, scores[0], cache.length + 1)
-        yield from chain.from_iterable(model.follow([token], cache, count - 1, *choices))
+        choose = sampler.follow(count - 1, ids, scores[0], cache.length + 1)
+        yield from chain.from_iterable(model.follow([token], cache, count - 1, choose))
         return
     for _ in range(count - 1):
         token = sampler.pick(model.extend(torch.tensor([[token]]), cache)[0], ids)

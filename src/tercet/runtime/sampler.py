@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from tercet.models.decoder.gpu.token_graph import Choice, choose_most_probable
 from tercet.runtime.settings import GenerationSettings
 
 # of the most probable token; those of 131,072 tokens fit the 53 bits of a float64
@@ -50,10 +51,8 @@ class Sampler:
         place = draw(scores[None], settings, self._shares(1)[0].to(scores.device))
         return int(place if tokens is None else tokens[place])
 
-    def follow(
-        self, count: int, seen: Sequence[int], scores: Tensor, length: int
-    ) -> "tuple[Choices] | tuple[()]":
-        """The `count` choices after those that were made, where scores are; none for greedy ones.
+    def follow(self, count: int, seen: Sequence[int], scores: Tensor, length: int) -> Choice:
+        """The `count` choices after those that were made, where scores are.
 
         Args:
             count: how many at most.
@@ -63,11 +62,11 @@ class Sampler:
         """
         settings, marks = self.settings, None
         if settings.temperature == 0.0 and settings.repetition_penalty == 1.0:
-            return ()
+            return choose_most_probable
         shares = self._shares(count)
         if settings.repetition_penalty != 1.0:
             marks = seen_among(len(scores), seen)[None].to(scores.device)
-        return (Choices(settings, shares.to(scores.device), length, marks),)
+        return Choices(settings, shares.to(scores.device), length, marks)
 
     def _shares(self, count: int) -> Tensor:
         """[count, 1], each as if it had been drawn alone."""

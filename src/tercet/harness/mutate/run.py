@@ -145,7 +145,7 @@ def mutate(
         known = {} if explained else explanations(folder_of(op.name), one.name)
         seconds = _unchanged(op, one, device, seed) * _SLOWER + _SECONDS
         work += [_Work(one, mutant, seconds, known.get(mutant.key, "")) for mutant in mutants]
-    verdicts = _try_all(op, work, device, seed, jobs or _cores(), on_done)
+    verdicts = _try_all(op, work, device, seed, jobs or usable_cores(), on_done)
     return MutationReport(
         op=op.name,
         device=device,
@@ -226,7 +226,3 @@ def _tried(work: _Work, verdict: Verdict) -> Tried:
         reason=work.reason,
         seconds=round(verdict.seconds, 2),
     )
-
-
-def _cores() -> int:
-    return usable_cores()

@@ -97,28 +97,12 @@ TERCET_TARGET_END
 template <bool exact>
 Kernels kernels_of(int32_t isa, const Layout& layout) {
 #if defined(__x86_64__)
-  if (isa == kAvx512Vnni) {
-    Kernels found = avx512vnni::kernels_for<exact>(layout);
-    avx512vnni::add_integers<exact>(layout, found);
-    return found;
-  }
+  if (isa == kAvx512Vnni) return avx512vnni::kernels_with_integers<exact>(layout);
   if (isa == kAvx512) return avx512::kernels_for<exact>(layout);
-  if (isa == kAvx2) {
-    Kernels found = avx2::kernels_for<exact>(layout);
-    avx2::add_integers<exact>(layout, found);
-    return found;
-  }
+  if (isa == kAvx2) return avx2::kernels_with_integers<exact>(layout);
 #elif defined(__aarch64__)
-  if (isa == kDotprod) {
-    Kernels found = dotprod::kernels_for<exact>(layout);
-    dotprod::add_integers<exact>(layout, found);
-    return found;
-  }
-  if (isa == kNeon) {
-    Kernels found = neon::kernels_for<exact>(layout);
-    neon::add_integers<exact>(layout, found);
-    return found;
-  }
+  if (isa == kDotprod) return dotprod::kernels_with_integers<exact>(layout);
+  if (isa == kNeon) return neon::kernels_with_integers<exact>(layout);
 #endif
   return portable::kernels_for<exact>(layout);
 }

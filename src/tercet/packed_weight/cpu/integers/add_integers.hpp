@@ -44,10 +44,13 @@ void add_integers_by(const Layout& layout, Kernels& to) {
   add_integers_of<8, exact, digits>(to);
 }
 
+// Those of kernels_for, and where the levels of W are integers these beside them.
 template <bool exact>
-void add_integers(const Layout& layout, Kernels& to) {
-  if (!Count(layout).codes) return;
-  if (exact || layout.digits == 1) return add_integers_by<exact, 1>(layout, to);
-  if (layout.digits == 2) return add_integers_by<exact, 2>(layout, to);
-  add_integers_by<exact, 3>(layout, to);
+Kernels kernels_with_integers(const Layout& layout) {
+  Kernels found = kernels_for<exact>(layout);
+  if (!Count(layout).codes) return found;
+  if (exact || layout.digits == 1) add_integers_by<exact, 1>(layout, found);
+  else if (layout.digits == 2) add_integers_by<exact, 2>(layout, found);
+  else add_integers_by<exact, 3>(layout, found);
+  return found;
 }
