@@ -158,6 +158,8 @@ class Implementation:
             arithmetic bounds what its sums can keep: derived, each with its reason.
         space, gradient_space: the configurations of forward and gradient that the tuner may choose
             from: option -> values.
+        small_space: further values of these options that only a check draws, where kernels are
+            interpreted: with them a small input takes several tiles or chunks, as production's do.
         former_names: that records of the same kernel carry from before it was renamed.
     """
 
@@ -173,6 +175,7 @@ class Implementation:
     gradient_space: Mapping[str, tuple[int, ...]] = field(
         default_factory=dict[str, tuple[int, ...]]
     )
+    small_space: Mapping[str, tuple[int, ...]] = field(default_factory=dict[str, tuple[int, ...]])
     former_names: tuple[str, ...] = ()
 
     def has_gradient(self, context: Context) -> bool:

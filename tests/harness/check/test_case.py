@@ -188,6 +188,25 @@ def test_equal_seeds_draw_equal_cases(name: str) -> None:
     assert {each.name for each in draw(op, 4, 8, 1 << 14)} != {each.name for each in once}
 
 
+def test_drawn_cases_take_several_small_tiles() -> None:
+    """Of Triton's kernels, which a CPU interprets; production's chunks are longer than any case."""
+    report = check(
+        find("linear_kl"),
+        implementation="triton",
+        device="cpu",
+        seed=2,
+        cases=(),
+        drawn=4,
+        isolated=False,
+        integration=False,
+    )
+    assert report.passed
+    names = {finding.case for finding in report.findings if finding.case.startswith("drawn")}
+    small = {name for name in names if "CHUNK=2 " in name or "CHUNK=5 " in name}
+    assert small
+    assert names - small
+
+
 @pytest.mark.parametrize("name", ["linear_packed", "grouped_linear_packed"])
 def test_weights_of_drawn_cases_are_limited(name: str) -> None:
     op, elements = find(name), 1 << 12

@@ -78,6 +78,8 @@ def test_changes_of_a_statement(tmp_path: Path, body: str, expected: set[tuple[s
         "tl.static_assert(n > 1)",
         "'''n + 1'''",
         "return a.to(tl.int64)",
+        "return {'BLOCK': 64 if n > 3 else 128, 'num_warps': 4}",
+        "sizes = {'M': n + 1}",
     ],
 )
 def test_speed_and_words_are_left_alone(tmp_path: Path, body: str) -> None:

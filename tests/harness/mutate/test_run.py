@@ -4,6 +4,8 @@ import pytest
 
 from tercet.errors import UnsupportedError
 from tercet.harness.mutate.explained import explanations
+from tercet.harness.mutate.mutant_check import Verdict
+from tercet.harness.mutate.record import records_of
 from tercet.harness.mutate.run import mutants_of, mutate
 from tercet.harness.mutate.sources import importers_of, modules_of, sources_of
 from tercet.kernel.contract import Implementation, Op
@@ -34,6 +36,19 @@ def test_a_check_without_eyes_lets_mutants_live() -> None:
     op = replace(op, tolerances=tuple(blind))
     report = mutate(op, implementation="torch", device="cpu", sample=6, seed=3)
     assert report.survivors
+
+
+def test_what_no_case_reaches_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    op = find("swiglu")
+    green = Verdict(by=None, message="", seconds=1.0, reached=set())
+    monkeypatch.setattr("tercet.harness.mutate.run._unchanged", lambda *_: green)
+    report = mutate(op, implementation="torch", device="cpu", sample=6, seed=3)
+    assert [each.reached for each in report.tried] == [False] * 6
+    assert report.survivors == ()
+    assert report.score("torch") is None
+    (record,) = records_of(report)
+    assert record.metrics["unreached"] == 6.0
+    assert record.metrics["killed"] == record.metrics["survived"] == 0.0
 
 
 def test_a_red_implementation_is_refused() -> None:

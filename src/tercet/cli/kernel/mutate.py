@@ -82,7 +82,8 @@ def mutate_command(
 
 def _show(report: MutationReport) -> None:
     table = Table(title=f"mutants of {report.op} on {report.device}, seed {report.seed}")
-    for column in ("implementation", "mutants", "tried", "killed", "explained", "left", "score"):
+    ends = "killed", "explained", "unreached", "left"
+    for column in ("implementation", "mutants", "tried", *ends, "score"):
         table.add_column(column)
     for name, count in report.mutants.items():
         tried = [each for each in report.tried if each.implementation == name]
@@ -90,9 +91,10 @@ def _show(report: MutationReport) -> None:
         table.add_row(
             name,
             str(count),
-            str(sum(not each.reason for each in tried)),
+            str(sum(each.counted for each in tried)),
             str(sum(each.by is not None for each in tried)),
             str(sum(bool(each.reason) for each in tried)),
+            str(sum(not (each.reached or each.reason) for each in tried)),
             str(sum(each.survived for each in tried)),
             "" if score is None else f"{score:.1%}",
         )
@@ -101,6 +103,12 @@ def _show(report: MutationReport) -> None:
     if found:
         kinds = ", ".join(f"{check} {count}" for check, count in found.most_common())
         console.print(f"killed by: {kinds}", soft_wrap=True, highlight=False)
+    unreached = Counter(
+        f"{each.file}:{each.line}" for each in report.tried if not (each.reached or each.reason)
+    )
+    if unreached:
+        lines = ", ".join(f"{line} ({count})" for line, count in unreached.items())
+        console.print(f"reached by no case here: {lines}", soft_wrap=True, highlight=False)
     for name, reason in report.skipped.items():
         console.print(f"{name} was not changed: {reason}")
     for each in report.survivors[:_SHOWN]:

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from tercet.compress.algorithm import Algorithm, Quantized, Statistics
+from tercet.compress.calibration.products import tensor_core_products
 from tercet.compress.ptq import quadratic
 from tercet.compress.ptq.grid import Grid
 from tercet.compress.ptq.native.columns import BLOCK, Columns, spread_block
@@ -148,6 +149,7 @@ def inverse_factor(gram: Tensor, order: Tensor | None = None) -> Tensor:
     return inverse
 
 
+@tensor_core_products()
 def spread(weight: Tensor, grid: Grid, factor: Tensor, order: Tensor) -> Tensor:
     """Levels [N, K] after rounding columns in `order` and spreading each error over the rest.
 

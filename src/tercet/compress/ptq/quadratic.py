@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from tercet.compress.calibration.products import tensor_core_products
 from tercet.compress.ptq.grid import Grid
 from tercet.compress.ptq.native.columns import BLOCK, Columns, sweep_block
 
@@ -185,13 +186,24 @@ def fit_scale(
     target = _sum_groups(pulled * basis, group)
     for g, start in enumerate(starts):
         part = slice(start, start + group)
-        through = (gram[start:, part] @ basis[part]).mul_(basis[start:])
+        through = _times_integers(gram[start:, part], basis[part]).mul_(basis[start:])
         system[g:, g] = system[g, g:] = _sum_groups(through, group).double()
     system = system.permute(2, 0, 1).contiguous()
     diagonal = system.diagonal(dim1=1, dim2=2)
     diagonal += 1e-9 * diagonal.mean(1, keepdim=True) + torch.finfo(torch.float64).tiny
-    solved = cast(Tensor, torch.linalg.solve(system, target.T[..., None].double())[..., 0])
+    factor, failed = cast("tuple[Tensor, Tensor]", torch.linalg.cholesky_ex(system))
+    solved = torch.cholesky_solve(target.T[..., None].double(), factor)[..., 0]
+    solved[failed > 0] = 0
     return solved.to(weight.dtype).clamp_min_(0).nan_to_num_(0.0, 0.0, 0.0)
+
+
+def _times_integers(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right, where right has few bits and left all 24, of which tensor cores take 11."""
+    if left.device.type == "cpu":
+        return left @ right
+    # what is cut off, as the rest of it, has 13 bits: the last two are lost to rounding at most
+    high = (left.view(torch.int32) & -(1 << 13)).view(torch.float32)
+    return (high @ right).addmm_(left - high, right)
 
 
 def _sum_groups(values: Tensor, group: int) -> Tensor:
@@ -201,6 +213,7 @@ def _sum_groups(values: Tensor, group: int) -> Tensor:
     return padded.reshape(-(-columns // group), group, rows).sum(1)
 
 
+@tensor_core_products()
 def refine(
     weight: Tensor, levels: Tensor, grid: Grid, gram: Tensor, rounds: int, name: str
 ) -> tuple[Tensor, Grid]:

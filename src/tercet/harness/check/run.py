@@ -236,8 +236,8 @@ class _Subject:
     def _configurations(self, at: int) -> list[Configured]:
         """What the kernels of a drawn case are launched with: any shape may come to take any of it.
 
-        In the interpreter every choice that the tuner has; on a GPU, where some do not fit, those
-        that it made.
+        In the interpreter every choice that the tuner has, and small ones; on a GPU, where some do
+        not fit, those that it made.
         """
         op, name = self._op.name, self._implementation.name
         generator, found = random.Random(f"{self._seed} {at}"), list[Configured]()
@@ -256,6 +256,10 @@ class _Subject:
                 found.append((op, name, direction, generator.choice(made)))
             elif space and self._interpreted:
                 chosen = {option: generator.choice(values) for option, values in space.items()}
+                small: Space = self._implementation.small_space if at % 2 else {}
+                for option, values in small.items():
+                    if direction == "forward" or option in space:
+                        chosen[option] = generator.choice(values)
                 found.append((op, name, direction, chosen))
         return found
 

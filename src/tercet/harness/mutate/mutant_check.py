@@ -23,7 +23,8 @@ from types import ModuleType
 
 from tercet.harness.check.run import check
 from tercet.harness.mutate.mutant import Mutant
-from tercet.harness.mutate.sources import importers_of, modules_of
+from tercet.harness.mutate.reached import Lines, reached_lines
+from tercet.harness.mutate.sources import importers_of, modules_of, sources_of
 from tercet.kernel.contract import Implementation, Op, Tolerance
 from tercet.kernel.jit.cpp import INCLUDE, sources_from
 from tercet.ops.discover import find
@@ -31,7 +32,8 @@ from tercet.ops.discover import find
 _NATIVE = (".cpp", ".hpp", ".h", ".cu", ".cuh")
 _MORE_BYTES = 6 * 2**30
 _SERVER = multiprocessing.get_context("forkserver")
-_SERVER.set_forkserver_preload([check.__module__, find.__module__, __name__])
+# torch's compiler takes a second to import, as often as there are mutants
+_SERVER.set_forkserver_preload([check.__module__, find.__module__, __name__, "torch._dynamo"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +44,14 @@ class Verdict:
         by: the check that was red, or "raised", "crashed", "endless"; None: the mutant survived.
         message: of that check.
         seconds: of wall time.
+        reached: the lines of the implementation's own Python that ran; of the sources as they are,
+            on a CPU; else None.
     """
 
     by: str | None
     message: str
     seconds: float
+    reached: Lines | None = None
 
 
 class MutantCheck:
@@ -91,16 +96,16 @@ class MutantCheck:
         took = time.monotonic() - self._began
         if self._here.poll():
             try:
-                by, message = self._here.recv()
+                by, message, reached = self._here.recv()
             except (EOFError, OSError):
                 self._process.join()
-                by, message = "crashed", f"exit code {self._process.exitcode}"
+                by, message, reached = "crashed", f"exit code {self._process.exitcode}", None
         elif took > self._seconds:
-            by, message = "endless", f"no verdict after {self._seconds:.0f} s"
+            by, message, reached = "endless", f"no verdict after {self._seconds:.0f} s", None
         else:
             return None
         self.close()
-        return Verdict(by=by, message=message, seconds=took)
+        return Verdict(by=by, message=message, seconds=took, reached=reached)
 
     def close(self) -> None:
         """Ends it."""
@@ -129,10 +134,14 @@ def _child(
         limit = int(size) * resource.getpagesize() + _MORE_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     op = replace(find(name), tolerances=tolerances)
+    reached: Lines | None = None
     with contextlib.ExitStack() as stack:
         try:
             if mutant is not None:
                 _put(mutant, op.implementation(implementation), folder, stack)
+            elif device == "cpu":
+                files = sources_of(op.implementation(implementation))
+                reached = stack.enter_context(reached_lines(files))
             report = check(
                 op,
                 implementation=implementation,
@@ -146,7 +155,7 @@ def _child(
             verdict = (fault.check, f"{fault.case}: {fault.message}") if fault else (None, "")
         except BaseException as error:  # noqa: BLE001 a mutant may raise anything
             verdict = ("raised", f"{type(error).__name__}: {error}"[:500])
-        pipe.send(verdict)
+    pipe.send((*verdict, reached))
     os._exit(0)
 
 

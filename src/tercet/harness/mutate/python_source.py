@@ -130,13 +130,16 @@ def _is_text(node: ast.stmt) -> bool:
 
 
 def _is_about_speed(node: ast.stmt) -> bool:
-    """A table of launch options, the list of public names, or advice to the compiler."""
-    texts = {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)}
-    if isinstance(node, ast.Assign | ast.AnnAssign) and texts & {"num_warps", "num_stages"}:
-        return isinstance(node.value, ast.Dict)
-    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+    """The list of public names, sizes that a configuration is looked up by, advice to compilers."""
+    if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) in ("__all__", "sizes"):
         return True
     return isinstance(node, ast.Expr) and _name(getattr(node.value, "func", None)) in _LEFT_ALONE
+
+
+def _are_launch_options(node: ast.Dict) -> bool:
+    """Any gives the same numbers: a check draws them."""
+    keys = {each.value for each in node.keys if isinstance(each, ast.Constant)}
+    return bool(keys & {"num_warps", "num_stages"})
 
 
 def _mutations(root: ast.stmt | ast.expr) -> Generator[tuple[str, str], None, None]:
@@ -179,6 +182,10 @@ def _about_speed_or_errors(root: ast.AST) -> set[int]:
         if isinstance(node, ast.JoinedStr | ast.Raise):
             skipped.append(node)
         if isinstance(node, ast.Call) and _name(node.func) in _LEFT_ALONE:
+            skipped.append(node)
+        if isinstance(node, ast.Call) and _name(node.func) == "configuration":
+            skipped += node.args
+        if isinstance(node, ast.Dict) and _are_launch_options(node):
             skipped.append(node)
         for each in skipped:
             found |= {id(inner) for inner in ast.walk(each)}

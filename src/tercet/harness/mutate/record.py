@@ -13,9 +13,12 @@ def records_of(report: MutationReport) -> list[Record]:
     for name, count in report.mutants.items():
         tried = [each for each in report.tried if each.implementation == name]
         ends = Counter(
-            "explained" if each.reason else "survived" if each.by is None else "killed"
+            "explained" if each.reason
+            else "unreached" if not each.reached
+            else "survived" if each.by is None
+            else "killed"
             for each in tried
-        )
+        )  # fmt: skip
         found.append(
             Record(
                 kind="mutate",
@@ -23,7 +26,10 @@ def records_of(report: MutationReport) -> list[Record]:
                 settings={"implementation": name, "device": report.device, "seed": report.seed},
                 metrics={
                     "mutants": float(count),
-                    **{end: float(ends[end]) for end in ("killed", "survived", "explained")},
+                    **{
+                        end: float(ends[end])
+                        for end in ("killed", "survived", "explained", "unreached")
+                    },
                 },
                 outcome=Outcome.OK,
                 environment=environment,

@@ -2,8 +2,9 @@
 
 Each mutant is checked in a process of its own until something is red. One
 that stays green is either a fault that the checks miss, or changes nothing that anybody could see;
-`mutants.json` in the op's folder lists the latter with the reason. (R. DeMillo, R. Lipton and
-F. Sayward, "Hints on Test Data Selection", 1978.)
+`mutants.json` in the op's folder lists the latter with the reason. A line of Python that no case
+reaches is not changed but counted: what another device runs, or what the cases lack. (R. DeMillo,
+R. Lipton and F. Sayward, "Hints on Test Data Selection", 1978.)
 """
 
 import math
@@ -22,6 +23,7 @@ from tercet.harness.mutate.explained import explanations
 from tercet.harness.mutate.mutant import Mutant
 from tercet.harness.mutate.mutant_check import MutantCheck, Verdict
 from tercet.harness.mutate.python_source import mutants_of_python
+from tercet.harness.mutate.reached import is_reached
 from tercet.harness.mutate.sources import sources_of
 from tercet.harness.workloads.arguments import device_or_best
 from tercet.kernel.contract import Implementation, Op
@@ -41,6 +43,7 @@ class Tried(BaseModel):
         by: the check that found it; None for a survivor.
         message: of that check.
         reason: why a survivor changes nothing, where that is known.
+        reached: whether the check runs that line at all; else it was not tried.
         seconds: of wall time.
     """
 
@@ -56,12 +59,18 @@ class Tried(BaseModel):
     by: str | None
     message: str = ""
     reason: str = ""
+    reached: bool = True
     seconds: float = 0.0
 
     @property
     def survived(self) -> bool:
         """Whether it changes something, as far as anybody knows, and no check was red."""
-        return self.by is None and not self.reason
+        return self.by is None and self.counted
+
+    @property
+    def counted(self) -> bool:
+        """Whether it was tried, and changes something as far as anybody knows."""
+        return self.reached and not self.reason
 
 
 class MutationReport(BaseModel):
@@ -91,7 +100,7 @@ class MutationReport(BaseModel):
     def score(self, implementation: str) -> float | None:
         """Killed, of those that change something; None where none was tried."""
         counted = [
-            each for each in self.tried if each.implementation == implementation and not each.reason
+            each for each in self.tried if each.implementation == implementation and each.counted
         ]
         return sum(each.by is not None for each in counted) / len(counted) if counted else None
 
@@ -143,8 +152,12 @@ def mutate(
             at = random.Random(seed).sample(range(len(mutants)), sample)
             mutants = [mutants[each] for each in sorted(at)]
         known = {} if explained else explanations(folder_of(op.name), one.name)
-        seconds = _unchanged(op, one, device, seed) * _SLOWER + _SECONDS
-        work += [_Work(one, mutant, seconds, known.get(mutant.key, "")) for mutant in mutants]
+        green = _unchanged(op, one, device, seed)
+        limit = green.seconds * _SLOWER + _SECONDS
+        work += [
+            _Work(one, mutant, limit, known.get(mutant.key, ""), is_reached(mutant, green.reached))
+            for mutant in mutants
+        ]
     verdicts = _try_all(op, work, device, seed, jobs or usable_cores(), on_done)
     return MutationReport(
         op=op.name,
@@ -158,16 +171,17 @@ def mutate(
 
 @dataclass(frozen=True)
 class _Work:
-    """A mutant to try: within how many seconds; not at all where the reason is known."""
+    """A mutant to try: within how many seconds; not where the reason is known or no line runs."""
 
     implementation: Implementation
     mutant: Mutant
     seconds: float
     reason: str
+    reached: bool
 
 
-def _unchanged(op: Op, implementation: Implementation, device: str, seed: int) -> float:
-    """How long the check of the sources as they are takes, in seconds."""
+def _unchanged(op: Op, implementation: Implementation, device: str, seed: int) -> Verdict:
+    """What the check of the sources as they are says: green."""
     running_check = MutantCheck(op, implementation, None, device, seed, math.inf)
     while (verdict := running_check.poll()) is None:
         wait([running_check.waited_for])
@@ -176,7 +190,7 @@ def _unchanged(op: Op, implementation: Implementation, device: str, seed: int) -
             f"{op.name!r}: {implementation.name!r} is red without any change: {verdict.by}: "
             f"{verdict.message}; run `tercet kernel check {op.name}` and mend it first"
         )
-    return verdict.seconds
+    return verdict
 
 
 def _try_all(
@@ -187,7 +201,7 @@ def _try_all(
     jobs: int,
     on_done: Callable[[int, int], None] | None,
 ) -> list[Verdict]:
-    verdicts = {at: _UNTRIED for at, one in enumerate(work) if one.reason}
+    verdicts = {at: _UNTRIED for at, one in enumerate(work) if one.reason or not one.reached}
     waiting = [at for at in range(len(work)) if at not in verdicts]
     running = dict[int, MutantCheck]()
     try:
@@ -224,5 +238,6 @@ def _tried(work: _Work, verdict: Verdict) -> Tried:
         by=verdict.by,
         message=verdict.message[:300],
         reason=work.reason,
+        reached=work.reached,
         seconds=round(verdict.seconds, 2),
     )

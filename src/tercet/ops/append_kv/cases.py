@@ -20,9 +20,9 @@ def inputs(
 ) -> dict[str, Any]:
     """qkv [B, Q, (H + 2 G) D], cos and sin [L, R], keys and values [P, G, S, D], tables, norms.
 
-    No two sequences share a block: where P < B * T, tables name no block at their end. 2 R is at
-    most D. With `norms` queries and keys are normalized, with weights of their own. With `cache`,
-    an element of row codes, keys and values are its codes.
+    No two sequences share a block: where P < B * T, tables name no block at their end, by -1, P
+    or the largest number. 2 R is at most D. With `norms` queries and keys are normalized, with
+    weights of their own. With `cache`, an element of row codes, keys and values are its codes.
     """
     b, q, h, g, d, r, most, p, s, t = (workload.sizes[axis] for axis in _AXES)
     options, dtype = workload.options, workload.dtype
@@ -36,6 +36,7 @@ def inputs(
     if options.get("full", False):
         lengths = torch.full((b,), t * s)
     order = torch.randperm(max(p, b * t), generator=generator)[: b * t].view(b, t)
+    none = torch.tensor([-1, p, 2**31 - 1])
     norms = options.get("norms", False)
     keys = values((p, g, s, d), dtype, seed + 2, device=device)
     held = values((p, g, s, d), dtype, seed + 3, device=device)
@@ -49,7 +50,7 @@ def inputs(
         "sin": angle.sin().to(kept).to(device),
         "keys": keys,
         "values": held,
-        "blocks": torch.where(order < p, order, -1).int().to(device),
+        "blocks": torch.where(order < p, order, none[order % 3]).int().to(device),
         "lengths": lengths.int().to(device),
         "key_scales": key_scales,
         "value_scales": value_scales,
@@ -78,6 +79,7 @@ _EMPTY = _sizes(
     (2, 1, 2, 1, 8, 0, 9, 4, 4, 2),
     (2, 1, 2, 1, 8, 4, 9, 0, 4, 2),
     (2, 1, 2, 1, 8, 4, 9, 3, 4, 0),
+    (2, 1, 2, 1, 8, 4, 9, 3, 0, 2),
 )
 _KINDS = ("large", "tiny", "subnormal", "zeros", "constant", "mixed", "inf", "nan")
 _HALVES = (torch.float16, torch.bfloat16)

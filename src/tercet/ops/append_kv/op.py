@@ -337,6 +337,7 @@ OP = Op(
             module="tercet.ops.append_kv.triton",
             language="triton",
             space={"num_warps": (1, 2, 4)},
+            small_space={"TOKENS": (2, 4)},
         ),
         Implementation(
             name="torch",

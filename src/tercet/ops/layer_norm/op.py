@@ -204,6 +204,7 @@ OP = Op(
                 "WALK": (0, 2048, 4096),
                 "num_warps": (4, 8, 16),
             },
+            small_space={"WALK": (16, 64)},
         ),
         Implementation(
             name="torch",

@@ -20,9 +20,10 @@ def inputs(
     """q [B, Q, H, D], keys and values [P, G, S, D], blocks [B, T], lengths [B], options.
 
     H is rounded down to a multiple of G. Tables are drawn, blocks come twice, unless they are to
-    lie `apart`. Behind a sequence's end the table is -1, and what a single query does not see of a
-    block is NaN. With `full` every sequence fills its table. With `cache`, an element of row codes,
-    keys and values are its codes.
+    lie `apart`. Behind a sequence's end the table names no block, by -1, P or the largest number;
+    with `holes` before it, too. What a single query does not see of a block is NaN. With `full`
+    every sequence fills its table. With `cache`, an element of row codes, keys and values are its
+    codes.
     """
     b, q, h, g, d, p, s, t = (workload.sizes[axis] for axis in _AXES)
     options, dtype = workload.options, workload.dtype
@@ -36,6 +37,10 @@ def inputs(
     if options.get("apart", False) and p >= b * t:
         blocks = torch.randperm(p, generator=generator)[: b * t].view(b, t)
     used = torch.arange(t) * s < lengths[:, None]
+    if options.get("holes", False):
+        used &= torch.rand((b, t), generator=generator) < 0.7
+    none = torch.tensor([-1, p, 2**31 - 1])[torch.arange(b * t) % 3].view(b, t)
+    blocks = torch.where(used, blocks, none)
     keys = values((p, g, s, d), dtype, seed + 1, device=device)
     found = values((p, g, s, d), dtype, seed + 2, kind, device)
     # of several queries each would meet, with a share of 0, what another one sees
@@ -52,7 +57,7 @@ def inputs(
         "q": values((b, q, heads, d), dtype, seed + 3, device=device) * options.get("steep", 1.0),
         "keys": keys,
         "values": found,
-        "blocks": torch.where(used, blocks, -1).int().to(device),
+        "blocks": blocks.int().to(device),
         "lengths": lengths.int().to(device),
         "key_scales": scales[0],
         "value_scales": scales[1],
@@ -69,8 +74,11 @@ def _poison(part: torch.Tensor, blocks: torch.Tensor, lengths: torch.Tensor) -> 
     seen = torch.zeros(part.shape[0] * block + 1, dtype=torch.bool)
     for table, length in zip(blocks, lengths, strict=True):
         here = position[: int(length)]
-        seen[table[here // max(block, 1)] * block + here % max(block, 1)] = True
-    part.masked_fill_(~seen[:-1].view(-1, 1, block, 1).to(part.device), float("nan"))
+        found = table[here // max(block, 1)]
+        # what is in no block: the one place more
+        place = found * block + here % max(block, 1)
+        seen[torch.where((found >= 0) & (found < part.shape[0]), place, len(seen) - 1)] = True
+    part.masked_fill_(~seen[:-1].view(part.shape[0], 1, block, 1).to(part.device), float("nan"))
 
 
 def _sizes(*rows: tuple[int, ...]) -> tuple[dict[str, int], ...]:
@@ -90,8 +98,9 @@ _WIDE = _sizes((1, 1, 4, 1, 128, 9, 32, 9), (1, 1, 2, 1, 256, 5, 32, 5), (1, 3, 
 _EMPTY = _sizes(
     (0, 1, 2, 1, 8, 4, 4, 2),
     (2, 0, 2, 1, 8, 4, 4, 2),
-    (2, 1, 2, 1, 8, 0, 4, 2),
+    (3, 1, 2, 1, 8, 0, 4, 2),
     (2, 1, 2, 1, 8, 3, 4, 0),
+    (2, 1, 2, 1, 8, 3, 0, 2),
     (2, 1, 2, 0, 8, 3, 4, 2),
 )
 _HALVES = (torch.bfloat16, torch.float16)
@@ -104,6 +113,8 @@ CASES = (
     *cases(inputs, workloads(_SMALL, (torch.float32, torch.bfloat16), window=1)),
     *cases(inputs, workloads(_LONG, _HALVES, soft_cap=2.0)),
     *cases(inputs, workloads(_SMALL, window=3, soft_cap=5.0)),
+    *cases(inputs, workloads((*_SMALL[2:], *_LONG), (torch.float32, torch.bfloat16), holes=True)),
+    *cases(inputs, workloads(_LONG, (torch.bfloat16,), holes=True, cache="int8")),
     # scores so far apart that one position has nearly all
     *cases(inputs, workloads(_LONG[:1], steep=30.0, full=True)),
     *cases(inputs, workloads(_sizes((2, 2, 6, 3, 20, 20, 5, 6))), _KINDS),

@@ -139,6 +139,7 @@ OP = Op(
                 "STAGES": (1, 2, 3),
                 "num_warps": (4, 8, 16, 32),
             },
+            small_space={"HELD": (16,), "BLOCK": (16, 64)},
         ),
         Implementation(
             name="torch",

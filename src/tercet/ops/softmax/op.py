@@ -177,6 +177,7 @@ OP = Op(
             language="triton",
             space=_SPACE,
             gradient_space=_SPACE,
+            small_space={"BLOCK": (16, 64)},
         ),
         Implementation(
             name="torch",
