@@ -13,11 +13,14 @@ from tercet.errors import CheckpointError, UnsupportedError
 from tercet.harness.check.run import CheckReport, check
 from tercet.harness.new_op import PATTERNS, generate, guide, new_op
 from tercet.kernel.contract import Op
+from tercet.kernel.interpreter.corrections import interpreting
 from tercet.ops.discover import find, names
 
 # numpy, which interprets Triton's kernels, warns where a GPU overflows in silence
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
+# the interpreter refuses the load, before there is a store
+_BESIDE = "forward" if interpreting() else "guard"
 ROOT = Path(__file__).parents[3]
 GUIDE = ROOT / "docs" / "guides" / "write-a-kernel.md"
 FILES = (
@@ -86,7 +89,7 @@ def test_names_the_ops_that_can_be_copied(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "found"),
     [
-        ("inside = columns < N\n", "inside = columns < N + 1\n", {("triton", "guard")}),
+        ("inside = columns < N\n", "inside = columns < N + 1\n", {("triton", _BESIDE)}),
         ("2.0 * grad * positive * weight", "grad * positive * weight", {("triton", "backward")}),
         ("tl.sum(grad * positive * positive, 0)", "grad[0]", None),
     ],

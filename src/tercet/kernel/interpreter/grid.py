@@ -22,6 +22,8 @@ import triton
 from triton.runtime import interpreter
 from triton.runtime.errors import InterpreterError
 
+from tercet.kernel.interpreter.extents import Extents
+
 # of one value of all programs together: more falls out of a core's caches
 _ELEMENTS, _MOST_ELEMENTS = 1 << 15, 1 << 18
 _FEWEST_PROGRAMS, _MOST_PROGRAMS = 8, 1 << 12
@@ -179,24 +181,29 @@ class _Programs:
     def note_load(self, at: Any, taken: Any, width: int) -> None:
         """Some addresses are read."""
         self.note_block(at.size // len(at))
-        if self._log is not None:
-            access = self._access(at, taken, width)
-            if access is not None:
-                self._log.read(access)
+        access = self._access("reads", at, taken, width)
+        if access is not None and self._log is not None:
+            self._log.read(access)
 
     def note_store(self, at: Any, taken: Any, dtype: Any) -> None:
         """Some addresses are written, next."""
         self.note_block(at.size // len(at))
-        if self._log is not None:
-            access = self._access(at, taken, dtype.itemsize)
-            if access is not None:
-                self._log.write(access, dtype)
+        access = self._access("writes", at, taken, dtype.itemsize)
+        if access is not None and self._log is not None:
+            self._log.write(access, dtype)
 
-    def _access(self, at: Any, taken: Any, width: int) -> _Access | None:
+    def note_atomic(self, at: Any, taken: Any, width: int) -> None:
+        """Some addresses are read and written at once, by one program."""
+        self._access("writes", at, taken, width)
+
+    def _access(self, does: str, at: Any, taken: Any, width: int) -> _Access | None:
+        # a mask may be numbers, which would pick by place
+        taken = taken.astype(np.bool_, copy=False)
         some = at if taken.all() else at[taken]
         if not some.size:
             return None
-        return _Access(int(some.min()), int(some.max()) + width, width, at, taken, self._numbers)
+        first, last = _extents[-1].check(does, some, width)
+        return _Access(first, last, width, at, taken, self._numbers)
 
 
 class _Log:
@@ -252,8 +259,15 @@ class _Log:
         return self._regions[at]
 
 
+# of the launch that runs
+_extents = [Extents({})]
 # the last ones run; what is converted ahead of a launch meets the first one
 _now = [_Programs((np.zeros(1, np.int32),) * 3, np.zeros(1, np.int32), None)]
+
+
+def allow_any_address() -> None:
+    """From here on nothing that the launch reads or writes is refused."""
+    _extents[-1].anywhere = True
 
 
 def running() -> _Programs:
@@ -391,7 +405,11 @@ def launch(self: Any, *args: Any, **kwargs: Any) -> None:
         interpreter.interpreter_builder.set_grid_dim(*grid)
         try:
             key, memory = _key(self.fn, constants), _memory(bound.values())
-            run_grid(lambda: self.fn(**converted), grid, key, memory)
+            _extents.append(Extents(bound))
+            try:
+                run_grid(lambda: self.fn(**converted), grid, key, memory)
+            finally:
+                _extents.pop()
         except Exception as error:
             if triton.knobs.compilation.front_end_debugging:
                 raise

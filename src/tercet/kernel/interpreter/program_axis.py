@@ -14,7 +14,7 @@ import triton.language as tl
 from triton.language import core, standard
 from triton.runtime import interpreter
 
-from tercet.kernel.interpreter.grid import Apart, running
+from tercet.kernel.interpreter.grid import Apart, allow_any_address, running
 
 _CUMULATIVE = {standard._sum_combine: np.cumsum, standard._prod_combine: np.cumprod}
 # combine function -> of a block along an axis: values, and where they are
@@ -45,6 +45,7 @@ def add_program_axis() -> None:
         create_reshape, create_trans, create_cat, create_join, create_gather,
     ):  # fmt: skip
         setattr(builder, function.__name__, function)
+    builder.create_int_to_ptr = create_int_to_ptr
     reduce: Any = interpreter.ReduceOps
     scan: Any = interpreter.ScanOps
     interpreter.ReduceScanOpInterface.to_tensor = _to_tensor
@@ -105,6 +106,12 @@ def create_masked_store(self: Any, ptrs: Any, value: Any, mask: Any, *hints: Any
     at, values, taken = _broadcast(ptrs.data, value.data, mask.data)
     running().note_store(at, taken, dtype)
     return interpreter._interpreter.store(at, values, taken)
+
+
+def create_int_to_ptr(self: Any, source: Any, kind: Any) -> Any:
+    """An address that was a number may be of a tensor that is no argument."""
+    allow_any_address()
+    return self.create_bitcast(source, kind)
 
 
 def create_make_range(self: Any, ret_ty: Any, start: int, stop: int) -> Any:
@@ -199,6 +206,8 @@ def _one_by_one(name: str, as_it_was: Any) -> Any:
         if running().count > 1:
             raise Apart
         plain = [_without_axis(each) for each in args]
+        if name in _ATOMIC:
+            _note_atomic(name, args)
         found = as_it_was(self, *plain, **{key: _without_axis(v) for key, v in kwargs.items()})
         if not isinstance(found, interpreter.TensorHandle):
             return found
@@ -207,6 +216,14 @@ def _one_by_one(name: str, as_it_was: Any) -> Any:
         return _handle(found.data[None], found.dtype) if of_block or name not in _ATOMIC else found
 
     return run
+
+
+def _note_atomic(name: str, args: Any) -> None:
+    """Both are read and written: (pointer, ...), and (operation, pointer, value, mask, ...)."""
+    ptr, mask = (args[0], None) if name == "create_atomic_cas" else (args[1], args[3])
+    taken = np.ones(ptr.data.shape, dtype=np.bool_) if mask is None else mask.data
+    at, taken = _broadcast(ptr.data, taken)
+    running().note_atomic(at, taken, interpreter._get_np_dtype(ptr.get_element_ty()).itemsize)
 
 
 def _without_axis(value: Any) -> Any:

@@ -334,7 +334,7 @@ OP = Op(
             language="triton",
             space={**_SPACE, "num_warps": (16, 32)},
             gradient_space={"num_warps": (4, 8)},
-            small_space={"CHUNK": (2, 5), "RESIDENT": (0, 1), "SLICE": (16, 48), "BLOCK": (16, 64)},
+            small_space={"CHUNK": (2, 5), "RESIDENT": (1,), "SLICE": (16, 32), "BLOCK": (16, 64)},
         ),
         Implementation(
             name="torch",
