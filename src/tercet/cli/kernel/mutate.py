@@ -86,25 +86,25 @@ def _show(report: MutationReport) -> None:
     for column in ("implementation", "mutants", "tried", *ends, "score"):
         table.add_column(column)
     for name, count in report.mutants.items():
-        tried = [each for each in report.tried if each.implementation == name]
+        found = report.ends(name)
         score = report.score(name)
         table.add_row(
             name,
             str(count),
-            str(sum(each.counted for each in tried)),
-            str(sum(each.by is not None for each in tried)),
-            str(sum(bool(each.reason) for each in tried)),
-            str(sum(not (each.reached or each.reason) for each in tried)),
-            str(sum(each.survived for each in tried)),
+            str(found["killed"] + found["survived"]),
+            str(found["killed"]),
+            str(found["explained"]),
+            str(found["unreached"]),
+            str(found["survived"]),
             "" if score is None else f"{score:.1%}",
         )
     console.print(table)
-    found = Counter(each.by for each in report.tried if each.by is not None)
-    if found:
-        kinds = ", ".join(f"{check} {count}" for check, count in found.most_common())
+    checks = Counter(each.by for each in report.tried if each.by is not None)
+    if checks:
+        kinds = ", ".join(f"{check} {count}" for check, count in checks.most_common())
         console.print(f"killed by: {kinds}", soft_wrap=True, highlight=False)
     unreached = Counter(
-        f"{each.file}:{each.line}" for each in report.tried if not (each.reached or each.reason)
+        f"{each.file}:{each.line}" for each in report.tried if each.end == "unreached"
     )
     if unreached:
         lines = ", ".join(f"{line} ({count})" for line, count in unreached.items())

@@ -1,8 +1,8 @@
 """Record: mutation scores as records."""
 
-from collections import Counter
+from typing import get_args
 
-from tercet.harness.mutate.run import MutationReport
+from tercet.harness.mutate.run import End, MutationReport
 from tercet.records import Environment, Outcome, Record
 
 
@@ -11,14 +11,7 @@ def records_of(report: MutationReport) -> list[Record]:
     environment = Environment.here()
     found = list[Record]()
     for name, count in report.mutants.items():
-        tried = [each for each in report.tried if each.implementation == name]
-        ends = Counter(
-            "explained" if each.reason
-            else "unreached" if not each.reached
-            else "survived" if each.by is None
-            else "killed"
-            for each in tried
-        )  # fmt: skip
+        ends = report.ends(name)
         found.append(
             Record(
                 kind="mutate",
@@ -26,10 +19,7 @@ def records_of(report: MutationReport) -> list[Record]:
                 settings={"implementation": name, "device": report.device, "seed": report.seed},
                 metrics={
                     "mutants": float(count),
-                    **{
-                        end: float(ends[end])
-                        for end in ("killed", "survived", "explained", "unreached")
-                    },
+                    **{end: float(ends[end]) for end in get_args(End)},
                 },
                 outcome=Outcome.OK,
                 environment=environment,

@@ -9,9 +9,11 @@ R. Lipton and F. Sayward, "Hints on Test Data Selection", 1978.)
 
 import math
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import wait
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
 
@@ -33,6 +35,9 @@ from tercet.kernel.register import folder_of
 _SLOWER, _SECONDS = 4.0, 20.0
 _POLL_SECONDS = 1.0
 _UNTRIED = Verdict(by=None, message="", seconds=0.0)
+
+
+End = Literal["killed", "survived", "explained", "unreached"]
 
 
 class Tried(BaseModel):
@@ -63,14 +68,13 @@ class Tried(BaseModel):
     seconds: float = 0.0
 
     @property
-    def survived(self) -> bool:
-        """Whether it changes something, as far as anybody knows, and no check was red."""
-        return self.by is None and self.counted
-
-    @property
-    def counted(self) -> bool:
-        """Whether it was tried, and changes something as far as anybody knows."""
-        return self.reached and not self.reason
+    def end(self) -> End:
+        """The survivors are those that change something, as far as anybody knows."""
+        if self.reason:
+            return "explained"
+        if not self.reached:
+            return "unreached"
+        return "survived" if self.by is None else "killed"
 
 
 class MutationReport(BaseModel):
@@ -95,14 +99,17 @@ class MutationReport(BaseModel):
     @property
     def survivors(self) -> tuple[Tried, ...]:
         """Those that are not explained."""
-        return tuple(each for each in self.tried if each.survived)
+        return tuple(each for each in self.tried if each.end == "survived")
+
+    def ends(self, implementation: str) -> Counter[End]:
+        """How its mutants ended."""
+        return Counter(each.end for each in self.tried if each.implementation == implementation)
 
     def score(self, implementation: str) -> float | None:
         """Killed, of those that change something; None where none was tried."""
-        counted = [
-            each for each in self.tried if each.implementation == implementation and each.counted
-        ]
-        return sum(each.by is not None for each in counted) / len(counted) if counted else None
+        ends = self.ends(implementation)
+        counted = ends["killed"] + ends["survived"]
+        return ends["killed"] / counted if counted else None
 
 
 def mutants_of(implementation: Implementation) -> list[Mutant]:
