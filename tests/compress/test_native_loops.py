@@ -7,8 +7,13 @@ from torch import Tensor
 from tercet import environment
 from tercet.compress.ptq import quadratic
 from tercet.compress.ptq.grid import Grid
-from tercet.compress.ptq.native import columns, columns_triton, scale_search
-from tercet.compress.ptq.native.columns import BLOCK, Columns, spread_block, sweep_block
+from tercet.compress.ptq.native import (
+    columns,
+    columns_triton,
+    group_products_triton,
+    scale_search,
+)
+from tercet.compress.ptq.native.columns import BLOCK, Columns, in_blocks, spread_block, sweep_block
 from tercet.formats import Scheme, encode, fit, parse_scheme
 from tercet.formats.fit import Fitted
 from tercet.formats.fit import mse as search_in_torch
@@ -36,6 +41,22 @@ def problem(rows: int, count: int, name: str) -> tuple[Tensor, Columns, Tensor]:
     return weight.T.contiguous(), Columns.of(grid), gram
 
 
+def spread(rest: Tensor, grid: Columns, factor: Tensor, pivot: Tensor) -> tuple[Tensor, Tensor]:
+    """Levels and errors."""
+    levels, errors = torch.empty_like(rest), torch.empty_like(rest)
+    spread_block(rest, grid, factor, pivot, levels, errors)
+    return levels, errors
+
+
+def sweep(
+    quantized: Tensor, slope: Tensor, grid: Columns, gram: Tensor, pivot: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Levels, the change and the gain."""
+    levels, change = torch.empty_like(quantized), torch.empty_like(quantized)
+    gain = sweep_block(quantized, slope, grid, gram, pivot, levels, change)
+    return levels, change, gain
+
+
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(("rows", "count"), SHAPES)
 def test_spread_is_torchs(
@@ -44,10 +65,10 @@ def test_spread_is_torchs(
     rest, grid, gram = problem(rows, count, name)
     factor = torch.linalg.cholesky(torch.linalg.inv(gram.double()), upper=True).float()
     before = rest.clone()
-    found = spread_block(rest, grid, factor, factor.diagonal().reciprocal())
+    found = spread(rest, grid, factor, factor.diagonal().reciprocal())
     assert torch.equal(rest, before)
     monkeypatch.setattr(columns, "loops", lambda: None)
-    expected = spread_block(rest, grid, factor, factor.diagonal().reciprocal())
+    expected = spread(rest, grid, factor, factor.diagonal().reciprocal())
     assert_alike(found, expected)
 
 
@@ -60,7 +81,7 @@ def test_sweep_is_torchs_and_knows_its_gain(
     quantized = grid.values(columns.round_levels(weight * grid.inverse, grid.element))
     slope = gram @ (weight - quantized)
     pivot = gram.diagonal().reciprocal()
-    levels, change, gain = sweep_block(quantized, slope, grid, gram, pivot)
+    levels, change, gain = sweep(quantized, slope, grid, gram, pivot)
     losses = [
         float(quadratic.loss(weight.T.double(), values.T.double(), gram.double()))
         for values in (quantized, grid.values(levels))
@@ -68,7 +89,7 @@ def test_sweep_is_torchs_and_knows_its_gain(
     torch.testing.assert_close(quantized + change, grid.values(levels))
     assert float(gain) == pytest.approx(losses[0] - losses[1], rel=1e-3, abs=1e-4 * losses[0])
     monkeypatch.setattr(columns, "loops", lambda: None)
-    expected = sweep_block(quantized, slope, grid, gram, pivot)
+    expected = sweep(quantized, slope, grid, gram, pivot)
     assert_alike((levels, change), expected[:2])
     assert float(gain) == pytest.approx(float(expected[2]), rel=1e-2, abs=1e-3 * losses[0])
 
@@ -87,16 +108,56 @@ def test_triton_rounds_and_sweeps_as_torch_does(
     with any_gpu() as device:
         there = [one.to(device) for one in (weight, factor, pivot, quantized, slope, gram, step)]
         lattice = tuple(one if one is None else one.to(device) for one in grid.grid)
-        spread = columns_triton.spread(*there[:3], lattice, grid.bounds)
-        swept = columns_triton.sweep(*there[3:], lattice, grid.bounds)
-        found = (spread[0].cpu(), spread[1].cpu())
-        levels, change, gain = (one.cpu() for one in swept)
+        results = [torch.empty_like(there[0]) for _ in range(4)]
+        columns_triton.spread(*there[:3], lattice, grid.bounds, *results[:2])
+        gain = columns_triton.sweep(*there[3:], lattice, grid.bounds, *results[2:])
+        found = (results[0].cpu(), results[1].cpu())
+        levels, change, gain = results[2].cpu(), results[3].cpu(), gain.cpu()
     monkeypatch.setattr(columns, "loops", lambda: None)
-    assert_alike(found, spread_block(weight, grid, factor, pivot))
-    expected = sweep_block(quantized, slope, grid, gram, step)
+    assert_alike(found, spread(weight, grid, factor, pivot))
+    expected = sweep(quantized, slope, grid, gram, step)
     assert_alike((levels, change), expected[:2])
     before = quadratic.loss(weight.T, quantized.T, gram)
     assert float(gain) == pytest.approx(float(expected[2]), rel=1e-2, abs=1e-3 * before)
+
+
+@pytest.mark.parametrize("group", group_products_triton.GROUPS)
+@pytest.mark.parametrize(("rows", "count"), [(1, 16), (3, 128), (130, 300), (5, 260)])
+def test_triton_multiplies_groups_with_all_bits(rows: int, count: int, group: int) -> None:
+    generator = torch.Generator().manual_seed(rows + count)
+    basis = torch.randint(-255, 256, (count, rows), generator=generator).bfloat16()
+    inputs = torch.randn(2 * count, count, generator=generator)
+    gram = inputs.T @ inputs
+    with any_gpu() as device:
+        found = group_products_triton.group_products(gram.to(device), basis.to(device), group)
+        found = found.cpu()
+    starts = range(0, count, group)
+    masks = torch.zeros(len(starts), count, 1, dtype=torch.float64)
+    for g, start in enumerate(starts):
+        masks[g, start : start + group] = 1
+    own = masks * basis.double()
+    expected = torch.einsum("gkn,kj,hjn->ngh", own, gram.double(), own).tril()
+    size = torch.einsum("gkn,kj,hjn->ngh", own.abs(), gram.abs().double(), own.abs())
+    # a float32's rounding of each term
+    assert ((found.tril() - expected).abs() <= 2**-22 * size).all()
+
+
+def test_columns_are_told_of_a_block_at_once_or_of_several() -> None:
+    weight, grid, gram = problem(5, 3 * BLOCK + 7, "int4-g32-asym")
+    factor = torch.linalg.cholesky(torch.linalg.inv(gram.double()), upper=True).float()
+    found = []
+    for told in (BLOCK, 2 * BLOCK, 8 * BLOCK):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(columns._TOLD_AT_ONCE, "cpu", told)
+            rest, levels = weight.clone(), torch.empty_like(weight)
+            for part, errors in in_blocks(rest, factor.T):
+                spread_block(
+                    *(rest[part], grid.slice(part), factor[part, part]),
+                    *(factor.diagonal().reciprocal()[part], levels[part], errors),
+                )
+        found.append((levels, rest))
+    for other in found[1:]:
+        assert_alike(found[0], other)
 
 
 def assert_alike(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> None:

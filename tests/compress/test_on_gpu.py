@@ -14,6 +14,7 @@ from transformers.models.qwen2_moe import Qwen2MoeConfig
 
 import tercet  # noqa: F401  (transformers then reads packed checkpoints)
 from tercet.checkpoints.packed.read import open_packed
+from tercet.compress.calibration.rescale_triton import rescale
 from tercet.compress.pipeline import Progress, compress
 from tercet.compress.plan import Plan
 from tercet.compress.ptq import algorithms
@@ -147,3 +148,17 @@ def test_a_run_goes_on_where_it_was_killed(tmp_path: Path) -> None:
     run("cut", resume=True)
     for file in (tmp_path / "whole").glob("*.safetensors"):
         assert (tmp_path / "cut" / file.name).read_bytes() == file.read_bytes()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("shape", [(0, 3), (5, 7), (3, 4096), (2, 4097)])
+def test_a_tensor_times_a_number_is_rounded_once(
+    shape: tuple[int, int], dtype: torch.dtype
+) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    factor = torch.tensor(0.3)
+    with any_gpu() as device:
+        there = x.to(device)
+        out = torch.empty(shape, dtype=dtype, device=device)
+        found = rescale(there, factor.to(device), out).cpu()
+    assert torch.equal(found, (x * factor).to(dtype))

@@ -6,7 +6,9 @@ from torch import Tensor
 
 from tercet.compress import target
 from tercet.compress.algorithm import Statistics
+from tercet.compress.calibration.products import multiply_precisely
 from tercet.compress.target import target_weights
+from tests.pretended_gpu import any_gpu
 
 ROWS, COLUMNS, TOKENS = 30, 12, 200
 
@@ -55,3 +57,15 @@ def test_without_the_uncompressed_model_or_a_share_the_target_is_the_weight() ->
     blind = Statistics(gram=whole.gram, absmax=whole.absmax, absmean=whole.absmean)
     assert target_weights({"w": weight}, blind, 0.5)["w"] is weight
     assert target_weights({"w": weight}, whole, 0.0)["w"] is weight
+
+
+@pytest.mark.parametrize("columns", [3, 4096, 4099])
+def test_a_product_of_three_keeps_a_float32s_bits(columns: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    left = torch.randn(5, 300, generator=generator) * 10 ** torch.randn(300, generator=generator)
+    right = torch.randn(300, columns, generator=generator)
+    with any_gpu() as device:
+        found = multiply_precisely(left.to(device), right.to(device)).cpu()
+    size = left.double().abs() @ right.double().abs()
+    error = (found - left.double() @ right.double()).abs()
+    assert (error <= 2**-20 * size).all()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tercet.compress.algorithm import Statistics
+from tercet.compress.calibration.products import multiply_precisely
 from tercet.compress.ptq.quadratic import factorize, solve_factored
 from tercet.formats.chunks import chunk_rows
 
@@ -40,10 +41,10 @@ def target_weights(
         for rows in chunk_rows(len(weight), max(most, 1)):
             # W (C - H)
             if statistics.drift is not None:
-                apart = weight[rows] @ statistics.drift
+                apart = multiply_precisely(weight[rows], statistics.drift)
             else:
                 made = statistics.outputs[name][rows]
-                apart = torch.addmm(made, weight[rows], statistics.gram, alpha=-1)
+                apart = made - multiply_precisely(weight[rows], statistics.gram)
             correction = solve_factored(lower, apart.T.double()).T
             found[name][rows] = (weight[rows].double() + share * correction).to(weight.dtype)
     return found

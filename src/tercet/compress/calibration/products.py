@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 _LARGEST_HALF = 6e4
+_PRECISE_COLUMNS = 4096
 
 
 @contextmanager
@@ -58,6 +59,33 @@ def exact_products() -> Generator[None, None, None]:
         yield
 
 
+def multiply_precisely(left: Tensor, right: Tensor) -> Tensor:
+    """left [N, K] @ right [K, M], float32, with all bits of the inputs but the last one or two.
+
+    On a GPU as three products on tensor cores, of the upper 11 bits and the rest, which take half
+    as long as one of float32; on a CPU it is that one.
+    """
+    if left.device.type == "cpu":
+        return left @ right
+    product = left.new_empty(len(left), right.shape[1])
+    with tensor_core_products():
+        upper = _upper_bits(left)
+        lower = left - upper
+        for first in range(0, right.shape[1], _PRECISE_COLUMNS):
+            part = right[:, first : first + _PRECISE_COLUMNS]
+            upper_part = _upper_bits(part)
+            here = product[:, first : first + _PRECISE_COLUMNS]
+            # the small ones first
+            torch.mm(lower, upper_part, out=here)
+            here.addmm_(upper, part - upper_part).addmm_(upper, upper_part)
+    return product
+
+
+def _upper_bits(values: Tensor) -> Tensor:
+    """What tensor cores take of a float32: its upper 11 bits, cut off."""
+    return (values.contiguous().view(torch.int32) & -(1 << 13)).view(torch.float32)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Narrow:
     """A matrix as it is multiplied: values * power.
@@ -89,8 +117,7 @@ def narrow(x: Tensor) -> Narrow:
     power = torch.ldexp(torch.ones((), device=x.device), exponent - 15)
     # rounded once, on the way out: x is read a second time and nothing as wide is written
     values = torch.empty(x.shape, dtype=torch.float16, device=x.device)
-    torch.mul(x, power.reciprocal(), out=values)
-    return Narrow(values=values, power=power)
+    return Narrow(values=_rescale(x.contiguous(), power.reciprocal(), values), power=power)
 
 
 def add_product(total: Tensor, left: Narrow, right: Narrow) -> None:
@@ -99,7 +126,14 @@ def add_product(total: Tensor, left: Narrow, right: Narrow) -> None:
         total.addmm_(left.values.T, right.values)
         return
     found = torch.mm(left.values.T, right.values, out_dtype=torch.float32)
-    total.add_(found.mul_(left.power * right.power))
+    total.add_(_rescale(found, left.power * right.power, found))
+
+
+def _rescale(x: Tensor, factor: Tensor, out: Tensor) -> Tensor:
+    # imported here: a CPU needs none of it
+    from tercet.compress.calibration.rescale_triton import rescale
+
+    return rescale(x, factor, out)
 
 
 class _HalfProducts(TorchFunctionMode):
@@ -126,7 +160,7 @@ class _HalfProducts(TorchFunctionMode):
         if left.power is None or right.power is None:
             return functional.linear(input, weight, bias)
         y = torch.mm(left.values, right.values.T, out_dtype=torch.float32)
-        y.mul_(left.power * right.power)
+        _rescale(y, left.power * right.power, y)
         if bias is not None:
             y += bias
         return y.reshape(*input.shape[:-1], len(weight))

@@ -7,13 +7,14 @@ about the layer's arithmetic a second time, and takes the memory of one batch.
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import repeat
 from typing import cast
 
 from torch import Tensor, nn
 
 from tercet.compress.calibration.accumulator import shared_inputs
-from tercet.compress.calibration.module_hooks import Stop, inputs_of, transforming
+from tercet.compress.calibration.module_hooks import Stop, inputs_of, outputs_of, transforming
 from tercet.models.input_transform import InputTransform
 from tercet.models.split_experts import is_expert
 
@@ -28,29 +29,50 @@ Visit = Callable[[tuple[str, ...], Inputs], Mapping[str, InputTransform]]
 input, by name, that they need from now on."""
 
 
+@dataclass(frozen=True)
+class Teacher:
+    """The uncompressed model's pass of one batch through the layer.
+
+    Attributes:
+        run: calls the layer with that model's hidden states.
+        hidden: these, where the layer's output takes their place.
+    """
+
+    run: Run
+    hidden: Tensor
+
+
 def pass_in_turns(
-    runs: list[Run], teachers: list[Run] | None, targets: Mapping[str, nn.Module], visit: Visit
-) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Yields each batch's output, and the uncompressed layer's for the uncompressed model's batch.
+    runs: list[Run], teachers: list[Teacher] | None, targets: Mapping[str, nn.Module], visit: Visit
+) -> Iterator[Tensor]:
+    """Yields each batch's output; the uncompressed model's batches have arrived by then.
 
     Args:
         runs: one a batch: calls the layer with the compressed model's hidden states.
-        teachers: likewise with the uncompressed model's, where it is followed.
+        teachers: likewise of the uncompressed model, where it is followed.
         targets: the linears by name, still uncompressed.
         visit: called once for each group, in the order of their turns; may replace the weights. Of
             a group that no batch reaches, as the layer is now, the inputs are none.
     """
     weights = _Weights(targets)
     transforms: dict[str, InputTransform] = {}
-    for members in _find_turns(runs, targets):
-        transforms.update(visit(members, _inputs(members, runs, teachers, weights, transforms)))
+    turns = _find_turns(runs, targets)
+    # up to the last group's inputs is nearly all of a pass: it goes on to the end
+    last = turns[-1] if turns and not is_expert(turns[-1][0]) else None
+    for members in turns:
+        # the uncompressed model may send other tokens to an expert: they do not pair up
+        followed = None if is_expert(members[0]) else teachers
+        seen = _inputs(members, runs, followed, weights, transforms, arrives=members == last)
+        transforms.update(visit(members, seen))
         weights.take_note()
-    for run, teacher in zip(runs, teachers or repeat(None), strict=teachers is not None):
+    if last is None:
+        with weights.uncompressed():
+            for teacher in teachers or ():
+                teacher.hidden.copy_(teacher.run())
+    for run in runs:
         with transforming(targets, transforms):
             output = run()
-        with weights.uncompressed():
-            followed = teacher() if teacher is not None else None
-        yield output, followed
+        yield output
 
 
 class _Weights:
@@ -102,34 +124,51 @@ def _find_turns(runs: list[Run], targets: Mapping[str, nn.Module]) -> list[tuple
 def _inputs(
     members: tuple[str, ...],
     runs: list[Run],
-    teachers: list[Run] | None,
+    teachers: list[Teacher] | None,
     weights: _Weights,
     transforms: Mapping[str, InputTransform],
+    *,
+    arrives: bool,
 ) -> Inputs:
+    """What `visit` is told; where the uncompressed model's batches arrive, all of them do."""
     targets = weights.targets
-    # the uncompressed model may send other tokens to an expert: they do not pair up
-    followed = None if is_expert(members[0]) else teachers
-    for run, teacher in zip(runs, followed or repeat(None), strict=followed is not None):
+    for run, teacher in zip(runs, teachers or repeat(None), strict=teachers is not None):
         with transforming(targets, transforms):
             x = _reach(run, members[0], targets)
-        if x is None:
-            continue
-        if teacher is None:
-            yield x, None, None
-            continue
-        with weights.uncompressed():
-            other = _reach(teacher, members[0], targets)
-            if other is None:
-                yield x, None, None
-                continue
-            shapes = [cast(Tensor, targets[name].weight).shape for name in members]
-            if sum(rows for rows, _ in shapes) < x.shape[-1]:
-                made = {name: other @ cast(Tensor, targets[name].weight).T for name in members}
-                outputs, other = made, None
-            else:
-                outputs = None
-        yield x, other, outputs
+        other: Tensor | None = None
+        outputs: dict[str, Tensor] | None = None
+        if teacher is not None and (arrives or x is not None):
+            linears = {name: targets[name] for name in members}
+            with weights.uncompressed():
+                other, outputs = _follow(teacher, linears, arrives=arrives)
+        if x is not None:
+            yield x, other, outputs
         del x, other, outputs
+
+
+def _follow(
+    teacher: Teacher, linears: dict[str, nn.Module], *, arrives: bool
+) -> tuple[Tensor | None, dict[str, Tensor] | None]:
+    """The input of linears that share one, or where that is less, what they make of it."""
+    name = next(iter(linears))
+    shapes = [cast(Tensor, linear.weight).shape for linear in linears.values()]
+    narrows = sum(rows for rows, _ in shapes) < shapes[0][1]
+    if arrives:
+        with inputs_of({name: linears[name]}) as seen, outputs_of(linears) as made:
+            output = teacher.run()
+        other = seen.get(name)
+        if other is not None and _one_storage(other, teacher.hidden):
+            other = other.clone()
+        teacher.hidden.copy_(output)
+        return (None, made) if narrows and other is not None else (other, None)
+    other = _reach(teacher.run, name, linears)
+    if other is None or not narrows:
+        return other, None
+    return None, {name: other @ cast(Tensor, linear.weight).T for name, linear in linears.items()}
+
+
+def _one_storage(a: Tensor, b: Tensor) -> bool:
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
 def _reach(run: Run, name: str, targets: Mapping[str, nn.Module]) -> Tensor | None:

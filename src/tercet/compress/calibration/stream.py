@@ -21,7 +21,7 @@ from tercet.compress.calibration.followed import Followed
 from tercet.compress.calibration.lockstep import pass_through
 from tercet.compress.calibration.module_hooks import Stop, inputs_of, outputs_of
 from tercet.compress.calibration.products import exact_products, fast_products, half_products
-from tercet.compress.calibration.recompute import Inputs, pass_in_turns
+from tercet.compress.calibration.recompute import Inputs, Teacher, pass_in_turns
 from tercet.compress.skeleton import Skeleton
 from tercet.models.input_transform import InputTransform
 
@@ -186,12 +186,10 @@ class Stream:
                 return quantize(members, statistics)
 
         runs = [partial(call, part) for part, _ in batches]
-        teachers = [partial(call, part) for _, part in batches if part is not None]
+        teachers = [Teacher(partial(call, part), part) for _, part in batches if part is not None]
         after = pass_in_turns(runs, teachers or None, targets, visit)
-        for (part, teacher), (output, followed) in zip(batches, after, strict=True):
+        for (part, _), output in zip(batches, after, strict=True):
             part.copy_(output)
-            if teacher is not None and followed is not None:
-                teacher.copy_(followed)
 
     def _follow(self, layer: nn.Module, index: int, targets: dict[str, nn.Module]) -> Followed:
         """Takes the uncompressed model's hidden states through the layer, where there are any."""

@@ -21,7 +21,7 @@ from tercet.compress.algorithm import Algorithm, Quantized, Statistics
 from tercet.compress.calibration.products import tensor_core_products
 from tercet.compress.ptq import quadratic
 from tercet.compress.ptq.grid import Grid
-from tercet.compress.ptq.native.columns import BLOCK, Columns, spread_block
+from tercet.compress.ptq.native.columns import BLOCK, Columns, in_blocks, spread_block
 from tercet.compress.ptq.native.scale_search import mse
 from tercet.compress.ptq.row_blocks import quantize_by_rows
 from tercet.formats import PackedTensor, Scheme, check_weight
@@ -163,15 +163,15 @@ def spread(weight: Tensor, grid: Grid, factor: Tensor, order: Tensor) -> Tensor:
     columns = Columns.of(grid, order)
     levels = torch.empty_like(rest)
     pivot = factor.diagonal().reciprocal()
-    for start in range(0, len(rest), BLOCK):
-        end = min(start + BLOCK, len(rest))
-        levels[start:end], errors = spread_block(
-            rest[start:end],
-            columns.slice(start, end),
-            factor[start:end, start:end],
-            pivot[start:end],
+    for part, errors in in_blocks(rest, factor.T):
+        spread_block(
+            rest[part],
+            columns.slice(part),
+            factor[part, part],
+            pivot[part],
+            levels[part],
+            errors,
         )
-        rest[end:].addmm_(factor[start:end, end:].T, errors, alpha=-1)
     restored = torch.empty_like(levels)
     restored[order] = levels
     return restored.T

@@ -18,10 +18,12 @@ from torch.nn.functional import pad
 
 from tercet.compress.calibration.products import tensor_core_products
 from tercet.compress.ptq.grid import Grid
-from tercet.compress.ptq.native.columns import BLOCK, Columns, sweep_block
+from tercet.compress.ptq.native.columns import Columns, in_blocks, sweep_block
 
-# rows or columns of a matrix that a GPU factorizes or solves at a time
+# rows or columns of a matrix that a GPU factorizes at a time, and rows that it solves: what it
+# solves is slow, the products before it need enough to do
 FACTORED_AT_ONCE = 2048
+_SOLVED_AT_ONCE = 1024
 
 SCALES_TO_REFIT = ("float16", "bfloat16", "float32")
 
@@ -105,15 +107,15 @@ def solve_factored(lower: Tensor, right: Tensor) -> Tensor:
     """H^-1 R for R [K, M], which may be lost, with L L^T = H as `factorize` gives it."""
     if lower.device.type == "cpu":
         return torch.cholesky_solve(right, lower)
-    solve_lower_(lower, right, FACTORED_AT_ONCE)
-    return solve_upper_(lower, right, FACTORED_AT_ONCE)
+    solve_lower_(lower, right, _SOLVED_AT_ONCE)
+    return solve_upper_(lower, right, _SOLVED_AT_ONCE)
 
 
 def inverse_columns(lower: Tensor, first: int, last: int) -> Tensor:
     """Columns [first, last) of L^-1 from row `first` on, above which is nothing."""
     columns = lower.new_zeros(len(lower) - first, last - first)
     columns.diagonal().fill_(1)
-    size = len(lower) if lower.device.type == "cpu" else FACTORED_AT_ONCE
+    size = len(lower) if lower.device.type == "cpu" else _SOLVED_AT_ONCE
     return solve_lower_(lower[first:, first:], columns, size)
 
 
@@ -149,17 +151,16 @@ def _sweep(
     after = (slope * (weight - quantized)).sum(dtype=torch.float64)
     pivot = gram.diagonal().reciprocal()
     swept = torch.empty_like(levels)
-    for start in range(0, len(gram), BLOCK):
-        end = min(start + BLOCK, len(gram))
-        swept[start:end], change, gain = sweep_block(
-            quantized[start:end],
-            slope[start:end],
-            columns.slice(start, end),
-            gram[start:end, start:end],
-            pivot[start:end],
+    for part, change in in_blocks(slope, gram):
+        after -= sweep_block(
+            quantized[part],
+            slope[part],
+            columns.slice(part),
+            gram[part, part],
+            pivot[part],
+            swept[part],
+            change,
         )
-        slope[end:].addmm_(gram[end:, start:end], change, alpha=-1)
-        after -= gain
     return swept, float(after)
 
 
@@ -178,23 +179,35 @@ def fit_scale(
         group: columns in a group; the last group may be shorter.
         pulled: H W^T [K, N], where it is known already.
     """
-    rows, columns = weight.shape
-    starts = range(0, columns, group)
     basis = basis.T.contiguous()
     pulled = gram @ weight.T if pulled is None else pulled
-    system = weight.new_zeros(len(starts), len(starts), rows, dtype=torch.float64)
     target = _sum_groups(pulled * basis, group)
-    for g, start in enumerate(starts):
-        part = slice(start, start + group)
-        through = _times_integers(gram[start:, part], basis[part]).mul_(basis[start:])
-        system[g:, g] = system[g, g:] = _sum_groups(through, group).double()
-    system = system.permute(2, 0, 1).contiguous()
+    system = _multiply_groups(gram, basis, group)
     diagonal = system.diagonal(dim1=1, dim2=2)
     diagonal += 1e-9 * diagonal.mean(1, keepdim=True) + torch.finfo(torch.float64).tiny
     factor, failed = cast("tuple[Tensor, Tensor]", torch.linalg.cholesky_ex(system))
     solved = torch.cholesky_solve(target.T[..., None].double(), factor)[..., 0]
     solved[failed > 0] = 0
     return solved.to(weight.dtype).clamp_min_(0).nan_to_num_(0.0, 0.0, 0.0)
+
+
+def _multiply_groups(gram: Tensor, basis: Tensor, group: int) -> Tensor:
+    """b_g H b_h^T [N, G, G], float64, for the transposed basis [K, N]; of h <= g alone."""
+    if gram.device.type == "cuda" and gram.dtype == torch.float32:
+        # imported here: a CPU needs none of it
+        from tercet.compress.ptq.native.group_products_triton import GROUPS, group_products
+
+        narrow = basis.bfloat16()
+        if group in GROUPS and bool((narrow == basis).all()):
+            return group_products(gram.contiguous(), narrow, group)
+    columns, rows = basis.shape
+    starts = range(0, columns, group)
+    system = gram.new_zeros(len(starts), len(starts), rows, dtype=torch.float64)
+    for g, start in enumerate(starts):
+        part = slice(start, start + group)
+        through = _times_integers(gram[start:, part], basis[part]).mul_(basis[start:])
+        system[g:, g] = _sum_groups(through, group).double()
+    return system.permute(2, 0, 1).contiguous()
 
 
 def _times_integers(left: Tensor, right: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ Triton where they apply; torch does the same and is the definition.
 """
 
 import ctypes
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,8 @@ from tercet.formats import Element
 
 BLOCK = 128
 """Columns of a block; no more than kMostColumns of loops.cpp."""
+# a product of a block's columns alone is bound by a GPU's memory, a processor has them near
+_TOLD_AT_ONCE = {"cpu": BLOCK, "cuda": 8 * BLOCK}
 
 _P, _I64, _F32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float
 
@@ -69,13 +72,13 @@ class Columns:
             zero=None if grid.zero is None else lay(grid.zero),
         )
 
-    def slice(self, start: int, end: int) -> "Columns":
-        """Columns start to end of these."""
+    def slice(self, part: slice) -> "Columns":
+        """These of the columns."""
         return Columns(
             element=self.element,
-            scale=self.scale[start:end],
-            inverse=self.inverse[start:end],
-            zero=None if self.zero is None else self.zero[start:end],
+            scale=self.scale[part],
+            inverse=self.inverse[part],
+            zero=None if self.zero is None else self.zero[part],
         )
 
     @property
@@ -109,9 +112,29 @@ def round_levels(values: Tensor, element: Element) -> Tensor:
     return element.decode(element.encode(values))
 
 
+def in_blocks(rest: Tensor, matrix: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Blocks of columns in turn, each with what is to be filled [B, N]: how its columns moved.
+
+    The columns behind are told of it before their own turn.
+
+    Args:
+        rest: [K, N]; column j loses matrix[j, i] times what column i < j moved.
+        matrix: [K, K].
+    """
+    for first in range(0, len(rest), _TOLD_AT_ONCE[rest.device.type]):
+        last = min(first + _TOLD_AT_ONCE[rest.device.type], len(rest))
+        moved = torch.empty_like(rest[first:last])
+        for start in range(first, last, BLOCK):
+            end = min(start + BLOCK, last)
+            mine = moved[start - first : end - first]
+            yield slice(start, end), mine
+            rest[end:last].addmm_(matrix[end:last, start:end], mine, alpha=-1)
+        rest[last:].addmm_(matrix[last:, first:last], moved, alpha=-1)
+
+
 def spread_block(
-    rest: Tensor, columns: Columns, factor: Tensor, pivot: Tensor
-) -> tuple[Tensor, Tensor]:
+    rest: Tensor, columns: Columns, factor: Tensor, pivot: Tensor, levels: Tensor, errors: Tensor
+) -> None:
     """Rounds the columns in turn, spreading each one's error over those after it.
 
     Args:
@@ -119,37 +142,41 @@ def spread_block(
         columns: their grid.
         factor: U [B, B], upper triangular: column j loses U[i, j] times the error of column i < j.
         pivot: 1 / diagonal of U, [B].
-
-    Returns:
-        Levels [B, N], and errors [B, N], (rest - rounded) * pivot.
+        levels: becomes the levels [B, N].
+        errors: becomes (rest - rounded) * pivot, [B, N].
     """
-    levels, errors = torch.empty_like(rest), torch.empty_like(rest)
-    # as the loop reads it: of each column, the factors of those before it
-    matrix = factor.T.contiguous()
-    applies = _apply(rest, columns, matrix, pivot)
+    applies = _apply(columns, factor, rest, pivot, levels, errors)
     if applies and rest.device.type == "cuda":
-        return _triton().spread(rest, factor.contiguous(), pivot, columns.grid, columns.bounds)
+        _triton().spread(rest, factor, pivot, columns.grid, columns.bounds, levels, errors)
+        return
     library = loops() if applies else None
     if library is not None:
+        # as the loop reads it: of each column, the factors of those before it
+        matrix = factor.T.contiguous()
         block = _block(columns, matrix, pivot)
         library.tercet_spread(
             ctypes.byref(block),
             *(rest.data_ptr(), levels.data_ptr(), errors.data_ptr()),
             *(best_isa(), torch.get_num_threads()),
         )
-        return levels, errors
+        return
     left = rest.clone()
     for i in range(len(left)):
         levels[i] = columns.nearest(i, left[i])
         errors[i] = (left[i] - columns.value(i, levels[i])) * pivot[i]
         left[i + 1 :].addr_(factor[i, i + 1 :], errors[i], alpha=-1)
-    return levels, errors
 
 
 def sweep_block(
-    quantized: Tensor, slope: Tensor, columns: Columns, gram: Tensor, pivot: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Moves each column in turn to its best level with all others held.
+    quantized: Tensor,
+    slope: Tensor,
+    columns: Columns,
+    gram: Tensor,
+    pivot: Tensor,
+    levels: Tensor,
+    change: Tensor,
+) -> Tensor:
+    """Moves each column in turn to its best level with all others held: how far the loss falls.
 
     On a GPU nothing is waited for: the fall of the loss stays there.
 
@@ -159,17 +186,17 @@ def sweep_block(
         columns: their grid.
         gram: H [B, B] of these columns.
         pivot: 1 / diagonal of H, [B].
-
-    Returns:
-        Levels [B, N]; the change of Q [B, N]; by how much the loss falls.
+        levels: becomes the levels [B, N].
+        change: becomes the change of Q [B, N].
     """
-    levels, change = torch.empty_like(quantized), torch.empty_like(quantized)
-    matrix = gram.contiguous()
-    applies = _apply(quantized, columns, matrix, pivot) and slope.is_contiguous()
+    applies = _apply(columns, gram, quantized, slope, pivot, levels, change)
     if applies and quantized.device.type == "cuda":
-        return _triton().sweep(quantized, slope, matrix, pivot, columns.grid, columns.bounds)
+        return _triton().sweep(
+            *(quantized, slope, gram, pivot, columns.grid, columns.bounds, levels, change)
+        )
     library = loops() if applies else None
     if library is not None:
+        matrix = gram.contiguous()
         block = _block(columns, matrix, pivot)
         gains = torch.empty(-(-quantized.shape[1] // 64), dtype=torch.float64)
         library.tercet_sweep(
@@ -177,14 +204,14 @@ def sweep_block(
             *(quantized.data_ptr(), slope.data_ptr(), levels.data_ptr(), change.data_ptr()),
             *(gains.data_ptr(), best_isa(), torch.get_num_threads()),
         )
-        return levels, change, gains.sum()
+        return gains.sum()
     left, gain = slope.clone(), slope.new_zeros((), dtype=torch.float64)
     for i in range(len(left)):
         levels[i] = columns.nearest(i, quantized[i] + left[i] * pivot[i])
         change[i] = columns.value(i, levels[i]) - quantized[i]
         gain += (change[i] * (2 * left[i] - change[i] * gram[i, i])).sum()
         left[i + 1 :].addr_(gram[i, i + 1 :], change[i], alpha=-1)
-    return levels, change, gain
+    return gain
 
 
 def _triton() -> Any:
@@ -194,15 +221,19 @@ def _triton() -> Any:
     return columns_triton
 
 
-def _apply(work: Tensor, columns: Columns, matrix: Tensor, pivot: Tensor) -> bool:
-    """Whether the loops in C++ or Triton take these tensors."""
-    tensors = (work, columns.scale, columns.inverse, matrix, pivot)
+def _apply(columns: Columns, matrix: Tensor, *tensors: Tensor) -> bool:
+    """Whether the loops in C++ or Triton take a matrix [B, B] and these, the first [B, N]."""
     return (
         columns.element.integer
-        and len(work) <= BLOCK
-        and all(t.dtype == torch.float32 and t.is_contiguous() for t in tensors)
+        and len(matrix) <= BLOCK
+        and matrix.dtype == torch.float32
+        and matrix.stride(1) == 1
+        and all(
+            t.dtype == torch.float32 and t.is_contiguous()
+            for t in (*tensors, columns.scale, columns.inverse)
+        )
         and (columns.zero is None or columns.zero.is_contiguous())
-        and work.numel() > 0
+        and tensors[0].numel() > 0
     )
 
 

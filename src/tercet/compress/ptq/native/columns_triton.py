@@ -1,7 +1,8 @@
-"""Columns that follow one another, on a GPU: a program takes 32 rows through a block of columns.
+"""Columns that follow one another, on a GPU: a program takes a few rows through a block of columns.
 
-What is still to be rounded of those rows stays in registers: one warp, a row a lane, so that a
-column is taken out and its error spread without a word between lanes.
+What is still to be rounded of those rows stays in the registers of one warp. A column waits for the
+one before it, and for what is read of it: that is asked for two columns ahead. A column takes 0.4
+us for 2,340 rows of an H200 (0.8 with 32 rows a program and nothing asked for ahead).
 """
 
 import torch
@@ -9,7 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-_ROWS = 32
+_ROWS = 8
+_AHEAD = tl.constexpr(3)
 # adding 1.5 * 2^23 rounds to an integer, ties to even
 _TO_INTEGER = tl.constexpr(12582912.0)
 
@@ -27,6 +29,7 @@ def _spread(
     levels,
     errors,
     factor,
+    stride,
     pivot,
     scale,
     inverse,
@@ -44,7 +47,7 @@ def _spread(
     here = row < rows
     inside = (column < columns)[:, None] & here[None, :]
     left = tl.load(rest + column[:, None] * rows + row[None, :], inside, 0.0)
-    for i in range(columns):
+    for i in tl.range(columns, num_stages=_AHEAD):
         at = i * rows + row
         value = tl.sum(tl.where((column == i)[:, None], left, 0.0), 0)
         steps = value * tl.load(inverse + at, here, 0.0)
@@ -57,7 +60,7 @@ def _spread(
         tl.store(levels + at, level, here)
         tl.store(errors + at, error, here)
         after = (column > i) & (column < columns)
-        left -= tl.load(factor + i * columns + column, after, 0.0)[:, None] * error[None, :]
+        left -= tl.load(factor + i * stride + column, after, 0.0)[:, None] * error[None, :]
 
 
 @triton.jit
@@ -68,6 +71,7 @@ def _sweep(
     change,
     gains,
     gram,
+    stride,
     pivot,
     scale,
     inverse,
@@ -86,7 +90,7 @@ def _sweep(
     inside = (column < columns)[:, None] & here[None, :]
     left = tl.load(slope + column[:, None] * rows + row[None, :], inside, 0.0)
     gain = tl.zeros([ROWS], tl.float64)
-    for i in range(columns):
+    for i in tl.range(columns, num_stages=_AHEAD):
         at = i * rows + row
         value = tl.sum(tl.where((column == i)[:, None], left, 0.0), 0)
         before = tl.load(quantized + at, here, 0.0)
@@ -99,9 +103,9 @@ def _sweep(
         tl.store(levels + at, level, here)
         tl.store(change + at, moved, here)
         moved = tl.where(here, moved, 0.0)
-        gain += (moved * (2.0 * value - moved * tl.load(gram + i * columns + i))).to(tl.float64)
+        gain += (moved * (2.0 * value - moved * tl.load(gram + i * stride + i))).to(tl.float64)
         after = (column > i) & (column < columns)
-        left -= tl.load(gram + i * columns + column, after, 0.0)[:, None] * moved[None, :]
+        left -= tl.load(gram + i * stride + column, after, 0.0)[:, None] * moved[None, :]
     tl.store(gains + row, gain, here)
 
 
@@ -111,23 +115,24 @@ def spread(
     pivot: Tensor,
     grid: tuple[Tensor, Tensor, Tensor | None],
     bounds: tuple[float, float],
-) -> tuple[Tensor, Tensor]:
+    levels: Tensor,
+    errors: Tensor,
+) -> None:
     """`spread_block` of columns.py on contiguous float32 tensors.
 
     Args:
         work: what is to be rounded [B, N].
-        factor: U [B, B].
+        factor: U [B, B], rows of any stride.
         pivot: [B].
         grid: scale [B, N], its inverse, and zero points or None.
         bounds: the lowest and the highest level.
+        levels, errors: the results [B, N].
     """
-    levels, errors = torch.empty_like(work), torch.empty_like(work)
     columns, rows = work.shape
     _spread[(triton.cdiv(rows, _ROWS),)](
-        *(work, levels, errors, factor, pivot, *_pointers(grid), rows, columns),
+        *(work, levels, errors, factor, factor.stride(0), pivot, *_pointers(grid), rows, columns),
         **_constants(columns, grid, bounds),
     )
-    return levels, errors
 
 
 def sweep(
@@ -137,24 +142,27 @@ def sweep(
     pivot: Tensor,
     grid: tuple[Tensor, Tensor, Tensor | None],
     bounds: tuple[float, float],
-) -> tuple[Tensor, Tensor, Tensor]:
+    levels: Tensor,
+    change: Tensor,
+) -> Tensor:
     """`sweep_block` of columns.py on contiguous float32 tensors; the gain is a float64 scalar.
 
     Args:
         quantized, slope: [B, N].
-        gram: H [B, B].
+        gram: H [B, B], rows of any stride.
         pivot: [B].
         grid: scale [B, N], its inverse, and zero points or None.
         bounds: the lowest and the highest level.
+        levels, change: the results [B, N].
     """
-    levels, change = torch.empty_like(quantized), torch.empty_like(quantized)
     columns, rows = quantized.shape
     gains = torch.empty(rows, dtype=torch.float64, device=quantized.device)
     _sweep[(triton.cdiv(rows, _ROWS),)](
-        *(quantized, slope, levels, change, gains, gram, pivot, *_pointers(grid), rows, columns),
+        *(quantized, slope, levels, change, gains, gram, gram.stride(0), pivot),
+        *(*_pointers(grid), rows, columns),
         **_constants(columns, grid, bounds),
     )
-    return levels, change, gains.sum()
+    return gains.sum()
 
 
 def _pointers(grid: tuple[Tensor, Tensor, Tensor | None]) -> tuple[Tensor, Tensor, Tensor]:
