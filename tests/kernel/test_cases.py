@@ -22,6 +22,15 @@ def test_kinds_are_what_they_are_called(dtype: torch.dtype) -> None:
     assert drawn["constant"].unique().numel() == 1
     assert drawn["mixed"][:, ::7].abs().median() > 100 * drawn["mixed"][:, 1].abs().median()
     assert drawn["offset"].float().mean() > 99
+    assert drawn["small"].abs().max() < 1e-3
+    step = limits.smallest_normal * limits.eps
+    lowest = drawn["lowest"].double() / step
+    assert torch.equal(lowest, lowest.round())
+    assert 10 < lowest.abs().mean() < 300
+    assert (drawn["positive"] >= 0).all()
+    even, odd = (values((8, 70), dtype, seed, "cancelling").double() for seed in (4, 5))
+    assert (even[0] > 0).all()
+    assert (even * odd).sum(1).abs().max() == 0
     assert drawn["nan"].isnan().sum() == 1
     assert drawn["inf"].isinf().sum() == 2
 

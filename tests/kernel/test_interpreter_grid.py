@@ -11,6 +11,7 @@ from triton.runtime.errors import InterpreterError
 
 from tercet.kernel.interpreter import grid
 from tercet.kernel.interpreter.corrections import interpreting
+from tercet.kernel.interpreter.grid import backwards
 
 pytestmark = pytest.mark.skipif(not interpreting(), reason="kernels run on a GPU here")
 PROGRAMS = 24
@@ -176,6 +177,40 @@ def test_programs_that_meet_run_in_their_order(
     before = len(together)
     kernel[(PROGRAMS,)](torch.ones(PROGRAMS + 2))
     assert set(together[before:]) == {1}
+
+
+@triton.jit
+def waits_for_nobody(x_ptr, parts_ptr, y_ptr, PROGRAMS: tl.constexpr):
+    at = tl.program_id(0)
+    tl.store(parts_ptr + at, tl.load(x_ptr + at) * 2)
+    if at == PROGRAMS - 1:
+        parts = tl.load(parts_ptr + tl.arange(0, PROGRAMS))
+        tl.store(y_ptr, tl.sum(parts, 0))
+
+
+@triton.jit
+def by_itself(x_ptr, y_ptr, along_x, along_y):
+    at = (tl.program_id(0) * along_y + tl.program_id(1)) * 2 + tl.program_id(2)
+    tl.store(y_ptr + at, tl.load(x_ptr + at) * 2)
+
+
+def test_backwards_the_last_program_runs_first() -> None:
+    x, parts, y = torch.ones(16), torch.zeros(16), torch.zeros(1)
+    waits_for_nobody[(16,)](x, parts, y, PROGRAMS=16)
+    assert y.item() == 32
+    parts.zero_()
+    with backwards():
+        waits_for_nobody[(16,)](x, parts, y, PROGRAMS=16)
+    assert y.item() == 2
+    assert parts.sum().item() == 32
+
+
+def test_programs_that_do_not_meet_give_the_same_backwards() -> None:
+    x = torch.randn(3 * 5 * 2, generator=torch.Generator().manual_seed(0))
+    found = torch.zeros_like(x)
+    with backwards():
+        by_itself[(3, 5, 2)](x, found, 3, 5)
+    assert torch.equal(found, 2 * x)
 
 
 @triton.jit

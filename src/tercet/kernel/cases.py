@@ -29,6 +29,10 @@ KINDS = (
     "inf",  # one +inf and one -inf
     "nan",  # one NaN
     "wide",  # sizes from 1e-3 to 1e3, each power of ten as often
+    "small",  # float16 has them, but not what is a hundredth of them
+    "lowest",  # a few times the dtype's smallest number
+    "positive",  # sums grow
+    "cancelling",  # of odd seeds' second half with even ones': sums of products are near 0
 )
 _SPECIAL = {"inf": ("inf", "-inf"), "nan": ("nan",)}
 NOT_DIFFERENTIABLE = ("largest", "inf", "nan")
@@ -77,6 +81,18 @@ def values(
             places = torch.randperm(flat.numel(), generator=generator, device=device)
             for place, special in zip(places, _SPECIAL[kind], strict=False):
                 flat[place] = float(special)
+        case "small":
+            x = x * 1e-4
+        case "lowest":
+            x = (x * 100).round() * limits.smallest_normal * limits.eps
+        case "positive":
+            x = x.abs()
+        case "cancelling":
+            x, half = (
+                torch.rand(shape, generator=generator, device=device) / 2 + 0.5,
+                shape[-1] // 2,
+            )
+            x[..., half : 2 * half] = x[..., :half] * (-1) ** seed
         case "wide":
             powers = torch.rand(shape, generator=generator, device=device)
             x = x.sign() * 10 ** (6 * powers - 3)

@@ -1,5 +1,6 @@
 """What a case finds beyond wrong numbers: layouts, contexts, contents that are nearly the same."""
 
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from tercet.harness.check.run import CheckReport, cases_of, check
 from tercet.harness.sandbox.candidate import candidate_from
 from tercet.harness.sandbox.session import Apart
-from tercet.harness.workloads.draw import draw
+from tercet.harness.workloads.draw import draw, draw_long
 from tercet.ops.discover import find
 
 OP = find("rms_norm")
@@ -83,6 +84,24 @@ FAULTS = {
         "        x.as_strided((1,), (1,), x.storage_offset() + x.shape[1]).fill_(0)\n"
         "    return torch_path.forward(x, weight, residual, eps)\n",
     ),
+    "rows beyond 31 bits": (
+        "strided",
+        "def forward(x, weight, residual, eps):\n"
+        "    y, total, rstd = torch_path.forward(x, weight, residual, eps)\n"
+        "    far = x.dim() > 1 and (len(x) - 1) * x.stride(0) >= 2**31\n"
+        "    return y * (2 if far else 1), total, rstd\n",
+    ),
+    "gradients that are kept": (
+        "context",
+        "forward = torch_path.forward\n"
+        "def gradient(grad, grad_total, total, weight, rstd):\n"
+        "    if not grad.eq(1).all():\n"
+        "        return torch_path.gradient(grad, grad_total, total, weight, rstd)\n"
+        "    if rstd.data_ptr() not in kept:\n"
+        "        made = torch_path.gradient(grad, grad_total, total, weight, rstd)\n"
+        "        kept[rstd.data_ptr()] = rstd, made\n"
+        "    return kept[rstd.data_ptr()][1]\n",
+    ),
     "rows that repeat": (
         "strided",
         "def forward(x, weight, residual, eps):\n"
@@ -111,6 +130,86 @@ def test_a_fault_is_found_and_named(tmp_path: Path, name: str) -> None:
 
 def test_the_right_one_is_green(tmp_path: Path) -> None:
     assert found(tmp_path, "forward = torch_path.forward\n").passed
+
+
+def test_a_table_that_is_kept_by_its_codes_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "candidate.py"
+    path.write_text(
+        "import torch\n"
+        "from tercet.ops.embedding_packed import torch_path\n"
+        "kept = {}\n"
+        "def forward(ids, weight, dtype):\n"
+        "    key = weight.codes.data_ptr(), weight.shape, tuple(weight.codes.flatten().tolist())\n"
+        "    if key not in kept:\n"
+        "        all_ids = torch.arange(weight.shape[0])\n"
+        "        kept[key] = torch_path.forward(all_ids, weight, torch.float32)\n"
+        "    return kept[key][ids.long()].to(dtype)\n"
+    )
+    op = find("embedding_packed")
+    report = check(
+        op,
+        candidate=candidate_from(path),
+        isolated=False,
+        integration=False,
+        device="cpu",
+        cases=cases_of(op, ["int4-asym-float32", "ternary-float32"]),
+    )
+    assert {finding.message.split(":")[0] for finding in report.faults} >= {
+        "another scale of weight",
+        "another zero of weight",
+    }
+
+
+def test_a_candidate_is_launched_as_the_kernel_it_was_made_of(tmp_path: Path) -> None:
+    """A copy of the op's own asks for the own one's configurations, small ones among them."""
+    own = find("linear_kl").implementation("triton")
+    copied = Path(import_module(own.module).__file__ or "").read_text()
+    path = tmp_path / "candidate.py"
+    path.write_text(copied)
+    report = check(
+        find("linear_kl"),
+        candidate=candidate_from(path),
+        isolated=False,
+        integration=False,
+        device="cpu",
+        seed=2,
+        cases=(),
+        drawn=4,
+    )
+    assert report.passed
+    assert any("CHUNK=" in finding.case for finding in report.findings)
+
+
+@pytest.mark.parametrize("name", ["rms_norm", "linear_packed", "quantize_activation"])
+def test_each_axis_but_the_leading_one_is_very_long_once(name: str) -> None:
+    op = find(name)
+    drawn = draw_long(op, 3, 1 << 18)
+    assert [each.name for each in drawn] == [each.name for each in draw_long(op, 3, 1 << 18)]
+    for axis in op.of_role("input")[0].axes[1:]:
+        assert max(each.workload.sizes[axis] for each in drawn) > 16384
+    if name != "linear_packed":
+        assert {each.kind for each in drawn} == {"constant", "positive"}
+
+
+def test_scalar_options_become_zero_too() -> None:
+    factors = [
+        factor
+        for seed in range(8)
+        for each in draw(find("paged_attention"), seed, 16, 1 << 14)
+        for factor in each.factors.values()
+    ]
+    assert 0.0 in factors
+    assert any(factor > 0 for factor in factors)
+
+
+def test_what_is_ignored_may_be_a_class() -> None:
+    ignored = [
+        each.ignored
+        for seed in range(4)
+        for each in draw(find("linear_cross_entropy"), seed, 16, 1 << 14)
+        if each.ignored is not None
+    ]
+    assert min(ignored) < 0 <= max(ignored)
 
 
 def test_a_setting_that_importing_changes(tmp_path: Path) -> None:

@@ -36,7 +36,6 @@ from tercet.kernel.tuned import Direction
 
 _CHILD = timed_calls.__name__
 _KEPT = 2
-_CONFIRMED_OF = 5  # a pass that is confirmed, of so many, stands for all
 _LONGER = 10  # runs of a graph, beside which the judge's clock is exact enough
 _MOST_CHANGED = 128
 _FEWEST_COMPARED, _MOST_COMPARED, _SHARE_COMPARED = 2, 8, 0.5
@@ -220,15 +219,14 @@ class BuiltApart(Built):
         return claimed, measured * part, queued * part
 
     def _unconfirmed(self, key: _Key) -> str:
-        """What is wrong with nearly all of the times that the process says.
+        """What is wrong with all of the times that the process says.
 
         Whatever else the machine does can only lengthen what the judge's clock sees, and on a busy
-        one it does so in most passes: those that it confirms count for more. A time that it does
-        not confirm is never a result.
+        one it may do so in any pass but a few: one that it confirms is enough. A time that it does
+        not confirm is never a result, so a clock that is right now and then gains nothing by it.
         """
         clocks = self._clocks[key]
-        missing = sorted(least - claimed for claimed, least in clocks)
-        if not clocks or missing[len(clocks) // _CONFIRMED_OF] <= 0:
+        if any(claimed >= least for claimed, least in clocks) or not clocks:
             return ""
         its, ours = (statistics.median(each) for each in zip(*clocks, strict=True))
         return (

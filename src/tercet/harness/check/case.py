@@ -12,19 +12,25 @@ from torch import Tensor
 
 from tercet.child_process import ChildError
 from tercet.errors import UnsupportedError
+from tercet.harness.check.configurations import Configured
+from tercet.harness.check.contents import (
+    alike,
+    change_one,
+    parts_of,
+    swap_rows,
+    unchanged,
+    with_part,
+)
 from tercet.harness.check.expected import Expected, expect
 from tercet.harness.check.judge import Problem, Verdicts, judge_outcome, listed
 from tercet.harness.finding import Finding
-from tercet.harness.sandbox.bits import same_bits
 from tercet.harness.sandbox.faults import fault_kind, fault_message
 from tercet.harness.sandbox.session import Outcome, Session
 from tercet.harness.workloads.gradients import draw_grad_outputs, select_differentiable
 from tercet.harness.workloads.layouts import LAYOUTS, lay_out
 from tercet.kernel.contract import Case, Op
-from tercet.kernel.tuned import Configuration, Direction
 
 Values = dict[str, Any]
-Configured = tuple[str, str, Direction, Configuration]
 _REPEATS = 2
 _THREADS = (1, 3, 4, 9)
 _AUTOCAST = {"cpu": (torch.bfloat16,), "cuda": (torch.bfloat16, torch.float16)}
@@ -86,6 +92,9 @@ class CaseCheck:
         for name in LAYOUTS:
             if name == "heads first" and not deep:
                 continue
+            # what lies between such rows costs a GPU memory
+            if name == "far apart" and self._device != "cpu":
+                continue
             check = "misaligned" if name == "misaligned" else "strided"
             self._guarded(check, f"{name} inputs", self._laid_out, name)
         self._guarded("strided", "expanded inputs", self._expanded)
@@ -112,18 +121,27 @@ class CaseCheck:
                 )
         if self._names:
             self._guarded("context", "two calls before their gradients", self._interleaved)
+            self._guarded("context", "gradients that are written to", self._overwritten)
             self._gradients_of_each_output()
             self._some_gradients()
         if concurrent:
             self._guarded("context", "two calls at once", self._together)
 
     def nearby(self) -> None:
-        """Contents that differ from the first in one element, or in two rows changing places."""
+        """Contents that differ from the first in little, at the same addresses.
+
+        In one element, in two rows changing places, or in one part of a packed weight.
+        """
         for label, change in (
-            ("one other element", _one_changed),
-            ("two rows that changed places", _rows_swapped),
+            ("one other element", change_one),
+            ("two rows that changed places", swap_rows),
         ):
             self._guarded("stale", label, self._changed_contents, change)
+        other = self._case.make(self._seed + 1)
+        for name, value in self._arguments.items():
+            for part in parts_of(value):
+                label = f"another {part} of {name}"
+                self._guarded("stale", label, self._changed_part, name, part, other[name])
 
     def _run(self, natives: list[Tensor] | None) -> Outcome:
         session, names = self._session, self._names
@@ -144,7 +162,9 @@ class CaseCheck:
             session.write(self._prepared)
         unstable = list[str]()
         for at in range(_REPEATS):
-            unstable += first.unlike(self._call(f"again {at}", placed, grads, names))
+            # on a GPU programs run in any order
+            last = {"backwards": True} if at == _REPEATS - 1 else {}
+            unstable += first.unlike(self._call(f"again {at}", placed, grads, names, **last))
         self._add_surroundings(first, written, overwritten, unstable)
         return first
 
@@ -171,6 +191,13 @@ class CaseCheck:
         add("state", _joined(state, imported))
 
     def _laid_out(self, name: str) -> str:
+        try:
+            return self._whole({}, *self._lie(name))
+        except MemoryError:
+            return ""  # a small machine has no room for rows that lie far apart
+
+    def _lie(self, name: str) -> tuple[Values, list[Tensor | None] | None]:
+        """Arguments and incoming gradients in that layout."""
         specs = {spec.name for spec in self._op.of_role("input")}
         laid = {
             key: lay_out(name, value, at) if key in specs else value
@@ -179,7 +206,7 @@ class CaseCheck:
         grads = self._grads and [
             lay_out(name, each, len(laid) + at) for at, each in enumerate(self._grads)
         ]
-        return self._whole({}, laid, grads)
+        return laid, grads
 
     def _expanded(self) -> str:
         """Every row the first one, with a stride of 0: gradients of a sum come so."""
@@ -191,7 +218,7 @@ class CaseCheck:
             and isinstance(value, Tensor)
             and value.dim() > 1
             and isinstance(self._prepared.get(name), Tensor)
-            and _same(value, self._prepared[name])
+            and unchanged(value, self._prepared[name])
         }
         if not same:
             return ""
@@ -261,6 +288,26 @@ class CaseCheck:
             wanted = expect(self._op, arguments, self._grads, self._names)
             problems.append(self._judged(outcome, prepared, wanted))
         return _joined(*problems)
+
+    def _overwritten(self) -> str:
+        """The gradients of a sum, once more after a caller has written to them."""
+        session = self._session
+        if self._arguments.get("in_place"):
+            return ""
+        grads = [None if each is None else torch.ones_like(each) for each in self._grads or ()]
+        session.begin()
+        placed, incoming = self._place(self._prepared, grads)
+        first = self._call("once", placed, incoming, self._names)
+        own = [
+            name
+            for name, each in first.gradients.items()
+            if each is not None and not session.is_incoming(each)
+        ]
+        session.overwrite("once", own)
+        outcome = session.backward("once", incoming or (), self._names)
+        outcome.outputs = first.outputs
+        expected = expect(self._op, self._arguments, grads, self._names)
+        return self._judged(outcome, self._prepared, expected)
 
     def _gradients_of_each_output(self) -> None:
         given = [at for at, each in enumerate(self._grads or ()) if each is not None]
@@ -334,12 +381,21 @@ class CaseCheck:
         specs = self._free()
         arguments, prepared = dict(self._arguments), dict(self._prepared)
         for name, value in self._arguments.items():
-            if name in specs and isinstance(value, Tensor) and _same(value, prepared.get(name)):
+            if name in specs and isinstance(value, Tensor) and unchanged(value, prepared.get(name)):
                 changed = change(value, self._seed)
                 if changed is not None:
                     arguments[name] = prepared[name] = changed
         if all(prepared[name] is value for name, value in self._prepared.items()):
             return ""
+        return self._after_others(arguments, prepared)
+
+    def _changed_part(self, name: str, part: str, other: Any) -> str:
+        arguments = {**self._arguments, name: with_part(self._arguments[name], part, other)}
+        prepared = self._op.prepare(arguments)
+        return self._after_others(arguments, prepared) if alike(self._prepared, prepared) else ""
+
+    def _after_others(self, arguments: Values, prepared: Values) -> str:
+        """Right where the case's own contents were a call before."""
         session = self._session
         session.begin()
         placed, grads = self._place(self._prepared, self._grads)
@@ -403,44 +459,6 @@ class CaseCheck:
             )
         else:
             self._add(wrong)
-
-
-def alike(a: Values, b: Values) -> bool:
-    """Whether one can be copied to the addresses of the other: shapes and strides agree."""
-    return all(
-        a[name].shape == b[name].shape and a[name].stride() == b[name].stride()
-        if isinstance(a[name], Tensor)
-        else not isinstance(b[name], Tensor)
-        for name in a
-    )
-
-
-def _same(a: Tensor, b: Any) -> bool:
-    """Whether an op's `prepare` leaves an argument as it is."""
-    return isinstance(b, Tensor) and same_bits(a, b)
-
-
-def _one_changed(value: Tensor, seed: int) -> Tensor | None:
-    """One element of a matrix is another one of it; None where they are all the same."""
-    if value.dim() < 2 or value.numel() < 2:
-        return None
-    flat = value.flatten().clone()
-    at = seed % len(flat)
-    numbers = flat.float()
-    different = (numbers != numbers[at]).nonzero().flatten()
-    if not len(different):
-        return None
-    flat[at] = flat[different[seed % len(different)]]
-    return flat.reshape(value.shape)
-
-
-def _rows_swapped(value: Tensor, seed: int) -> Tensor | None:
-    if value.dim() < 2 or len(value) < 2:
-        return None
-    order = torch.arange(len(value))
-    first, second = seed % len(value), (seed // 7 + 1) % len(value)
-    order[[first, second]] = order[[second, first]]
-    return value[order]
 
 
 def _joined(*messages: str) -> str:

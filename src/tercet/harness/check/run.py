@@ -4,11 +4,10 @@ The judge makes inputs and references in this process; the implementation runs i
 it is trusted. Every run draws fresh inputs from a seed, which the report names.
 """
 
-import random
 import shutil
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -19,7 +18,8 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from tercet.errors import UnsupportedError, unknown_name
-from tercet.harness.check.case import CaseCheck, Configured
+from tercet.harness.check.case import CaseCheck
+from tercet.harness.check.configurations import Configurations, Configured
 from tercet.harness.check.integration import check_integration
 from tercet.harness.check.repeated import check_other_process, check_repeated
 from tercet.harness.finding import Finding
@@ -29,13 +29,11 @@ from tercet.harness.sandbox.session import Apart, Here, Outcome, Session
 from tercet.harness.seed import draw_seed
 from tercet.harness.workloads.arguments import device_or_best
 from tercet.harness.workloads.coverage import coverage
-from tercet.harness.workloads.draw import Drawn, allowed, draw, draw_kinds
+from tercet.harness.workloads.draw import Drawn, allowed, draw, draw_kinds, draw_long
 from tercet.kernel.contract import Case, Implementation, Op
 from tercet.kernel.interpreter.corrections import correct, interpreting
-from tercet.kernel.tuned import Direction, device_name, table
 
 Values = dict[str, Any]
-Space = Mapping[str, tuple[int, ...]]
 _GRADCHECK_ELEMENTS = 60
 _LAYOUT_CASES = 8
 _CONTEXT_CASES = 3
@@ -204,6 +202,7 @@ class _Subject:
         self._apart, self._seed, self._device = apart, seed, device
         self._interpreted = device == "cpu" and _is_triton(implementation)
         self._plain, self._kept = list[Case](), dict[str, Outcome]()
+        self._configurations = Configurations.of(op, implementation, device, self._interpreted)
 
     def on_cases(self, cases: Iterable[Case]) -> Work:
         """The op's own cases; some of them also in other layouts and contexts."""
@@ -221,47 +220,25 @@ class _Subject:
         return work
 
     def on_drawn(self, count: int, *, kinds: bool) -> Work:
-        """So many cases that are drawn from the seed, and one of each kind of values."""
+        """So many cases that are drawn from the seed, one of each kind of values, long ones."""
         limits = (_SLOW_ELEMENTS, _SLOW_ROWS) if self._interpreted else (_ELEMENTS, None)
         drawn = draw(self._op, self._seed, count, *limits)
         if count and kinds:
             drawn += draw_kinds(self._op, self._seed, *limits)
+            drawn += draw_long(self._op, self._seed, _ELEMENTS)
+        # what lies between such rows costs a GPU memory
+        drawn = tuple(
+            replace(each, layout=None)
+            if self._device != "cpu" and each.layout == "far apart"
+            else each
+            for each in drawn
+        )
         return [
             (each.name, partial(self._check_drawn, each, configured))
             for at, each in enumerate(drawn)
             if select_fitting(self._op, self._implementation, [each.case(self._op)], self._seed)
-            for configured in [self._configurations(at)]
+            for configured in [self._configurations.draw(f"{self._seed} {at}", small=at % 2 > 0)]
         ]
-
-    def _configurations(self, at: int) -> list[Configured]:
-        """What the kernels of a drawn case are launched with: any shape may come to take any of it.
-
-        In the interpreter every choice that the tuner has, and small ones; on a GPU, where some do
-        not fit, those that it made.
-        """
-        op, name = self._op.name, self._implementation.name
-        generator, found = random.Random(f"{self._seed} {at}"), list[Configured]()
-        entries = () if self._device == "cpu" else table(op, device_name())
-        spaces: tuple[tuple[Direction, Space], ...] = (
-            ("forward", self._implementation.space),
-            ("backward", self._implementation.gradient_space),
-        )
-        for direction, space in spaces:
-            made = [
-                each["configuration"]
-                for each in entries
-                if (each["implementation"], each["direction"]) == (name, direction)
-            ]
-            if made:
-                found.append((op, name, direction, generator.choice(made)))
-            elif space and self._interpreted:
-                chosen = {option: generator.choice(values) for option, values in space.items()}
-                small: Space = self._implementation.small_space if at % 2 else {}
-                for option, values in small.items():
-                    if direction == "forward" or option in space:
-                        chosen[option] = generator.choice(values)
-                found.append((op, name, direction, chosen))
-        return found
 
     def on_all_together(self) -> Work:
         """What torch does with the op, many equal calls, and another process."""

@@ -17,6 +17,7 @@ from tercet.harness.sandbox.pages import anonymous_file, whole_pages
 
 _DRIVERS = (Path("/dev/nvidiactl"), Path("/dev/kfd"))
 _GUEST = "tercet.harness.sandbox.guest"
+_ROOM_BYTES = 2**37
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,8 +72,11 @@ def take_early(device: str, seconds: float, memory_bytes: int | None) -> Early |
 
 
 def arena_bytes_of_cpu() -> int:
-    """Of a judged call's memory: as much as there is, for it costs nothing before it is used."""
-    return whole_pages(psutil.virtual_memory().total)
+    """Of a judged call's memory: as much as there is, for it costs nothing before it is used.
+
+    And room for inputs whose rows lie 2^31 elements apart, of which nothing but the rows is used.
+    """
+    return whole_pages(psutil.virtual_memory().total + 2 * _ROOM_BYTES)
 
 
 def _likely_device() -> str:

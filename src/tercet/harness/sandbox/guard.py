@@ -18,6 +18,7 @@ from tercet.harness.sandbox.promises import broken_promises
 from tercet.kernel.register import behind
 
 ZONE_BYTES = 64 * 1024  # more than a tile's overrun, and a multiple of every alignment
+_SPARSE_BYTES = 2**31 - 1
 _PATTERN = 0xA5
 _POISON = {True: 0xFF, False: 0x5A}  # NaN in every float format; a large odd integer
 
@@ -71,8 +72,10 @@ class Zones:
         start = ZONE_BYTES + int(like.storage_offset()) * width % 16
         whole = start + size + ZONE_BYTES + -(start + size) % 16
         block = self.memory.take(whole)
-        _fill(block.octets, _PATTERN)
-        _fill(block.octets[start : start + size], _POISON[like.dtype.is_floating_point])
+        for zone in (block.octets[:start], block.octets[start + size :]):
+            _fill(zone, _PATTERN)
+        if not is_sparse(size):
+            _fill(block.octets[start : start + size], _POISON[like.dtype.is_floating_point])
         placement: Placement = {
             "name": name, "offset": block.offset, "whole": whole, "start": start, "size": size,
         }  # fmt: skip
@@ -93,6 +96,11 @@ class Zones:
     def broken(self) -> list[str]:
         """As `broken_zones`, of everything that was placed."""
         return broken_zones(self.memory, self.placed)
+
+
+def is_sparse(size: int) -> bool:
+    """Whether a tensor that reaches over so many bytes is mostly gaps, which nothing touches."""
+    return size > _SPARSE_BYTES
 
 
 def broken_zones(memory: Memory, placed: Iterable[Placement]) -> list[str]:

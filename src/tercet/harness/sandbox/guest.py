@@ -28,6 +28,7 @@ from tercet.harness.sandbox.state import State, changes, settings
 from tercet.harness.workloads.gradients import make_leaves, vjp
 from tercet.kernel.contract import Implementation, Kernels, Op, Requirement, outputs_of
 from tercet.kernel.interpreter.corrections import correct, interpreting
+from tercet.kernel.interpreter.grid import backwards
 from tercet.kernel.select import using
 from tercet.kernel.tuned import force
 from tercet.ops.discover import find
@@ -35,6 +36,7 @@ from tercet.ops.discover import find
 Values = dict[str, Any]
 # what importing a module may change: imported packages add filters of their own
 _AT_IMPORT = {"warning filters"}
+_OVERWRITTEN = 77.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +115,13 @@ class Guest:
             gradients = vjp(held.outputs, grads, held.arguments, wanted, keep=True)
         held.gradients.update(gradients)
         return {**self.read(call), "promises": promises}
+
+    def overwrite(self, call: str, gradients: Sequence[str]) -> Values:
+        """Writes to these gradients of a call, as whoever was given them may; else as `read`."""
+        with torch.no_grad():
+            for name in gradients:
+                cast(Tensor, self._calls[call].gradients[name]).fill_(_OVERWRITTEN)
+        return self.read(call)
 
     def together(self, calls: Sequence[Mapping[str, Any]]) -> list[Values]:
         """Several forwards, each in a thread of its own, all begun at once."""
@@ -227,9 +236,11 @@ def _within(context: Mapping[str, Any]) -> Generator[None]:
 
     `mode`: "grad" (default), "no_grad", "inference"; `autocast`: a dtype, on the arguments' device
     `device`; `threads`: of torch; `configurations`: (op, implementation, direction, options) that
-    its launches take.
+    its launches take; `backwards`: the last program of a launch runs first, in the interpreter.
     """
     with ExitStack() as stack:
+        if context.get("backwards") and interpreting():
+            stack.enter_context(backwards())
         match context.get("mode", "grad"):
             case "no_grad":
                 stack.enter_context(torch.no_grad())

@@ -24,7 +24,7 @@ from tercet.errors import UnsupportedError
 from tercet.harness.sandbox.arena import Arena, Memory, OwnMemory
 from tercet.harness.sandbox.bits import same_bits
 from tercet.harness.sandbox.early import arena_bytes_of_cpu, take_early
-from tercet.harness.sandbox.guard import Placement, Zones, broken_zones, describe, view
+from tercet.harness.sandbox.guard import Placement, Zones, broken_zones, describe, is_sparse, view
 from tercet.harness.sandbox.guest import Guest
 from tercet.harness.sandbox.isolate import MEMORY_BYTES, SECONDS, Worker
 from tercet.kernel.contract import Kernels, Op
@@ -371,7 +371,7 @@ class Session:
             if isinstance(value, Tensor):
                 placed, placement, _ = self._now[prefix + name]
                 _copy(placed, value)
-                self._now[prefix + name] = (placed, placement, self._octets(placement))
+                self._now[prefix + name] = (placed, placement, self._octets(placed, placement))
 
     def forward(
         self,
@@ -405,6 +405,10 @@ class Session:
         if set(found.gradients) != set(wanted):
             raise _no_reply("gradients")
         return found
+
+    def overwrite(self, call: str, gradients: Sequence[str]) -> None:
+        """As Guest.overwrite."""
+        self._ask("overwrite", call=call, gradients=list(gradients))
 
     def together(self, calls: Mapping[str, Mapping[str, Any]]) -> list[Outcome]:
         """Several forwards at once, by their names."""
@@ -441,8 +445,8 @@ class Session:
     def written(self) -> list[str]:
         """The placed tensors that are not what was put there, byte for byte."""
         found: list[str] = []
-        for name, (_, placement, before) in self._now.items():
-            if not same_bits(self._octets(placement), before):
+        for name, (placed, placement, before) in self._now.items():
+            if not same_bits(self._octets(placed, placement), before):
                 found.append(name)
         return found
 
@@ -453,11 +457,18 @@ class Session:
 
     def shares(self, result: Result) -> bool:
         """Whether a result lies in an input's memory; that of an incoming gradient it may take."""
+        return self._lies_in(result, incoming=False)
+
+    def is_incoming(self, result: Result) -> bool:
+        """Whether a result lies in the memory of an incoming gradient."""
+        return self._lies_in(result, incoming=True)
+
+    def _lies_in(self, result: Result, *, incoming: bool) -> bool:
         at = result.lies
         return at is not None and any(
             each["offset"] <= at < each["offset"] + each["whole"]
             for each in self._inputs.placed
-            if each["offset"] not in self._incoming
+            if (each["offset"] in self._incoming) == incoming
         )
 
     def _put(self, name: str, value: Any) -> Any:
@@ -465,11 +476,13 @@ class Session:
             return value
         placed, placement = self._inputs.described(name, value)
         _copy(placed, value)
-        self._now[name] = (placed, placement, self._octets(placement))
+        self._now[name] = (placed, placement, self._octets(placed, placement))
         return describe(placed, placement)
 
-    def _octets(self, placement: Placement) -> Tensor:
-        """A copy of a placed tensor's bytes, gaps between its rows included."""
+    def _octets(self, placed: Tensor, placement: Placement) -> Tensor:
+        """A copy of a placed tensor's bytes, gaps between its rows included if they are small."""
+        if is_sparse(placement["size"]):
+            return placed.contiguous()
         octets = self._place.memory.at(placement["offset"], placement["whole"])
         return octets[placement["start"] : placement["start"] + placement["size"]].clone()
 

@@ -11,7 +11,7 @@ import random
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 from math import prod
 from typing import Any, cast
 
@@ -27,6 +27,7 @@ from tercet.harness.workloads.gradients import (
     select_differentiable,
     vjp,
 )
+from tercet.harness.workloads.layouts import LAYOUTS, lay_out
 from tercet.harness.workloads.shapes import workloads_of
 from tercet.kernel.cases import KINDS, NOT_DIFFERENTIABLE
 from tercet.kernel.contract import Case, Op, Workload, outputs_of
@@ -38,6 +39,9 @@ _BESIDE = tuple(2**power + by for power in range(3, 13) for by in (-1, 0, 1))
 _MULTIPLES = tuple(128 * times for times in (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32))
 _WIDTHS = (576, 1536, 2880, 4096, 5120, 7168, 8192, 14336)
 _LARGE = (32769, 65537)
+_LONG = (16385, 20001, 32769, 65537)
+# of which sums have the fewest bits left
+_LONG_KINDS = ("constant", "positive")
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _MANY = (17, 18, 33, 40, 65, 70, 129)
 _TRIES = 40
@@ -46,6 +50,8 @@ _PAIRED = 0.75
 # of the two that are refused at the sizes that were drawn with them, those that are left out
 _WITHOUT_ROWS = 0.12  # of the cases: one row, as a vector
 _GIVEN_UP = 0.2
+_LAID_OUT = 0.3  # of the cases, in any other layout
+_ZERO = 0.15  # of the scalar options that are changed
 # times as many elements as in all tensors, at most, in weights: they are no tensor of the contract
 _WEIGHTS = 8
 
@@ -62,6 +68,7 @@ class Drawn:
         run: from where to where, as parts of the leading axis, these tensors hold nothing else.
         split: how many parts the leading axis is split into; 1 leaves it, 0 takes it away where
             it is 1 long.
+        layout: of the inputs in memory, one of LAYOUTS; None as they are made.
         gradient: whether the op has one with these options.
     """
 
@@ -71,6 +78,7 @@ class Drawn:
     ignored: int | None = None
     run: tuple[float, float] | None = None
     split: int = 1
+    layout: str | None = None
     gradient: bool = True
 
     @property
@@ -83,12 +91,15 @@ class Drawn:
         words += [f"from={self.run[0]:.3g} to={self.run[1]:.3g}"] if self.run is not None else []
         words += [f"rows={self.split}x"] if self.split > 1 else []
         words += ["without rows"] if not self.split else []
+        words += [self.layout] if self.layout is not None else []
         return " ".join(words)
 
     def smaller(self) -> Iterator["Drawn"]:
         """The same with less in it, the largest steps first."""
         if self.kind != "normal":
             yield replace(self, kind="normal")
+        if self.layout is not None:
+            yield replace(self, layout=None)
         if self.split != 1:
             yield replace(self, split=1)
         if self.factors:
@@ -113,7 +124,14 @@ class Drawn:
             made[name] = made[name] * factor
         if self.ignored is not None:
             made = _renumbered(made, self.ignored, self.run)
-        return _split(op, made, self.split)
+        made = _split(op, made, self.split)
+        if self.layout is None:
+            return made
+        inputs = {spec.name for spec in op.of_role("input")}
+        return {
+            name: lay_out(self.layout, value, at) if name in inputs else value
+            for at, (name, value) in enumerate(made.items())
+        }
 
     def case(self, op: Op) -> Case:
         """As a case of the op."""
@@ -181,6 +199,41 @@ def draw_kinds(op: Op, seed: int, elements: int, rows: int | None = None) -> tup
                 found.append(kept)
                 break
     return tuple(found)
+
+
+def draw_long(op: Op, seed: int, elements: int) -> tuple[Drawn, ...]:
+    """Each axis of the first input, but its leading one, very long: of one sign, and all alike.
+
+    With the options of each workload of production.
+
+    Args:
+        op, seed, elements: as draw.
+    """
+    bases, axes = _bases(op), op.of_role("input")[0].axes
+    if op.inputs is None or not bases or len(axes) < 2:
+        return ()
+    generator, found = random.Random(f"long of {seed}"), list[Drawn]()
+    by_options = {repr(sorted(each.options.items())): each for each in bases}
+    kinds = _LONG_KINDS if _takes_kinds(op) else ("normal",)
+    for axis, base, kind in product(axes[1:], by_options.values(), kinds):
+        few = {name: generator.choice((1, 2)) for name in base.sizes}
+        sizes = {**few, axis: generator.choice(_LONG)}
+        if sizes[axis] > _most(op, elements, None)[axis] or _elements(op, sizes) > elements:
+            continue
+        dtype = generator.choice(_dtypes(op, base))
+        workload = replace(base, name="drawn", sizes=sizes, dtype=dtype)
+        # one of the two with rows that lie far apart
+        layout = "far apart" if kind == kinds[0] else None
+        kept = allowed(op, Drawn(workload=workload, kind=kind, factors={}, layout=layout))
+        if kept is not None:
+            found.append(kept)
+    return tuple(found)
+
+
+def _dtypes(op: Op, base: Workload) -> list[torch.dtype]:
+    """Of activations: what the op's inputs may be drawn in."""
+    floats = [spec.dtypes for spec in op.of_role("input") if spec.dtypes[0].is_floating_point]
+    return [each for each in (*floats, (base.dtype,))[0] if each.itemsize > 1] or [base.dtype]
 
 
 def _most(op: Op, elements: int, rows: int | None) -> dict[str, int]:
@@ -285,13 +338,11 @@ def _draw_one(
             sizes[axis] = generator.choice(fitting)
     if _elements(op, sizes) > elements:
         return None
-    floats = [spec.dtypes for spec in op.of_role("input") if spec.dtypes[0].is_floating_point]
-    dtypes = [each for each in (*floats, (base.dtype,))[0] if each.itemsize > 1]
     workload = replace(
         base,
         name="drawn",
         sizes=sizes,
-        dtype=generator.choice(dtypes or [base.dtype]),
+        dtype=generator.choice(_dtypes(op, base)),
         options=base.options if options is None else options,
     )
     kind = "normal"
@@ -310,19 +361,29 @@ def _draw_one(
     if sum(map(_packed_elements, arguments.values())) > _WEIGHTS * elements:
         return None
     scalars = [name for name, value in arguments.items() if type(value) is float and value]
-    factors = {name: 10 ** generator.uniform(-1, 1) for name in scalars if generator.random() < 0.5}
+    factors = {name: _factor(generator, kind) for name in scalars if generator.random() < 0.5}
     numbered = _numbers(arguments)
-    ignored = -generator.randint(1, 300) if numbered and generator.random() < 0.7 else None
+    ignored = generator.choice((-generator.randint(1, 300), generator.randint(0, 9)))
+    ignored = ignored if numbered and generator.random() < 0.7 else None
     begin = generator.choice((0.0, 0.0, generator.random()))
     run = (begin, begin + (1 - begin) * generator.random())
     run = run if ignored is not None and generator.random() < 0.7 else None
     split = generator.choice((1, 1, 2, 3))
     drawn = replace(drawn, factors=factors, ignored=ignored, run=run, split=split)
+    if generator.random() < _LAID_OUT:
+        drawn = replace(drawn, layout=generator.choice(sorted(LAYOUTS)))
     leading = op.of_role("input")[0].axes[:1]
     if leading and random.Random(drawn.name).random() < _WITHOUT_ROWS:
         one = replace(workload, sizes={**sizes, leading[0]: 1})
         return replace(drawn, workload=one, split=0)
     return drawn
+
+
+def _factor(generator: random.Random, kind: str) -> float:
+    """Of a scalar option: 0 is a number as well, but an eps keeps what has no spread from 0 / 0."""
+    if kind == "normal" and generator.random() < _ZERO:
+        return 0.0
+    return 10 ** generator.uniform(-1, 1)
 
 
 def _takes_kinds(op: Op) -> bool:
@@ -342,6 +403,8 @@ def _kinds(op: Op, dtype: torch.dtype) -> tuple[str, ...]:
         for value in case.make(0).values()
     )
     kinds = {kind for kind, _ in known if kind != "largest" or largest}
+    kinds |= {"small", "positive"} if kinds else set()
+    kinds |= {"lowest"} if "subnormal" in kinds else set()
     return tuple(each for each in KINDS if each in kinds)
 
 

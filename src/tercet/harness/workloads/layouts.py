@@ -40,6 +40,25 @@ def misaligned(x: Tensor, index: int = 0) -> Tensor:
     return view
 
 
+def far_apart(x: Tensor, index: int = 0) -> Tensor:
+    """Rows whose offsets, counted in elements, have more than 31 bits; nothing is between them.
+
+    MemoryError where a machine does not promise that much.
+    """
+    rows = x.numel() // max(x.shape[-1], 1)
+    if x.dim() < 2 or rows < 2:
+        return x
+    step = -(-(2**31) // (16 * (rows - 1))) * 16 + 16 * (index + 1)
+    strides = [1, step]
+    for size in reversed(x.shape[1:-1]):
+        strides.append(strides[-1] * size)
+    try:
+        wide = torch.empty_strided(x.shape, strides[::-1], dtype=x.dtype)
+    except RuntimeError as error:
+        raise MemoryError(f"rows of {x.shape} that lie {step} elements apart") from error
+    return wide.copy_(x)
+
+
 def heads_first(x: Tensor, index: int = 0) -> Tensor:
     """The two axes before the last swapped in memory, as attention has heads and positions."""
     del index
@@ -52,6 +71,7 @@ LAYOUTS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "heads first": heads_first,
     "padded": padded,
     "misaligned": misaligned,
+    "far apart": far_apart,
 }
 
 

@@ -11,7 +11,8 @@ Python's. Together they give the same numbers and leave the same memory as one a
 
 import inspect
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -265,6 +266,19 @@ _extents = [Extents({})]
 _now = [_Programs((np.zeros(1, np.int32),) * 3, np.zeros(1, np.int32), None)]
 
 
+_backwards = [False]
+
+
+@contextmanager
+def backwards() -> Generator[None]:
+    """Within the block the last program of a launch runs first: on a GPU it may, too."""
+    _backwards.append(True)
+    try:
+        yield
+    finally:
+        _backwards.pop()
+
+
 def allow_any_address() -> None:
     """From here on nothing that the launch reads or writes is refused."""
     _extents[-1].anywhere = True
@@ -374,8 +388,10 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def _ids(numbers: Any, grid: Sequence[int]) -> Ids:
-    """Of programs by their numbers in the grid, of which the last axis runs fastest."""
-    _, along_y, along_z = grid
+    """Of programs by their turns; of the axes of the grid the last one runs fastest."""
+    along_x, along_y, along_z = grid
+    if _backwards[-1]:
+        numbers = along_x * along_y * along_z - 1 - numbers
     return (
         numbers // (along_y * along_z),
         numbers // along_z % along_y,

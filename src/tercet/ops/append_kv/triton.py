@@ -44,15 +44,15 @@ def _append(
     PAIRS: tl.constexpr, REST: tl.constexpr, TOKENS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     begin(PDL)
-    head = tl.program_id(1)
+    head = tl.program_id(1).to(tl.int64)
     pairs, rest = tl.arange(0, PAIRS), 2 * R + tl.arange(0, REST)
     for each in tl.static_range(TOKENS):
         # what is left over does the last position again
         token = tl.minimum(tl.program_id(0) * TOKENS + each, B * Q - 1)
-        batch, new = (token // Q).to(tl.int64), token % Q
+        batch, new = (token // Q).to(tl.int64), (token % Q).to(tl.int64)
         position = tl.load(lengths_ptr + batch) - Q + new
         known = (position >= 0) & (position < T * S) & (position < L)
-        at = tl.where(known, position, 0)
+        at = tl.where(known, position, 0).to(tl.int64)
         x_at = qkv_ptr + batch * qkv_b + new * qkv_q + head * D
         first = tl.load(x_at + pairs, pairs < R, 0.0)
         second = tl.load(x_at + R + pairs, pairs < R, 0.0)

@@ -13,6 +13,8 @@ _LOGIT = 4e-6
 _LOST = {torch.float32: 2**-106, torch.float16: 2**-14, torch.bfloat16: 2**-106}
 # Tokens in the shortest chunk of an implementation: the gradient of weight is rounded once a chunk.
 _CHUNK = 256
+# Of chunks of fewer tokens, which a kernel with small tiles has: so many of few tokens.
+_FEWEST = 4
 # The gradient of the logits is made of float32 parts and rounded to x's dtype: by how much the
 # float32 tolerance of its parts is finer than the dtype's.
 _FINER = {torch.float32: 1.0, torch.float16: 2**-7, torch.bfloat16: 2**-10, torch.float64: 1.0}
@@ -38,9 +40,11 @@ def reference(
     The gradients are those of the loss; with divide_late, of the sum even for a mean.
     """
     del accumulate_float32, in_place
-    log_q = _log_softmax(x, weight, temperature)
-    log_p = _log_softmax(teacher_x, teacher_weight, temperature)
     kept = _kept(x, mask)
+    log_q = _log_softmax(x, weight, temperature)
+    # what is left out may be anything; a gradient of it would be 0 times that
+    log_p = _log_softmax(teacher_x, teacher_weight, temperature)
+    log_p = torch.where(kept[:, None], log_p, 0.0)
     losses = _divergence(log_q, log_p, beta).sum(-1) * temperature**2
     loss = torch.where(kept, losses, 0.0).sum() / (kept.sum() if reduction == "mean" else 1)
     with torch.no_grad():
@@ -91,10 +95,13 @@ def magnitude(
     """
     del in_place
     in_float32 = accumulate_float32 or x.dtype == torch.float32
-    roundings = 1 if in_float32 else max(1, math.ceil(x.shape[0] / _CHUNK))
+    # a kernel may have chunks of fewer tokens
+    several = max(min(x.shape[0], _FEWEST), math.ceil(x.shape[0] / _CHUNK))
+    roundings = 1 if in_float32 else max(1, several)
+    kept = _kept(x, mask)
     log_q = _log_softmax(x, weight, temperature)
     log_p = _log_softmax(teacher_x, teacher_weight, temperature)
-    kept = _kept(x, mask)
+    log_p = torch.where(kept[:, None], log_p, 0.0)
     off = 1 + log_q.abs() + log_p.abs()
     off = off + _size(x, weight, temperature) + _size(teacher_x, teacher_weight, temperature)
     q = log_q.exp()

@@ -31,6 +31,10 @@ def inputs(
     )
     shared = (1, 1) if given.get("tensor", False) else (n, 1)
     x = values((m, k), dtype, seed, kind, device)
+    if kind == "cancelling":
+        half = k // 2
+        codes = codes.clamp(-127).abs()
+        codes[:, half : 2 * half] = codes[:, :half] * (-1) ** (seed + 1)
     coded = quantize(x, "int8")[:2] if given.get("coded", False) else (None, None)
     drawn = seed * 0x9E3779B97F4A7C % 2**63  # both words of the key
     weight_dtype = given.get("weight", dtype)
@@ -98,6 +102,8 @@ CASES = (
         _case(4, 16, 68, _BF16, kind, weight_gradient="int8")
         for kind in ("large", "zeros", "mixed", "nan")
     ),
+    # halves of sums beyond 2^24 that are alike: what is added in floats does not come to 0
+    _case(4, 16, 20001, _F32, "cancelling", element="int8"),
 )  # fmt: skip
 
 

@@ -104,7 +104,7 @@ _EMPTY = _sizes(
     (2, 1, 2, 0, 8, 3, 4, 2),
 )
 _HALVES = (torch.bfloat16, torch.float16)
-_KINDS = ("large", "tiny", "subnormal", "zeros", "constant", "mixed", "nan")
+_KINDS = ("large", "small", "tiny", "subnormal", "zeros", "constant", "mixed", "nan")
 
 CASES = (
     *cases(inputs, workloads((*_SMALL, *_EMPTY))),

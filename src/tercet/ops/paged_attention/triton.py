@@ -47,14 +47,14 @@ def _attend(
     PDL: tl.constexpr,
 ):  # fmt: skip
     begin(PDL)
-    batch, group, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    batch, group, split = tl.program_id(0), tl.program_id(1).to(tl.int64), tl.program_id(2)
     length = tl.load(lengths_ptr + batch)
     rows = tl.arange(0, ROWS)
     new, head = rows // SHARED, group * SHARED + rows % SHARED
     present = rows < Q * SHARED
     columns = tl.arange(0, BD)
     inside = columns < D
-    q_at = batch.to(tl.int64) * q_b + new * q_q + head * q_h
+    q_at = batch.to(tl.int64) * q_b + new.to(tl.int64) * q_q + head * q_h
     q = tl.load(q_ptr + q_at[:, None] + columns, present[:, None] & inside, 0.0)
     position = length - Q + new
     # the first position that the first query sees

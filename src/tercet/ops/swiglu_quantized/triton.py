@@ -81,7 +81,7 @@ def _chunked(
         tl.store(codes_ptr + row * N + columns, codes, columns < N)
         units += more
     tl.store(scale_ptr + rows, scale, rows < M)
-    tl.store(sum_ptr + rows, total(units, FP8), rows < M)
+    tl.store(sum_ptr + rows, total(units, FP8, SUMS=True), rows < M)
 
 
 def forward(gate: Tensor, up: Tensor | None, element: str) -> Quantized:

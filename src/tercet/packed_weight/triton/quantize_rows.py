@@ -62,7 +62,7 @@ def _chunked(
         tl.store(codes_ptr + row * K + columns, codes, columns < K)
         units += more
     tl.store(scale_ptr + rows, scale, rows < M)
-    tl.store(sum_ptr + rows, total(units, FP8), rows < M)
+    tl.store(sum_ptr + rows, total(units, FP8, SUMS=True), rows < M)
 
 
 def default_configuration(k: int) -> dict[str, int]:

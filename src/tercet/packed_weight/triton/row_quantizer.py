@@ -87,14 +87,14 @@ def encode(x, scale, FP8: tl.constexpr):
 
 
 @triton.jit
-def total(units, FP8: tl.constexpr):
+def total(units, FP8: tl.constexpr, SUMS: tl.constexpr = False):
     """row_sum [ROWS] of units [ROWS, BLOCK].
 
     9363 codes of 448 exceed an int32 of 2^-9 units: fp8 units are added up in groups of 16, those
-    in two halves.
+    in two halves; where they are SUMS already, of up to 9362 codes, in two halves at once.
     """
     if FP8:
-        group: tl.constexpr = 16 if units.shape[1] >= 16 else 1
+        group: tl.constexpr = 16 if units.shape[1] >= 16 and not SUMS else 1
         shape: tl.constexpr = (units.shape[0], units.shape[1] // group, group)
         sums = tl.sum(tl.reshape(units, shape), 2)
         high = tl.sum(sums >> 9, 1).to(tl.int64)
