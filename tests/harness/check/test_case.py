@@ -1,9 +1,11 @@
 """What a case finds beyond wrong numbers: layouts, contexts, contents that are nearly the same."""
 
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+import torch
 
 from tercet.harness.check.run import CheckReport, cases_of, check
 from tercet.harness.sandbox.candidate import candidate_from
@@ -181,12 +183,13 @@ def test_a_candidate_is_launched_as_the_kernel_it_was_made_of(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["rms_norm", "linear_packed", "quantize_activation"])
-def test_each_axis_but_the_leading_one_is_very_long_once(name: str) -> None:
+def test_each_axis_is_very_long_once(name: str) -> None:
     op = find(name)
     drawn = draw_long(op, 3, 1 << 18)
     assert [each.name for each in drawn] == [each.name for each in draw_long(op, 3, 1 << 18)]
-    for axis in op.of_role("input")[0].axes[1:]:
+    for axis in op.of_role("input")[0].axes:
         assert max(each.workload.sizes[axis] for each in drawn) > 16384
+    assert all(each.workload.sizes["M"] <= 520 for each in draw_long(op, 3, 1 << 18, rows=520))
     if name != "linear_packed":
         assert {each.kind for each in drawn} == {"constant", "positive"}
 
@@ -199,7 +202,19 @@ def test_scalar_options_become_zero_too() -> None:
         for factor in each.factors.values()
     ]
     assert 0.0 in factors
-    assert any(factor > 0 for factor in factors)
+    assert any(0 < factor < 0.01 for factor in factors)
+    assert max(factors) > 1
+
+
+def test_scales_of_packed_weights_become_small_and_large() -> None:
+    op = find("linear_packed")
+    drawn = [each for seed in range(8) for each in draw(op, seed, 16, 1 << 12) if each.power]
+    assert min(each.power for each in drawn) < -8
+    assert max(each.power for each in drawn) > 0
+    one = next(each for each in drawn if each.layout is None and -8 < each.power < 0)
+    scaled, plain = (each.arguments(op, 0)["weight"] for each in (one, replace(one, power=0)))
+    assert torch.equal(scaled.codes, plain.codes)
+    assert torch.equal(scaled.scale.float(), plain.scale.float() * 2.0**one.power)
 
 
 def test_what_is_ignored_may_be_a_class() -> None:

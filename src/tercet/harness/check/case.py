@@ -90,7 +90,7 @@ class CaseCheck:
         """The same values in other layouts, and rows that repeat."""
         deep = any(isinstance(each, Tensor) and each.dim() > 2 for each in self._prepared.values())
         for name in LAYOUTS:
-            if name == "heads first" and not deep:
+            if name in ("heads first", "sliced") and not deep:
                 continue
             # what lies between such rows costs a GPU memory
             if name == "far apart" and self._device != "cpu":
@@ -164,7 +164,9 @@ class CaseCheck:
         for at in range(_REPEATS):
             # on a GPU programs run in any order
             last = {"backwards": True} if at == _REPEATS - 1 else {}
-            unstable += first.unlike(self._call(f"again {at}", placed, grads, names, **last))
+            again = self._call(f"again {at}", placed, grads, names, **last)
+            # of several NaN a product has one or the other, by how its operands lie
+            unstable += first.unlike(again, any_nan=True)
         self._add_surroundings(first, written, overwritten, unstable)
         return first
 

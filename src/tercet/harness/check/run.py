@@ -225,7 +225,7 @@ class _Subject:
         drawn = draw(self._op, self._seed, count, *limits)
         if count and kinds:
             drawn += draw_kinds(self._op, self._seed, *limits)
-            drawn += draw_long(self._op, self._seed, _ELEMENTS)
+            drawn += draw_long(self._op, self._seed, _ELEMENTS, limits[1])
         # what lies between such rows costs a GPU memory
         drawn = tuple(
             replace(each, layout=None)

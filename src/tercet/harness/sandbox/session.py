@@ -22,7 +22,7 @@ from tercet import environment
 from tercet.child_process import ChildError
 from tercet.errors import UnsupportedError
 from tercet.harness.sandbox.arena import Arena, Memory, OwnMemory
-from tercet.harness.sandbox.bits import same_bits
+from tercet.harness.sandbox.bits import same_bits, same_numbers
 from tercet.harness.sandbox.early import arena_bytes_of_cpu, take_early
 from tercet.harness.sandbox.guard import Placement, Zones, broken_zones, describe, is_sparse, view
 from tercet.harness.sandbox.guest import Guest
@@ -60,9 +60,11 @@ class Result:
         )
 
 
-def same_results(a: Result | None, b: Result | None) -> bool:
-    """Whether two results are equal to the bit, NaN or not."""
-    return a is b if a is None or b is None else same_bits(a.value, b.value)
+def same_results(a: Result | None, b: Result | None, *, any_nan: bool = False) -> bool:
+    """Whether two results are equal to the bit, NaN or not; or so that any NaN equals another."""
+    if a is None or b is None:
+        return a is b
+    return (same_numbers if any_nan else same_bits)(a.value, b.value)
 
 
 @dataclass(kw_only=True)
@@ -73,17 +75,17 @@ class Outcome:
     gradients: dict[str, Result | None] = field(default_factory=dict[str, Result | None])
     promises: list[str] = field(default_factory=list[str])
 
-    def unlike(self, other: "Outcome") -> list[str]:
-        """Which results differ, in any bit."""
+    def unlike(self, other: "Outcome", *, any_nan: bool = False) -> list[str]:
+        """Which results differ, in any bit, or in any but those of a NaN."""
         found = [
             f"output {at}"
             for at, (one, two) in enumerate(zip(self.outputs, other.outputs, strict=True))
-            if not same_results(one, two)
+            if not same_results(one, two, any_nan=any_nan)
         ]
         return found + [
             f"gradient of {name}"
             for name, one in self.gradients.items()
-            if not same_results(one, other.gradients.get(name))
+            if not same_results(one, other.gradients.get(name), any_nan=any_nan)
         ]
 
 

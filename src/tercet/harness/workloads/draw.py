@@ -51,6 +51,7 @@ _PAIRED = 0.75
 _WITHOUT_ROWS = 0.12  # of the cases: one row, as a vector
 _GIVEN_UP = 0.2
 _LAID_OUT = 0.3  # of the cases, in any other layout
+_SCALED = 0.3  # of the cases with packed weights
 _ZERO = 0.15  # of the scalar options that are changed
 # times as many elements as in all tensors, at most, in weights: they are no tensor of the contract
 _WEIGHTS = 8
@@ -69,6 +70,7 @@ class Drawn:
         split: how many parts the leading axis is split into; 1 leaves it, 0 takes it away where
             it is 1 long.
         layout: of the inputs in memory, one of LAYOUTS; None as they are made.
+        power: of two, that scales of packed weights are multiplied by.
         gradient: whether the op has one with these options.
     """
 
@@ -79,6 +81,7 @@ class Drawn:
     run: tuple[float, float] | None = None
     split: int = 1
     layout: str | None = None
+    power: int = 0
     gradient: bool = True
 
     @property
@@ -92,6 +95,7 @@ class Drawn:
         words += [f"rows={self.split}x"] if self.split > 1 else []
         words += ["without rows"] if not self.split else []
         words += [self.layout] if self.layout is not None else []
+        words += [f"scales*2^{self.power}"] if self.power else []
         return " ".join(words)
 
     def smaller(self) -> Iterator["Drawn"]:
@@ -100,6 +104,8 @@ class Drawn:
             yield replace(self, kind="normal")
         if self.layout is not None:
             yield replace(self, layout=None)
+        if self.power:
+            yield replace(self, power=0)
         if self.split != 1:
             yield replace(self, split=1)
         if self.factors:
@@ -124,6 +130,8 @@ class Drawn:
             made[name] = made[name] * factor
         if self.ignored is not None:
             made = _renumbered(made, self.ignored, self.run)
+        if self.power:
+            made = {name: _scaled(value, self.power) for name, value in made.items()}
         made = _split(op, made, self.split)
         if self.layout is None:
             return made
@@ -201,24 +209,25 @@ def draw_kinds(op: Op, seed: int, elements: int, rows: int | None = None) -> tup
     return tuple(found)
 
 
-def draw_long(op: Op, seed: int, elements: int) -> tuple[Drawn, ...]:
-    """Each axis of the first input, but its leading one, very long: of one sign, and all alike.
+def draw_long(op: Op, seed: int, elements: int, rows: int | None = None) -> tuple[Drawn, ...]:
+    """Each axis of the first input very long: of one sign, and all alike.
 
     With the options of each workload of production.
 
     Args:
-        op, seed, elements: as draw.
+        op, seed, elements, rows: as draw.
     """
     bases, axes = _bases(op), op.of_role("input")[0].axes
-    if op.inputs is None or not bases or len(axes) < 2:
+    if op.inputs is None or not bases:
         return ()
     generator, found = random.Random(f"long of {seed}"), list[Drawn]()
     by_options = {repr(sorted(each.options.items())): each for each in bases}
     kinds = _LONG_KINDS if _takes_kinds(op) else ("normal",)
-    for axis, base, kind in product(axes[1:], by_options.values(), kinds):
+    most = _most(op, elements, rows)
+    for axis, base, kind in product(axes, by_options.values(), kinds):
         few = {name: generator.choice((1, 2)) for name in base.sizes}
         sizes = {**few, axis: generator.choice(_LONG)}
-        if sizes[axis] > _most(op, elements, None)[axis] or _elements(op, sizes) > elements:
+        if sizes[axis] > most[axis] or _elements(op, sizes) > elements:
             continue
         dtype = generator.choice(_dtypes(op, base))
         workload = replace(base, name="drawn", sizes=sizes, dtype=dtype)
@@ -372,6 +381,8 @@ def _draw_one(
     drawn = replace(drawn, factors=factors, ignored=ignored, run=run, split=split)
     if generator.random() < _LAID_OUT:
         drawn = replace(drawn, layout=generator.choice(sorted(LAYOUTS)))
+    if any(map(_packed_elements, arguments.values())) and generator.random() < _SCALED:
+        drawn = replace(drawn, power=generator.randint(-16, 8))
     leading = op.of_role("input")[0].axes[:1]
     if leading and random.Random(drawn.name).random() < _WITHOUT_ROWS:
         one = replace(workload, sizes={**sizes, leading[0]: 1})
@@ -383,7 +394,7 @@ def _factor(generator: random.Random, kind: str) -> float:
     """Of a scalar option: 0 is a number as well, but an eps keeps what has no spread from 0 / 0."""
     if kind == "normal" and generator.random() < _ZERO:
         return 0.0
-    return 10 ** generator.uniform(-1, 1)
+    return 10 ** generator.uniform(*generator.choice(((-1, 1), (-1, 1), (-6, -1))))
 
 
 def _takes_kinds(op: Op) -> bool:
@@ -419,6 +430,15 @@ def _packed_elements(value: Any) -> int:
     if isinstance(value, tuple):
         return sum(map(_packed_elements, cast("tuple[Any, ...]", value)))
     return 0
+
+
+def _scaled(value: Any, power: int) -> Any:
+    """A packed weight, or several, whose scales are 2^power times as large, if they are floats."""
+    if isinstance(value, tuple):
+        return tuple(_scaled(each, power) for each in cast("tuple[Any, ...]", value))
+    if not isinstance(value, PackedTensor) or value.scale.dtype not in _FLOATS:
+        return value
+    return replace(value, scale=(value.scale.float() * 2.0**power).to(value.scale.dtype))
 
 
 def _numbers(arguments: Mapping[str, Any]) -> list[str]:

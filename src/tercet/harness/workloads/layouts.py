@@ -31,6 +31,16 @@ def padded(x: Tensor, index: int = 0) -> Tensor:
     return view
 
 
+def sliced(x: Tensor, index: int = 0) -> Tensor:
+    """Matrices that lie apart, as of fewer rows than there were, each argument's by another gap."""
+    if x.dim() < 3:
+        return x
+    shape = (*x.shape[:-2], x.shape[-2] + 1 + index, x.shape[-1])
+    view = torch.full(shape, torch.nan, device=x.device).to(x.dtype)[..., : x.shape[-2], :]
+    view.copy_(x)
+    return view
+
+
 def misaligned(x: Tensor, index: int = 0) -> Tensor:
     """Starting one element into its memory, so not at a multiple of 16 bytes."""
     del index
@@ -70,6 +80,7 @@ LAYOUTS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "transposed": transposed,
     "heads first": heads_first,
     "padded": padded,
+    "sliced": sliced,
     "misaligned": misaligned,
     "far apart": far_apart,
 }

@@ -28,7 +28,9 @@ def inputs(
     weight = values((v, h), dtype, seed + 1, device=device) / max(h, 1) ** 0.5
     if kind == "large":
         x.zero_()[:, :1] = _LARGE
-        weight[:, :1] = torch.randint(-78, 79, (v, 1), generator=generator, device=device).to(dtype)
+        steps = torch.randint(-78, 79, (v, 1), generator=generator, device=device)
+        # or logits of -22784 to -12800
+        weight[:, :1] = (steps - 100 - 39 if options.get("low", False) else steps).to(dtype)
     only_loss = bool(options.get("only_loss", False))
     return {
         "x": x,
@@ -70,6 +72,7 @@ CASES = (
     *_without_gradient(cases(inputs, workloads(_ONE, frozen_weight=True))),
     *_without_gradient(cases(inputs, workloads(_ONE, frozen_x=True))),
     *_without_gradient(cases(inputs, workloads(_ONE, only_loss=True))),
+    *cases(inputs, workloads(_ONE, low=True), ("large",)),
     *cases(inputs, workloads(_ONE), ("large", "zeros", "tiny", "subnormal", "inf", "nan")),
 )
 

@@ -30,6 +30,8 @@ def inputs(
         low, high + 1, (n, k), dtype=torch.int8, generator=generator, device=device
     )
     shared = (1, 1) if given.get("tensor", False) else (n, 1)
+    # times that of tiny x it is less than float32 has all bits of, what is scaled is not
+    least = 1e-10 if kind == "tiny" and dtype != _F16 else 0.01
     x = values((m, k), dtype, seed, kind, device)
     if kind == "cancelling":
         half = k // 2
@@ -45,7 +47,7 @@ def inputs(
         if weight_dtype is None
         else values((n, k), weight_dtype, seed + 4, device=device),
         "codes": codes,
-        "scale": values(shared, _F32, seed + 2, device=device).abs() * 0.05 + 0.01,
+        "scale": (values(shared, _F32, seed + 2, device=device).abs() * 5 + 1) * least,
         "codes_t": codes.t().contiguous() if given.get("transposed", False) else None,
         "bias": None if bias is None else values((n,), bias, seed + 3, device=device),
         "x_codes": coded[0],

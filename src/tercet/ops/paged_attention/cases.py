@@ -22,8 +22,8 @@ def inputs(
     H is rounded down to a multiple of G. Tables are drawn, blocks come twice, unless they are to
     lie `apart`. Behind a sequence's end the table names no block, by -1, P or the largest number;
     with `holes` before it, too. What a single query does not see of a block is NaN. With `full`
-    every sequence fills its table. With `cache`, an element of row codes, keys and values are its
-    codes.
+    every sequence fills its table, with `beyond` it is longer. With `cache`, an element of row
+    codes, keys and values are its codes.
     """
     b, q, h, g, d, p, s, t = (workload.sizes[axis] for axis in _AXES)
     options, dtype = workload.options, workload.dtype
@@ -31,6 +31,9 @@ def inputs(
     heads = max(h // g, 1) * g if g else 0
     room = t * s if p else 0
     lengths = torch.randint(0, room + 1, (b,), generator=generator)
+    if options.get("beyond", False):
+        # positions from the table's end on are not seen
+        lengths = torch.randint(room, room + 9, (b,), generator=generator)
     if options.get("full", False):
         lengths = torch.full((b,), room)
     blocks = torch.randint(0, max(p, 1), (b, t), generator=generator)
@@ -115,6 +118,8 @@ CASES = (
     *cases(inputs, workloads(_SMALL, window=3, soft_cap=5.0)),
     *cases(inputs, workloads((*_SMALL[2:], *_LONG), (torch.float32, torch.bfloat16), holes=True)),
     *cases(inputs, workloads(_LONG, (torch.bfloat16,), holes=True, cache="int8")),
+    *cases(inputs, workloads((*_SMALL, *_LONG[:1]), (torch.float32, torch.float16), beyond=True)),
+    *cases(inputs, workloads(_SMALL[2:], (torch.bfloat16,), beyond=True, window=3)),
     # scores so far apart that one position has nearly all
     *cases(inputs, workloads(_LONG[:1], steep=30.0, full=True)),
     *cases(inputs, workloads(_sizes((2, 2, 6, 3, 20, 20, 5, 6))), _KINDS),
