@@ -88,10 +88,8 @@ def values(
         case "positive":
             x = x.abs()
         case "cancelling":
-            x, half = (
-                torch.rand(shape, generator=generator, device=device) / 2 + 0.5,
-                shape[-1] // 2,
-            )
+            x = torch.rand(shape, generator=generator, device=device) / 2 + 0.5
+            half = shape[-1] // 2
             x[..., half : 2 * half] = x[..., :half] * (-1) ** seed
         case "wide":
             powers = torch.rand(shape, generator=generator, device=device)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from tercet.compress.algorithm import Statistics
 from tercet.compress.calibration.accumulator import Accumulator, shared_inputs
+from tercet.compress.calibration.module_hooks import one_storage
 from tercet.models.split_experts import is_expert
 
 
@@ -47,8 +48,8 @@ class Followed:
                     self.outputs.setdefault(name, []).append(made[name])
                 continue
             # hidden will be overwritten, and BERT's queries read it itself
-            own = x.untyped_storage().data_ptr() != hidden.untyped_storage().data_ptr()
-            self.inputs.setdefault(members, []).append(x if own else x.clone())
+            kept = x.clone() if one_storage(x, hidden) else x
+            self.inputs.setdefault(members, []).append(kept)
 
     def statistics(self, members: tuple[str, ...], inputs: dict[int, Tensor]) -> Statistics:
         """Of a group whose inputs in the compressed model, by batch, are these."""

@@ -15,6 +15,11 @@ class Stop(Exception):
     """Ends a forward pass whose remaining layers are of no interest."""
 
 
+def one_storage(a: Tensor, b: Tensor) -> bool:
+    """Whether what is written to one may be seen in the other."""
+    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
 @contextmanager
 def inputs_of(
     targets: dict[str, nn.Module], stop: bool = False

@@ -69,11 +69,11 @@ def multiply_precisely(left: Tensor, right: Tensor) -> Tensor:
         return left @ right
     product = left.new_empty(len(left), right.shape[1])
     with tensor_core_products():
-        upper = _upper_bits(left)
+        upper = upper_bits(left)
         lower = left - upper
         for first in range(0, right.shape[1], _PRECISE_COLUMNS):
             part = right[:, first : first + _PRECISE_COLUMNS]
-            upper_part = _upper_bits(part)
+            upper_part = upper_bits(part)
             here = product[:, first : first + _PRECISE_COLUMNS]
             # the small ones first
             torch.mm(lower, upper_part, out=here)
@@ -81,7 +81,7 @@ def multiply_precisely(left: Tensor, right: Tensor) -> Tensor:
     return product
 
 
-def _upper_bits(values: Tensor) -> Tensor:
+def upper_bits(values: Tensor) -> Tensor:
     """What tensor cores take of a float32: its upper 11 bits, cut off."""
     return (values.contiguous().view(torch.int32) & -(1 << 13)).view(torch.float32)
 

@@ -14,7 +14,13 @@ from typing import cast
 from torch import Tensor, nn
 
 from tercet.compress.calibration.accumulator import shared_inputs
-from tercet.compress.calibration.module_hooks import Stop, inputs_of, outputs_of, transforming
+from tercet.compress.calibration.module_hooks import (
+    Stop,
+    inputs_of,
+    one_storage,
+    outputs_of,
+    transforming,
+)
 from tercet.models.input_transform import InputTransform
 from tercet.models.split_experts import is_expert
 
@@ -157,7 +163,7 @@ def _follow(
         with inputs_of({name: linears[name]}) as seen, outputs_of(linears) as made:
             output = teacher.run()
         other = seen.get(name)
-        if other is not None and _one_storage(other, teacher.hidden):
+        if other is not None and one_storage(other, teacher.hidden):
             other = other.clone()
         teacher.hidden.copy_(output)
         return (None, made) if narrows and other is not None else (other, None)
@@ -165,10 +171,6 @@ def _follow(
     if other is None or not narrows:
         return other, None
     return None, {name: other @ cast(Tensor, linear.weight).T for name, linear in linears.items()}
-
-
-def _one_storage(a: Tensor, b: Tensor) -> bool:
-    return a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
 
 
 def _reach(run: Run, name: str, targets: Mapping[str, nn.Module]) -> Tensor | None:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tercet.compress.calibration.products import tensor_core_products
+from tercet.compress.calibration.products import tensor_core_products, upper_bits
 from tercet.compress.ptq.grid import Grid
 from tercet.compress.ptq.native.columns import Columns, in_blocks, sweep_block
 
@@ -215,7 +215,7 @@ def _times_integers(left: Tensor, right: Tensor) -> Tensor:
     if left.device.type == "cpu":
         return left @ right
     # what is cut off, as the rest of it, has 13 bits: the last two are lost to rounding at most
-    high = (left.view(torch.int32) & -(1 << 13)).view(torch.float32)
+    high = upper_bits(left)
     return (high @ right).addmm_(left - high, right)
 
 

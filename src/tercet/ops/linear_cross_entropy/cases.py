@@ -29,8 +29,8 @@ def inputs(
     if kind == "large":
         x.zero_()[:, :1] = _LARGE
         steps = torch.randint(-78, 79, (v, 1), generator=generator, device=device)
-        # or logits of -22784 to -12800
-        weight[:, :1] = (steps - 100 - 39 if options.get("low", False) else steps).to(dtype)
+        # or logits of -32768 to -12800
+        weight[:, :1] = (steps - 178 if options.get("low", False) else steps).to(dtype)
     only_loss = bool(options.get("only_loss", False))
     return {
         "x": x,
