@@ -31,7 +31,7 @@ from tercet.models import Decoder, KeyValueCache
 from tercet.models.catalog.entry import CatalogEntry
 from tercet.models.catalog.load import read
 from tercet.models.decoder.gpu.token_graph import Choice, choose_most_probable
-from tercet.ops.embedding_packed.cases import drawn_table
+from tercet.packed_weight.drawn import drawn_weight
 from tercet.records import Environment, Record, append
 from tercet.runtime import GenerationSettings
 from tercet.runtime.sampler import Choices
@@ -107,7 +107,7 @@ class DrawnSource:
 
     def read_packed(self, module: str) -> PackedTensor:
         entry = self.modules[module]
-        return drawn_table(entry.format, *entry.shape, seed=len(module), device=self._device)
+        return drawn_weight(entry.format, *entry.shape, seed=len(module), device=self._device)
 
     def input_scale(self, module: str) -> Tensor:
         raise KeyError(module)

@@ -242,7 +242,7 @@ class Child:
         while not done.wait(interval):
             if time.monotonic() - start >= limit:
                 self._why_ended = ("time", f"it took longer than {limit:g} s and was ended")
-            elif self._memory is not None and self._resident() > self._memory:
+            elif self._memory is not None and resident_bytes(self._process.pid) > self._memory:
                 gib = self._memory / 2**30
                 self._why_ended = (
                     "memory",
@@ -263,16 +263,6 @@ class Child:
         for process in family:
             with suppress(psutil.Error):
                 process.kill()
-
-    def _resident(self) -> int:
-        """Of the child and all that it started."""
-        total = 0
-        with suppress(psutil.Error):
-            child = psutil.Process(self._process.pid)
-            for process in (child, *child.children(recursive=True)):
-                with suppress(psutil.Error):
-                    total += process.memory_info().rss
-        return total
 
     def _listen(self) -> None:
         with suppress(ValueError, OSError):
@@ -336,3 +326,14 @@ def _queued_us(path: str) -> float:
         return float(Path(path).read_text(encoding="ascii").split()[1]) / 1e3
     except (OSError, IndexError, ValueError):
         return 0.0
+
+
+def resident_bytes(pid: int) -> int:
+    """Resident memory of a process and all that it started; 0 once it is gone."""
+    total = 0
+    with suppress(psutil.Error):
+        child = psutil.Process(pid)
+        for process in (child, *child.children(recursive=True)):
+            with suppress(psutil.Error):
+                total += process.memory_info().rss
+    return total

@@ -32,6 +32,7 @@ KINDS = (
     "small",  # float16 has them, but not what is a hundredth of them
     "lowest",  # a few times the dtype's smallest number
     "positive",  # sums grow
+    "outlier",  # one column 10,000 times as large: the first, the last or any
     "cancelling",  # of odd seeds' second half with even ones': sums of products are near 0
 )
 _SPECIAL = {"inf": ("inf", "-inf"), "nan": ("nan",)}
@@ -85,6 +86,9 @@ def values(
             x = x * 1e-4
         case "lowest":
             x = (x * 100).round() * limits.smallest_normal * limits.eps
+        case "outlier":
+            column = (0, shape[-1] - 1, 0, seed % max(shape[-1], 1))[seed % 4]
+            x[..., column : column + 1] *= 1e4
         case "positive":
             x = x.abs()
         case "cancelling":

@@ -98,6 +98,7 @@ class Case:
             ones for equal seeds.
         gradient: whether the gradient is defined and checked here (not at inf and NaN).
         options: of the workload that it was made from: cases that are drawn combine them anew.
+        incoming: changes the random incoming gradient of the output of that number; None leaves it.
         refusable: whether UnsupportedError is as right as the reference's result: of inputs that
             only an implementation on a CPU can refuse without waiting for them.
     """
@@ -107,6 +108,7 @@ class Case:
     gradient: bool = True
     refusable: bool = False
     options: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    incoming: Callable[[Tensor, int], Tensor] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from tercet.harness.check.run import CheckReport, cases_of, check
 from tercet.harness.sandbox.candidate import candidate_from
 from tercet.harness.sandbox.session import Apart
 from tercet.harness.workloads.draw import draw, draw_long
+from tercet.harness.workloads.drawn import Incoming
 from tercet.ops.discover import find
 
 OP = find("rms_norm")
@@ -191,7 +192,7 @@ def test_each_axis_is_very_long_once(name: str) -> None:
         assert max(each.workload.sizes[axis] for each in drawn) > 16384
     assert all(each.workload.sizes["M"] <= 520 for each in draw_long(op, 3, 1 << 18, rows=520))
     if name != "linear_packed":
-        assert {each.kind for each in drawn} == {"constant", "positive"}
+        assert {each.kind for each in drawn} == {"constant", "positive", "outlier"}
 
 
 def test_scalar_options_become_zero_too() -> None:
@@ -208,13 +209,46 @@ def test_scalar_options_become_zero_too() -> None:
 
 def test_scales_of_packed_weights_become_small_and_large() -> None:
     op = find("linear_packed")
-    drawn = [each for seed in range(8) for each in draw(op, seed, 16, 1 << 12) if each.power]
-    assert min(each.power for each in drawn) < -8
-    assert max(each.power for each in drawn) > 0
-    one = next(each for each in drawn if each.layout is None and -8 < each.power < 0)
-    scaled, plain = (each.arguments(op, 0)["weight"] for each in (one, replace(one, power=0)))
+    drawn = [each for seed in range(30) for each in draw(op, seed, 16, 1 << 12)]
+    drawn = [each for each in drawn if "weight" in each.powers]
+    assert min(each.powers["weight"] for each in drawn) < -8
+    assert max(each.powers["weight"] for each in drawn) > 0
+    one = next(each for each in drawn if each.layout is None and -8 < each.powers["weight"] < 0)
+    scaled, plain = (each.arguments(op, 0)["weight"] for each in (one, replace(one, powers={})))
     assert torch.equal(scaled.codes, plain.codes)
-    assert torch.equal(scaled.scale.float(), plain.scale.float() * 2.0**one.power)
+    assert torch.equal(scaled.scale.float(), plain.scale.float() * 2.0 ** one.powers["weight"])
+
+
+def test_inputs_are_scaled_left_out_and_in_another_dtype() -> None:
+    op = find("rms_norm")
+    drawn = [each for seed in range(30) for each in draw(op, seed, 16, 1 << 12)]
+    assert {name for each in drawn for name in each.powers} == {"x", "weight", "residual"}
+    assert {each.absent for each in drawn} == {None, "residual"}
+    weights = {each.arguments(op, 0)["weight"].dtype for each in drawn if each.dtypes}
+    assert weights == {torch.float32, torch.float16, torch.bfloat16}
+    one = next(each for each in drawn if each.powers and not each.dtypes and each.layout is None)
+    (name, power), plain = *one.powers.items(), replace(one, powers={})
+    scaled = one.arguments(op, 0)[name].double()
+    assert torch.equal(scaled, (plain.arguments(op, 0)[name].double() * 2.0**power).to(scaled))
+
+
+def test_incoming_gradients_are_scaled_masked_and_laid_out() -> None:
+    gradient = torch.arange(1, 13, dtype=torch.float32).view(6, 2)
+    changed = Incoming(power=-3, masked=3, layout="padded")(gradient, 0)
+    assert changed.stride() != gradient.stride()
+    wanted = torch.zeros(6, 2)
+    wanted[2::3] = gradient[2::3] / 8
+    assert torch.equal(changed, wanted)
+
+
+def test_a_gradient_that_is_wrong_for_small_incoming_ones(tmp_path: Path) -> None:
+    source = (
+        "forward = torch_path.forward\n"
+        "def gradient(grad, grad_total, *others):\n"
+        "    grad = torch.where(grad.abs() < 1e-3, 0, grad) if grad.abs().max() < 1e-2 else grad\n"
+        "    return torch_path.gradient(grad, grad_total, *others)\n"
+    )
+    assert "backward" in red(found(tmp_path, source, cases=None, drawn=60, seed=3))
 
 
 def test_what_is_ignored_may_be_a_class() -> None:

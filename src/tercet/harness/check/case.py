@@ -64,7 +64,7 @@ class CaseCheck:
         self._arguments = case.make(seed)
         self._prepared = op.prepare(self._arguments)
         self._names = select_differentiable(op, self._prepared) if case.gradient else ()
-        self._grads = draw_grad_outputs(op, self._prepared, seed) if self._names else None
+        self._grads = self._draw_grads(seed) if self._names else None
         self._expected = expect(op, self._arguments, self._grads, self._names)
         self._seed = seed
 
@@ -142,6 +142,12 @@ class CaseCheck:
             for part in parts_of(value):
                 label = f"another {part} of {name}"
                 self._guarded("stale", label, self._changed_part, name, part, other[name])
+
+    def _draw_grads(self, seed: int) -> list[Tensor | None]:
+        grads, change = draw_grad_outputs(self._op, self._prepared, seed), self._case.incoming
+        if change is None:
+            return grads
+        return [None if each is None else change(each, at) for at, each in enumerate(grads)]
 
     def _run(self, natives: list[Tensor] | None) -> Outcome:
         session, names = self._session, self._names

@@ -4,6 +4,7 @@ The judge makes inputs and references in this process; the implementation runs i
 it is trusted. Every run draws fresh inputs from a seed, which the report names.
 """
 
+import random
 import shutil
 import time
 import warnings
@@ -29,7 +30,8 @@ from tercet.harness.sandbox.session import Apart, Here, Outcome, Session
 from tercet.harness.seed import draw_seed
 from tercet.harness.workloads.arguments import device_or_best
 from tercet.harness.workloads.coverage import coverage
-from tercet.harness.workloads.draw import Drawn, allowed, draw, draw_kinds, draw_long
+from tercet.harness.workloads.draw import allowed, draw, draw_kinds, draw_long
+from tercet.harness.workloads.drawn import Drawn
 from tercet.kernel.contract import Case, Implementation, Op
 from tercet.kernel.interpreter.corrections import correct, interpreting
 
@@ -37,11 +39,13 @@ Values = dict[str, Any]
 _GRADCHECK_ELEMENTS = 60
 _LAYOUT_CASES = 8
 _CONTEXT_CASES = 3
-DRAWN = 16
+DRAWN, FEW_DRAWN = 48, 16
 _ELEMENTS, _SLOW_ELEMENTS = 1 << 18, 1 << 14
 # the interpreter runs one program after the other
 _SLOW_ROWS = 520
 _SHRINKS = 30
+# of the drawn cases one in so many is called with contents that differ in little, too
+_NEARBY = 4
 _QUICK_DRAWN = 6
 _MORE = "(layouts, contexts)"
 _QUICK_SECONDS = 5.0  # beside some 8 s in which two processes import torch
@@ -109,7 +113,7 @@ def check(
         seed: of the inputs; None draws one.
         isolated: run in a process of its own; False is for code that is trusted.
         cases: instead of the op's.
-        drawn: how many cases are drawn from the seed beside these; None: 16 beside the op's own,
+        drawn: how many cases are drawn from the seed beside these; None: 48 beside the op's own,
             none beside others.
         quick: what is most often wrong first, until something is, or for some seconds.
         until_red: in that order too, but all of it where nothing is wrong.
@@ -223,22 +227,28 @@ class _Subject:
         """So many cases that are drawn from the seed, one of each kind of values, long ones."""
         limits = (_SLOW_ELEMENTS, _SLOW_ROWS) if self._interpreted else (_ELEMENTS, None)
         drawn = draw(self._op, self._seed, count, *limits)
+        long = tuple[Drawn, ...]()
         if count and kinds:
             drawn += draw_kinds(self._op, self._seed, *limits)
-            drawn += draw_long(self._op, self._seed, _ELEMENTS, limits[1])
-        # what lies between such rows costs a GPU memory
-        drawn = tuple(
-            replace(each, layout=None)
-            if self._device != "cpu" and each.layout == "far apart"
-            else each
-            for each in drawn
-        )
-        return [
-            (each.name, partial(self._check_drawn, each, configured))
-            for at, each in enumerate(drawn)
-            if select_fitting(self._op, self._implementation, [each.case(self._op)], self._seed)
-            for configured in [self._configurations.draw(f"{self._seed} {at}", small=at % 2 > 0)]
-        ]
+            long = draw_long(self._op, self._seed, _ELEMENTS, limits[1])
+        work: Work = []
+        for at, each in enumerate((*drawn, *long)):
+            if self._device != "cpu" and each.layout == "far apart":
+                # what lies between such rows costs a GPU memory
+                each = replace(each, layout=None)
+            case = each.case(self._op)
+            if select_fitting(self._op, self._implementation, [case], self._seed):
+                # long ones have many tiles as they are
+                configured = self._configure(at, small=at < len(drawn))
+                nearby = at % _NEARBY == 0 and at < len(drawn)
+                work.append((each.name, partial(self._check_drawn, each, configured, nearby)))
+        return work
+
+    def _configure(self, at: int, *, small: bool) -> list[Configured]:
+        """What a drawn case's launches take: half of those that may be small are."""
+        seed = f"{self._seed} {at}"
+        small = small and random.Random(seed).random() < 0.5
+        return self._configurations.draw(seed, small=small)
 
     def on_all_together(self) -> Work:
         """What torch does with the op, many equal calls, and another process."""
@@ -276,9 +286,11 @@ class _Subject:
                 case.in_contexts(concurrent=not self._interpreted)
         return case.findings[before:]
 
-    def _check_drawn(self, drawn: Drawn, configured: list[Configured]) -> list[Finding]:
+    def _check_drawn(
+        self, drawn: Drawn, configured: list[Configured], nearby: bool
+    ) -> list[Finding]:
         """A drawn case; where it is red, the smallest one found that is red too."""
-        findings, tries = self._run(drawn, configured), 0
+        findings, tries = self._run(drawn, configured, nearby), 0
         if not _is_red(findings):
             return findings
         found = drawn
@@ -286,19 +298,21 @@ class _Subject:
             for other in found.smaller():
                 tries += 1
                 kept = allowed(self._op, other) if tries <= _SHRINKS else None
-                if kept is not None and _is_red(less := self._run(kept, configured)):
+                if kept is not None and _is_red(less := self._run(kept, configured, nearby)):
                     found, findings = kept, less
                     break
             else:
                 break
         return findings
 
-    def _run(self, drawn: Drawn, configured: list[Configured]) -> list[Finding]:
+    def _run(self, drawn: Drawn, configured: list[Configured], nearby: bool) -> list[Finding]:
         case = drawn.case(self._op)
         words = [f"{option}={value}" for each in configured for option, value in each[3].items()]
         named = replace(case, name=" ".join((case.name, *words)))
         judged = self._judged(named, configured)
         judged.run(None)
+        if nearby and judged.passed:
+            judged.nearby()
         return judged.findings
 
     def _judged(self, case: Case, configured: Sequence[Configured] = ()) -> CaseCheck:

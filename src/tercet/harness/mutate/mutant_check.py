@@ -21,7 +21,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
 
-from tercet.harness.check.run import check
+from tercet.child_process.child import resident_bytes
+from tercet.harness.check.run import FEW_DRAWN, check
 from tercet.harness.mutate.mutant import Mutant
 from tercet.harness.mutate.reached import Lines, reached_lines
 from tercet.harness.mutate.sources import importers_of, modules_of, sources_of
@@ -30,7 +31,9 @@ from tercet.kernel.jit.cpp import INCLUDE, sources_from
 from tercet.ops.discover import find
 
 _NATIVE = (".cpp", ".hpp", ".h", ".cu", ".cuh")
-_MORE_BYTES = 6 * 2**30
+_MOST_BYTES = 8 * 2**30
+# of addresses: rows that lie far apart take many and no memory
+_MOST_ADDRESSES = 64 * 2**30
 _SERVER = multiprocessing.get_context("forkserver")
 # torch's compiler takes a second to import, as often as there are mutants
 _SERVER.set_forkserver_preload([check.__module__, find.__module__, __name__, "torch._dynamo"])
@@ -102,6 +105,8 @@ class MutantCheck:
                 by, message, reached = "crashed", f"exit code {self._process.exitcode}", None
         elif took > self._seconds:
             by, message, reached = "endless", f"no verdict after {self._seconds:.0f} s", None
+        elif resident_bytes(self._process.pid or 0) > _MOST_BYTES:
+            by, message, reached = "crashed", f"took more than {_MOST_BYTES} bytes of memory", None
         else:
             return None
         self.close()
@@ -129,10 +134,8 @@ def _child(
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)
-    size = Path("/proc/self/statm").read_text().split()[0] if sys.platform == "linux" else "0"
-    if device == "cpu" and size != "0":
-        limit = int(size) * resource.getpagesize() + _MORE_BYTES
-        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    if device == "cpu" and sys.platform == "linux":
+        resource.setrlimit(resource.RLIMIT_AS, (_MOST_ADDRESSES, _MOST_ADDRESSES))
     op = replace(find(name), tolerances=tolerances)
     reached: Lines | None = None
     with contextlib.ExitStack() as stack:
@@ -149,6 +152,7 @@ def _child(
                 seed=seed,
                 isolated=False,
                 integration=False,
+                drawn=FEW_DRAWN,
                 until_red=True,
             )
             fault = next(iter(report.faults), None)

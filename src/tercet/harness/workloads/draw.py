@@ -9,8 +9,8 @@ leading axes become several. What the op's contract refuses is drawn again.
 import inspect
 import random
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import combinations, product
 from math import prod
 from typing import Any, cast
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from tercet.errors import TercetError
 from tercet.formats import PackedTensor
+from tercet.harness.workloads.drawn import FLOATS, Drawn, Incoming, numbers_in
 from tercet.harness.workloads.gradients import (
     describe_outputs,
     draw_grad_outputs,
@@ -27,10 +28,10 @@ from tercet.harness.workloads.gradients import (
     select_differentiable,
     vjp,
 )
-from tercet.harness.workloads.layouts import LAYOUTS, lay_out
+from tercet.harness.workloads.layouts import LAYOUTS
 from tercet.harness.workloads.shapes import workloads_of
-from tercet.kernel.cases import KINDS, NOT_DIFFERENTIABLE
-from tercet.kernel.contract import Case, Op, Workload, outputs_of
+from tercet.kernel.cases import KINDS
+from tercet.kernel.contract import Op, Workload, outputs_of
 from tercet.kernel.select import using
 
 _MODELS = ("smollm2-135m", "qwen3-30b-a3b")
@@ -41,8 +42,7 @@ _WIDTHS = (576, 1536, 2880, 4096, 5120, 7168, 8192, 14336)
 _LARGE = (32769, 65537)
 _LONG = (16385, 20001, 32769, 65537)
 # of which sums have the fewest bits left
-_LONG_KINDS = ("constant", "positive")
-_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_LONG_KINDS = ("constant", "positive", "outlier")
 _MANY = (17, 18, 33, 40, 65, 70, 129)
 _TRIES = 40
 # of the drawn cases, those with two options that no case need have together
@@ -51,103 +51,24 @@ _PAIRED = 0.75
 _WITHOUT_ROWS = 0.12  # of the cases: one row, as a vector
 _GIVEN_UP = 0.2
 _LAID_OUT = 0.3  # of the cases, in any other layout
-_SCALED = 0.3  # of the cases with packed weights
+_SCALED = 0.3  # of the cases: numbers of one argument times a power of two
+_MORE_OPTIONS = 0.3  # of the cases with two options: others too
+_ABSENT = 0.2  # of the cases with an optional input
+_OTHER_DTYPE, _DTYPE_TRIES = 0.2, 6  # of the cases: some inputs in another dtype than the first
+_INCOMING = 0.4  # of the cases: incoming gradients that are not what is drawn for all
+# where rows are limited, each costs a program
+_FEW_ROWS = 1000
+_ROWS = 0.3  # of the cases: many rows, whatever else there is much of
+_ACROSS = 0.5  # of the cases with two large axes: one a whole number of tiles, the other beside one
+# powers of two, which keep what is drawn within most of its dtype's range
+_POWERS = {torch.float16: (-12, 4)}
+_OTHER_POWERS = (-24, 8)
 _ZERO = 0.15  # of the scalar options that are changed
-# times as many elements as in all tensors, at most, in weights: they are no tensor of the contract
+# times as many elements as in all tensors, at most: in what two axes span, as logits are no tensor
+# of the contract, and in packed weights, which are none either
+_BETWEEN = 4
+_HEADROOM = 8  # of partial sums over the whole
 _WEIGHTS = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class Drawn:
-    """What a drawn case is made from.
-
-    Attributes:
-        workload: its sizes, dtype and options.
-        kind: of its values.
-        factors: scalar argument -> what the op's own value is multiplied by.
-        ignored: in place of the integer that an argument names and tensors hold (ignore_index).
-        run: from where to where, as parts of the leading axis, these tensors hold nothing else.
-        split: how many parts the leading axis is split into; 1 leaves it, 0 takes it away where
-            it is 1 long.
-        layout: of the inputs in memory, one of LAYOUTS; None as they are made.
-        power: of two, that scales of packed weights are multiplied by.
-        gradient: whether the op has one with these options.
-    """
-
-    workload: Workload
-    kind: str = "normal"
-    factors: Mapping[str, float]
-    ignored: int | None = None
-    run: tuple[float, float] | None = None
-    split: int = 1
-    layout: str | None = None
-    power: int = 0
-    gradient: bool = True
-
-    @property
-    def name(self) -> str:
-        """What it is, in words that make it again."""
-        words = [f"drawn {self.workload}"]
-        words += [self.kind] if self.kind != "normal" else []
-        words += [f"{name}*{factor:.3g}" for name, factor in self.factors.items()]
-        words += [f"ignored={self.ignored}"] if self.ignored is not None else []
-        words += [f"from={self.run[0]:.3g} to={self.run[1]:.3g}"] if self.run is not None else []
-        words += [f"rows={self.split}x"] if self.split > 1 else []
-        words += ["without rows"] if not self.split else []
-        words += [self.layout] if self.layout is not None else []
-        words += [f"scales*2^{self.power}"] if self.power else []
-        return " ".join(words)
-
-    def smaller(self) -> Iterator["Drawn"]:
-        """The same with less in it, the largest steps first."""
-        if self.kind != "normal":
-            yield replace(self, kind="normal")
-        if self.layout is not None:
-            yield replace(self, layout=None)
-        if self.power:
-            yield replace(self, power=0)
-        if self.split != 1:
-            yield replace(self, split=1)
-        if self.factors:
-            yield replace(self, factors={})
-        if self.run is not None:
-            yield replace(self, run=None)
-        for option in self.workload.options:
-            kept = {name: each for name, each in self.workload.options.items() if name != option}
-            yield replace(self, workload=replace(self.workload, options=kept))
-        for axis, size in self.workload.sizes.items():
-            for other in dict.fromkeys((1, 2, size // 2, size - 1)):
-                if 0 < other < size:
-                    sizes = {**self.workload.sizes, axis: other}
-                    yield replace(self, workload=replace(self.workload, sizes=sizes))
-
-    def arguments(self, op: Op, seed: int) -> dict[str, Any]:
-        """The arguments of the reference, with fresh values."""
-        assert op.inputs is not None
-        kind = {} if self.kind == "normal" else {"kind": self.kind}
-        made = op.inputs(self.workload, seed, "cpu", **kind)
-        for name, factor in self.factors.items():
-            made[name] = made[name] * factor
-        if self.ignored is not None:
-            made = _renumbered(made, self.ignored, self.run)
-        if self.power:
-            made = {name: _scaled(value, self.power) for name, value in made.items()}
-        made = _split(op, made, self.split)
-        if self.layout is None:
-            return made
-        inputs = {spec.name for spec in op.of_role("input")}
-        return {
-            name: lay_out(self.layout, value, at) if name in inputs else value
-            for at, (name, value) in enumerate(made.items())
-        }
-
-    def case(self, op: Op) -> Case:
-        """As a case of the op."""
-        return Case(
-            name=self.name,
-            make=lambda seed: self.arguments(op, seed),
-            gradient=self.gradient and self.kind not in NOT_DIFFERENTIABLE,
-        )
 
 
 def draw(
@@ -171,6 +92,8 @@ def draw(
         if len(found) == count:
             break
         options = pairs[-1] if pairs and generator.random() < _PAIRED else None
+        if options is not None and generator.random() < _MORE_OPTIONS:
+            options = generator.choice(pairs) | options
         one = _draw_one(op, bases, options, generator, most, elements)
         if one is None or one.name in found:
             continue
@@ -193,16 +116,20 @@ def draw_kinds(op: Op, seed: int, elements: int, rows: int | None = None) -> tup
         return ()
     most, generator = _most(op, elements, rows), random.Random(f"kinds of {seed}")
     many = [size for size in _MANY if size <= most[leading[0]]]
-    known = {kind for dtype in _FLOATS for kind in _kinds(op, dtype)}
+    known, single = {kind for dtype in FLOATS for kind in _kinds(op, dtype)}, _single(op)
     found = list[Drawn]()
     for kind in sorted(known) if many else ():
         for _ in range(_TRIES):
-            one = _draw_one(op, bases, None, generator, most, elements)
+            options = generator.choice((None, *single))
+            one = _draw_one(op, bases, options, generator, most, elements)
             if one is None or (kind == "largest" and kind not in _kinds(op, one.workload.dtype)):
                 continue
+            # an eps of 0 is for plain numbers
+            factors = {name: factor for name, factor in one.factors.items() if factor}
+            one = replace(one, factors=factors)
             sizes = {**one.workload.sizes, leading[0]: generator.choice(many)}
             one = replace(one, kind=kind, split=1, workload=replace(one.workload, sizes=sizes))
-            kept = allowed(op, one) if _elements(op, sizes) <= elements else None
+            kept = allowed(op, one) if _fits(op, sizes, elements) else None
             if kept is not None:
                 found.append(kept)
                 break
@@ -210,9 +137,9 @@ def draw_kinds(op: Op, seed: int, elements: int, rows: int | None = None) -> tup
 
 
 def draw_long(op: Op, seed: int, elements: int, rows: int | None = None) -> tuple[Drawn, ...]:
-    """Each axis of the first input very long: of one sign, and all alike.
+    """Each axis of the first input very long: of one sign, all alike, and one far from all others.
 
-    With the options of each workload of production.
+    With the options of each workload of production, and one that cases have.
 
     Args:
         op, seed, elements, rows: as draw.
@@ -221,12 +148,18 @@ def draw_long(op: Op, seed: int, elements: int, rows: int | None = None) -> tupl
     if op.inputs is None or not bases:
         return ()
     generator, found = random.Random(f"long of {seed}"), list[Drawn]()
+    others = [replace(bases[0], options=options) for options in _single(op)]
+    bases += generator.sample(others, min(1, len(others)))
     by_options = {repr(sorted(each.options.items())): each for each in bases}
-    kinds = _LONG_KINDS if _takes_kinds(op) else ("normal",)
+    known = _kinds(op, torch.float32) if _takes_kinds(op) else ()
+    kinds = [kind for kind in _LONG_KINDS if kind in known] or ["normal"]
     most = _most(op, elements, rows)
     for axis, base, kind in product(axes, by_options.values(), kinds):
         few = {name: generator.choice((1, 2)) for name in base.sizes}
-        sizes = {**few, axis: generator.choice(_LONG)}
+        # one row's sum may be right by luck
+        few[axes[0]] = generator.choice((2, 3, 5, 8))
+        # with a limit of rows, each program's iterations count
+        sizes = {**few, axis: generator.choice(_LONG if rows is None else _LONG[:3])}
         if sizes[axis] > most[axis] or _elements(op, sizes) > elements:
             continue
         dtype = generator.choice(_dtypes(op, base))
@@ -267,10 +200,29 @@ def allowed(op: Op, drawn: Drawn) -> Drawn | None:
             warnings.simplefilter("ignore")
             # last: of sizes that the op refuses it may make something that is very large
             if kept is not None:
-                op.reference(**arguments)
+                kept = _kept_in_range(op, kept, prepared, outputs_of(op.reference(**arguments)))
     except Exception:  # noqa: BLE001 whatever refuses them, they are no arguments
         return None
     return kept
+
+
+def _kept_in_range(
+    op: Op, drawn: Drawn, prepared: dict[str, Any], expected: tuple[Tensor, ...]
+) -> Drawn:
+    """Without a gradient where what is saved for it is near the end of its range, or beyond.
+
+    A sum that is kept in float16, say, until it is divided.
+    """
+    results = zip(
+        op.of_role("output", "saved"), describe_outputs(op, prepared), expected, strict=True
+    )
+    beyond = any(
+        spec.role == "saved"
+        and promised.is_floating_point()
+        and bool((right.abs() > torch.finfo(promised.dtype).max / _HEADROOM).any())
+        for spec, promised, right in results
+    )
+    return replace(drawn, gradient=False) if beyond else drawn
 
 
 def _called(op: Op, drawn: Drawn, prepared: dict[str, Any]) -> Drawn | None:
@@ -300,21 +252,31 @@ def _called(op: Op, drawn: Drawn, prepared: dict[str, Any]) -> Drawn | None:
 
 
 def _pairs(op: Op, generator: random.Random) -> list[dict[str, Any]]:
-    """Every two options that the op's cases have, alone or not, with each of their values."""
+    """Every option that the op's cases have, each with each of its values; and every two."""
+    found = _values_of_options(op)
+    pairs = [
+        {one: value, other: beside}
+        for one, other in combinations(sorted(found), 2)
+        for value in found[one]
+        for beside in found[other]
+    ] + _single(op)
+    generator.shuffle(pairs)
+    return pairs
+
+
+def _single(op: Op) -> list[dict[str, Any]]:
+    return [{name: value} for name, known in _values_of_options(op).items() for value in known]
+
+
+def _values_of_options(op: Op) -> dict[str, list[Any]]:
+    """Each option that the op's cases have, and what they have it as."""
     found = dict[str, list[Any]]()
     for case in op.cases:
         for name, value in case.options.items():
             known = found.setdefault(name, [])
             if value not in known:
                 known.append(value)
-    pairs = [
-        {one: value, other: beside}
-        for one, other in combinations(sorted(found), 2)
-        for value in found[one]
-        for beside in found[other]
-    ]
-    generator.shuffle(pairs)
-    return pairs
+    return found
 
 
 def _bases(op: Op) -> list[Workload]:
@@ -336,16 +298,21 @@ def _draw_one(
         for axis, size in base.sizes.items()
     }
     hot = generator.sample(sorted(sizes), min(len(sizes), generator.choice((1, 1, 2))))
-    for axis in hot:
-        kinds = (_BESIDE, _BESIDE, _MULTIPLES, _WIDTHS, _LARGE)
+    leading = op.of_role("input")[0].axes[:1]
+    many = leading and most[leading[0]] > _FEW_ROWS and generator.random() < _ROWS
+    if many and leading[0] not in hot:
+        hot = [*hot[:1], leading[0]]
+    across = ((_MULTIPLES,), (_BESIDE,)) if len(hot) > 1 and generator.random() < _ACROSS else ()
+    for at, axis in enumerate(hot):
+        kinds = across[at] if across else (_BESIDE, _BESIDE, _MULTIPLES, _WIDTHS, _LARGE)
         fitting = [
             size
             for size in generator.choice(kinds)
-            if size <= most[axis] and _elements(op, {**sizes, axis: size}) <= elements
+            if size <= most[axis] and _fits(op, {**sizes, axis: size}, elements)
         ]
         if fitting:
             sizes[axis] = generator.choice(fitting)
-    if _elements(op, sizes) > elements:
+    if not _fits(op, sizes, elements):
         return None
     workload = replace(
         base,
@@ -371,23 +338,98 @@ def _draw_one(
         return None
     scalars = [name for name, value in arguments.items() if type(value) is float and value]
     factors = {name: _factor(generator, kind) for name in scalars if generator.random() < 0.5}
-    numbered = _numbers(arguments)
+    numbered = numbers_in(arguments)
     ignored = generator.choice((-generator.randint(1, 300), generator.randint(0, 9)))
     ignored = ignored if numbered and generator.random() < 0.7 else None
     begin = generator.choice((0.0, 0.0, generator.random()))
     run = (begin, begin + (1 - begin) * generator.random())
-    run = run if ignored is not None and generator.random() < 0.7 else None
+    flagged = any(
+        isinstance(each, Tensor) and each.dtype == torch.bool for each in arguments.values()
+    )
+    run = run if (ignored is not None or flagged) and generator.random() < 0.7 else None
     split = generator.choice((1, 1, 2, 3))
     drawn = replace(drawn, factors=factors, ignored=ignored, run=run, split=split)
     if generator.random() < _LAID_OUT:
-        drawn = replace(drawn, layout=generator.choice(sorted(LAYOUTS)))
-    if any(map(_packed_elements, arguments.values())) and generator.random() < _SCALED:
-        drawn = replace(drawn, power=generator.randint(-16, 8))
-    leading = op.of_role("input")[0].axes[:1]
+        # offsets beyond 31 bits are what is most often forgotten
+        drawn = replace(drawn, layout=generator.choice((*sorted(LAYOUTS), "far apart")))
+    drawn = _varied(op, drawn, arguments, generator)
     if leading and random.Random(drawn.name).random() < _WITHOUT_ROWS:
         one = replace(workload, sizes={**sizes, leading[0]: 1})
         return replace(drawn, workload=one, split=0)
     return drawn
+
+
+def _varied(op: Op, drawn: Drawn, arguments: Mapping[str, Any], generator: random.Random) -> Drawn:
+    """With some arguments larger or smaller, in another dtype or left out; other gradients."""
+    specs = {each.name: each for each in op.of_role("input")}
+    free = [name for name in arguments if name not in _tied(op, arguments)]
+    scalable = [name for name in free if _float_of(arguments[name]) is not None]
+    if scalable and generator.random() < _SCALED:
+        name = generator.choice(scalable)
+        drawn = replace(drawn, powers={name: _power(generator, _float_of(arguments[name]))})
+    others = [
+        name
+        for name in free[1:]
+        if isinstance(arguments[name], Tensor) and arguments[name].dtype in FLOATS and name in specs
+    ]
+    if others and generator.random() < _OTHER_DTYPE:
+        for _ in range(_DTYPE_TRIES):
+            dtype = generator.choice(FLOATS)
+            some = generator.sample(others, generator.randint(1, len(others)))
+            changed = {name: dtype for name in some if dtype in specs[name].dtypes}
+            if _takes(op, other := replace(drawn, dtypes=changed)):
+                drawn = other
+                break
+    optional = [
+        name
+        for name in free
+        if name in specs and specs[name].optional and arguments[name] is not None
+    ]
+    if optional and generator.random() < _ABSENT:
+        name = generator.choice(optional)
+        drawn = replace(
+            drawn,
+            absent=name,
+            powers={key: each for key, each in drawn.powers.items() if key != name},
+            dtypes={key: each for key, each in drawn.dtypes.items() if key != name},
+        )
+    if op.differentiable and generator.random() < _INCOMING:
+        how = Incoming(
+            power=generator.choice((0, _power(generator, drawn.workload.dtype))),
+            masked=generator.choice((0, 2, generator.randint(2, 100))),
+            layout=generator.choice((None, *sorted(set(LAYOUTS) - {"far apart"}))),
+        )
+        drawn = replace(drawn, incoming=how)
+    return drawn
+
+
+def _takes(op: Op, drawn: Drawn) -> bool:
+    """Whether the op's fake takes the arguments."""
+    try:
+        describe_outputs(op, op.prepare(drawn.arguments(op, 0)))
+    except Exception:  # noqa: BLE001 whatever refuses them, they are no arguments
+        return False
+    return True
+
+
+def _power(generator: random.Random, dtype: torch.dtype | None) -> int:
+    return generator.randint(*_POWERS.get(dtype, _OTHER_POWERS) if dtype else _OTHER_POWERS)
+
+
+def _tied(op: Op, arguments: Mapping[str, Any]) -> set[str]:
+    """Arguments that are made of others, and those others."""
+    made = {name for name in op.derived if arguments.get(name) is not None}
+    return made | {source for name in made for source in op.derived[name]}
+
+
+def _float_of(value: Any) -> torch.dtype | None:
+    """Of a tensor's numbers, or of the scales of packed weights; None where they are no floats."""
+    if isinstance(value, tuple):
+        several = cast("tuple[Any, ...]", value)
+        return _float_of(several[0]) if several else None
+    if isinstance(value, PackedTensor):
+        return _float_of(value.scale)
+    return value.dtype if isinstance(value, Tensor) and value.dtype in FLOATS else None
 
 
 def _factor(generator: random.Random, kind: str) -> float:
@@ -416,7 +458,14 @@ def _kinds(op: Op, dtype: torch.dtype) -> tuple[str, ...]:
     kinds = {kind for kind, _ in known if kind != "largest" or largest}
     kinds |= {"small", "positive"} if kinds else set()
     kinds |= {"lowest"} if "subnormal" in kinds else set()
+    kinds |= {"outlier"} if "mixed" in kinds else set()
     return tuple(each for each in KINDS if each in kinds)
+
+
+def _fits(op: Op, sizes: Mapping[str, int], elements: int) -> bool:
+    """Whether the tensors, and what a reference may make of any two axes, are small enough."""
+    longest = sorted(sizes.values())[-2:]
+    return _elements(op, sizes) <= elements and prod(longest) <= _BETWEEN * elements
 
 
 def _elements(op: Op, sizes: Mapping[str, int]) -> int:
@@ -430,62 +479,3 @@ def _packed_elements(value: Any) -> int:
     if isinstance(value, tuple):
         return sum(map(_packed_elements, cast("tuple[Any, ...]", value)))
     return 0
-
-
-def _scaled(value: Any, power: int) -> Any:
-    """A packed weight, or several, whose scales are 2^power times as large, if they are floats."""
-    if isinstance(value, tuple):
-        return tuple(_scaled(each, power) for each in cast("tuple[Any, ...]", value))
-    if not isinstance(value, PackedTensor) or value.scale.dtype not in _FLOATS:
-        return value
-    return replace(value, scale=(value.scale.float() * 2.0**power).to(value.scale.dtype))
-
-
-def _numbers(arguments: Mapping[str, Any]) -> list[str]:
-    """Integer arguments that tensors of integers hold: an index that is ignored."""
-    tensors = [
-        value
-        for value in arguments.values()
-        if isinstance(value, Tensor) and value.dtype in (torch.int64, torch.int32)
-    ]
-    return [
-        name
-        for name, value in arguments.items()
-        if type(value) is int and value < 0 and any(bool((each == value).any()) for each in tensors)
-    ]
-
-
-def _renumbered(
-    arguments: dict[str, Any], to: int, run: tuple[float, float] | None
-) -> dict[str, Any]:
-    found = dict(arguments)
-    for name in _numbers(arguments):
-        was = found[name]
-        found[name] = to
-        for key, value in found.items():
-            if not isinstance(value, Tensor) or value.dtype not in (torch.int64, torch.int32):
-                continue
-            if bool((value == was).any()):
-                found[key] = other = torch.where(value == was, to, value)
-                if run is not None:
-                    begin, end = (int(len(other) * part) for part in run)
-                    other[begin:end] = to
-    return found
-
-
-def _split(op: Op, arguments: dict[str, Any], parts: int) -> dict[str, Any]:
-    """The leading axis of the first input as two or as none, wherever it leads."""
-    leading = op.of_role("input")[0].axes[:1]
-    if parts == 1 or not leading:
-        return arguments
-    found = dict(arguments)
-    for spec in op.of_role("input"):
-        value = found.get(spec.name)
-        if spec.axes[:1] == leading and isinstance(value, Tensor) and value.dim() == len(spec.axes):
-            if value.shape[0] % parts if parts else value.shape[0] != 1:
-                return arguments
-            if not parts:
-                found[spec.name] = value[0]
-                continue
-            found[spec.name] = value.unflatten(0, (parts, value.shape[0] // parts))
-    return found

@@ -256,7 +256,7 @@ def cost(arguments: Mapping[str, Any]) -> Cost:
 OP = Op(
     name="append_kv",
     axes=(
-        Axis(name="B", meaning="sequences"),
+        Axis(name="B", meaning="sequences", most=2048),
         Axis(name="Q", meaning="new positions of a sequence", most=65),
         Axis(name="H", meaning="query heads", most=128),
         Axis(name="G", meaning="key and value heads", most=64),

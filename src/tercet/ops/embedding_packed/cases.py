@@ -4,11 +4,10 @@ from typing import Any
 
 import torch
 
-from tercet.errors import UnsupportedError
-from tercet.formats import PackedTensor, encode, fit, parse_scheme
-from tercet.formats.chunks import chunk_rows
+from tercet.formats import encode, fit, parse_scheme
 from tercet.kernel.contract import Case, Workload
 from tercet.kernel.model_shape import ModelShape
+from tercet.packed_weight.drawn import drawn_weight
 
 _SCHEMES = (
     "ternary",
@@ -45,18 +44,27 @@ def _make(
     return {"ids": chosen, "weight": encode(weight, parsed, scale, zero), "dtype": dtype}
 
 
-def _case(name: str, *arguments: Any) -> Case:
+def _case(
+    name: str,
+    scheme: str,
+    n: int,
+    k: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    ids: torch.dtype,
+) -> Case:
     def make(seed: int) -> dict[str, Any]:
-        return _make(*arguments, seed=seed)
+        return _make(scheme, n, k, shape, dtype, ids, seed)
 
-    return Case(name=name, make=make)
+    options = {"scheme": scheme} | ({"ids": "int32"} if ids == torch.int32 else {})
+    return Case(name=name, make=make, options=options)
 
 
-def _with_wrong_id(name: str, wrong: int) -> Case:
+def _with_wrong_id(name: str, wrong: int, dtype: torch.dtype = torch.int64) -> Case:
     """Ids of which one is no row of the table."""
 
     def make(seed: int) -> dict[str, Any]:
-        made = _make("int4", 20, 64, (9,), torch.float32, torch.int64, seed)
+        made = _make("int4", 20, 64, (9,), torch.float32, dtype, seed)
         made["ids"][seed % 9] = wrong
         return made
 
@@ -81,6 +89,8 @@ def _cases() -> tuple[Case, ...]:
         _with_wrong_id("negative-id", -1),
         _with_wrong_id("id-past-the-last", 20),
         _with_wrong_id("id-past-32-bits", 2**32 + 3),
+        _with_wrong_id("negative-int32-id", -1, torch.int32),
+        _with_wrong_id("int32-id-past-the-last", 20, torch.int32),
     ]
     return tuple(cases)
 
@@ -88,43 +98,20 @@ def _cases() -> tuple[Case, ...]:
 CASES = _cases()
 
 _PRODUCTION = "ternary"
-_ROWS_AT_ONCE = 1024
-
-
-def drawn_table(scheme: str, n: int, k: int, seed: int, device: str) -> PackedTensor:
-    """W [N, K] with integer codes and scales drawn on the device, not fitted to a table.
-
-    Packing goes in pieces of rows: it widens each code to eight bytes, 8 GB for a table of 70B.
-    """
-    parsed = parse_scheme(scheme)
-    storage, scaling = parsed.storage, parsed.scaling
-    if not parsed.element.integer or scaling.zero is not None or storage.name.startswith("sparse"):
-        raise UnsupportedError(
-            f"embedding_packed: scheme {scheme!r}: a workload's table is drawn in dense, symmetric "
-            f"integer schemes only, say {_PRODUCTION!r}"
-        )
-    generator = torch.Generator(device).manual_seed(seed)
-    codes = torch.empty((n, storage.row_bytes(k)), dtype=torch.uint8, device=device)
-    levels = len(parsed.element.levels)
-    for part in chunk_rows(n, _ROWS_AT_ONCE):
-        some = (part.stop - part.start, k)
-        drawn = torch.randint(levels, some, generator=generator, device=device)
-        codes[part] = storage.pack(drawn.to(torch.uint8))
-    shape = scaling.scale_shape((n, k))
-    scale = 2.0 ** torch.randint(-6, -2, shape, generator=generator, device=device)
-    return PackedTensor(
-        codes=codes, scale=scale.to(scaling.torch_dtype), scheme=parsed, shape=(n, k)
-    )
 
 
 def inputs(workload: Workload, seed: int, device: str = "cpu") -> dict[str, Any]:
-    """ids [T], W [N, K] in the workload's scheme, the dtype of the result."""
+    """ids [T], W [N, K] in the workload's scheme, the dtype of the result.
+
+    Options: scheme; ids, the name of their dtype.
+    """
     t, n, k = (workload.sizes[axis] for axis in ("T", "N", "K"))
     scheme = str(workload.options.get("scheme", _PRODUCTION))
     generator = torch.Generator(device).manual_seed(seed)
+    dtype = getattr(torch, str(workload.options.get("ids", "int64")))
     return {
-        "ids": torch.randint(0, n, (t,), generator=generator, device=device),
-        "weight": drawn_table(scheme, n, k, seed + 1, device),
+        "ids": torch.randint(0, n, (t,), generator=generator, device=device, dtype=dtype),
+        "weight": drawn_weight(scheme, n, k, seed + 1, device),
         "dtype": workload.dtype,
     }
 

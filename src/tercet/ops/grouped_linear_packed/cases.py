@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
 from tercet.formats.dispatch_mode import in_dispatch_mode
 from tercet.kernel.cases import values
@@ -14,6 +13,7 @@ from tercet.kernel.contract import Case, Workload
 from tercet.kernel.model_shape import ModelShape
 from tercet.ops.grouped_linear_packed.routing import sort_by_expert
 from tercet.packed_weight.call import FLOATS
+from tercet.packed_weight.drawn import drawn_bias, drawn_weight, options_of
 from tercet.packed_weight.row_codes import quantize
 
 Shape = tuple[int, int, int, int]
@@ -89,13 +89,13 @@ def _make(
     }
 
 
-def _case(name: str, *arguments: Any, **options: Any) -> Case:
+def _case(name: str, scheme: str, *arguments: Any, **options: Any) -> Case:
     def make(seed: int) -> dict[str, Any]:
-        return _make(*arguments, **options, seed=seed)
+        return _make(scheme, *arguments, **options, seed=seed)
 
     # torch's own checks compute with an op's inputs, which it cannot with 8-bit floats
     fp8 = options.get("coded") and options["activation"] == "fp8_e4m3"
-    return Case(name=name, make=make, gradient=not fp8)
+    return Case(name=name, make=make, gradient=not fp8, options=options_of(scheme, options))
 
 
 def _cases() -> tuple[Case, ...]:
@@ -158,60 +158,31 @@ _PRODUCTION = "ternary"
 _TOKENS = (1, 16, 512)
 
 
-def drawn_weights(scheme: str, shape: Shape, seed: int, device: str) -> tuple[PackedTensor, ...]:
-    """W [N, K] of each expert with codes, scales and zero points drawn on the device.
+def _drawn_weights(scheme: str, shape: Shape, seed: int, device: str) -> tuple[PackedTensor, ...]:
+    """W [N, K] of each expert.
 
     Inside a dispatch mode one weight stands for all: torch's fake tensors have no values, and each
     operation on them costs as much as on a large real one.
     """
     _, experts, n, k = shape
-    parsed = parse_scheme(scheme)
-    storage, scaling, levels = parsed.storage, parsed.scaling, parsed.element.levels
-    if storage.name.startswith("sparse"):
-        raise UnsupportedError(
-            f"grouped_linear_packed: scheme {scheme!r} is sparse, random codes do not fit it: name "
-            f"a dense one in the workload, say {_PRODUCTION!r}"
-        )
-    generator = torch.Generator(device).manual_seed(seed)
-    known = [code for code, level in enumerate(levels) if level == level]
-    choices = torch.tensor(known, dtype=torch.uint8, device=device)
-    weights = list[PackedTensor]()
     different = 1 if in_dispatch_mode() else experts
-    for _ in range(different):
-        # powers of two are exact in every scale dtype, float8 and e8m0 too
-        scale = 2.0 ** _drawn(generator, -6, -2, *scaling.scale_shape((n, k)))
-        zero = None
-        if scaling.zero_torch_dtype is not None:
-            zero = _drawn(generator, -1, 2, *scaling.scale_shape((n, k)))
-            zero = zero.to(scaling.zero_torch_dtype)
-        weights.append(
-            PackedTensor(
-                codes=storage.pack(choices[_drawn(generator, 0, len(known), n, k)]),
-                scale=scale.to(scaling.torch_dtype),
-                zero=zero,
-                second=torch.tensor(0.5, device=device) if scaling.second_level else None,
-                scheme=parsed,
-                shape=(n, k),
-            )
-        )
-    return tuple(weights) * (experts // different)
+    some = tuple(drawn_weight(scheme, n, k, seed + 100 * at, device) for at in range(different))
+    return some * (experts // different)
 
 
-def _drawn(generator: torch.Generator, low: int, high: int, *shape: int) -> Tensor:
-    return torch.randint(low, high, shape, generator=generator, device=generator.device)
+def inputs(
+    workload: Workload, seed: int, device: str = "cpu", kind: str = "normal"
+) -> dict[str, Any]:
+    """T rows of tokens, of the kind, that each go to `top_k` different experts, equally likely.
 
-
-def inputs(workload: Workload, seed: int, device: str = "cpu") -> dict[str, Any]:
-    """T rows of tokens that each go to `top_k` different experts, all equally likely.
-
-    Options: top_k (1); scheme; activation; codes=True gives x as codes; row_weight=True; out, a
-    dtype's name.
+    Options: top_k (1); scheme; activation; codes=True gives x as codes; row_weight=True; bias and
+    out, the names of dtypes.
     """
     rows, experts, n, k = (workload.sizes[axis] for axis in ("T", "E", "N", "K"))
     options = workload.options
     activation = str(options.get("activation", "none"))
     out = getattr(torch, str(options.get("out", str(workload.dtype)[6:])))
-    x, x_scale = values((rows, k), workload.dtype, seed, device=device), None
+    x, x_scale = values((rows, k), workload.dtype, seed, kind, device), None
     if options.get("codes", False):
         x, x_scale, _ = quantize(x, activation)
     generator = torch.Generator(device).manual_seed(seed + 2)
@@ -219,10 +190,10 @@ def inputs(workload: Workload, seed: int, device: str = "cpu") -> dict[str, Any]
     return {
         "x": x,
         "offsets": _routed(generator, rows, experts, int(options.get("top_k", 1))),
-        "weight": drawn_weights(
+        "weight": _drawn_weights(
             str(options.get("scheme", _PRODUCTION)), (rows, experts, n, k), seed + 1, device
         ),
-        "bias": None,
+        "bias": drawn_bias((experts, n), options.get("bias"), seed + 3, device),
         "row_weight": torch.rand(rows, generator=generator, device=device) if weighted else None,
         "x_scale": x_scale,
         "activation": activation,

@@ -91,14 +91,18 @@ def magnitude(
     exponential of that; each part of a divergence and of its gradient is a probability times such
     logarithms. The gradient of weight, a sum of n chunks in x's dtype, is rounded n times: where
     partial sums grow evenly, by half a step times sqrt(n) / 3 as a standard deviation, and the two
-    half steps that a tolerance allows for one chunk are, times sqrt(n), six of these.
+    half steps that a tolerance allows for one chunk are, times sqrt(n), six of these. Chunks of
+    tokens that are all alike may all be rounded the same way: then errors of half a step of sums
+    that grow to the result add up, a quarter of n times these two.
     """
     del in_place
-    in_float32 = accumulate_float32 or x.dtype == torch.float32
-    # a kernel may have chunks of fewer tokens
-    several = max(min(x.shape[0], _FEWEST), math.ceil(x.shape[0] / _CHUNK))
-    roundings = 1 if in_float32 else max(1, several)
     kept = _kept(x, mask)
+    roundings = 1.0
+    if not accumulate_float32 and x.dtype != torch.float32 and len(x):
+        # a kernel may have chunks of fewer tokens
+        chunks = max(min(len(x), _FEWEST), math.ceil(len(x) / _CHUNK))
+        alike = all(bool((each == each[:1]).all()) for each in (x, teacher_x))
+        roundings = max(math.sqrt(chunks), chunks / 4 if alike else 0.0)
     log_q = _log_softmax(x, weight, temperature)
     log_p = _log_softmax(teacher_x, teacher_weight, temperature)
     log_p = torch.where(kept[:, None], log_p, 0.0)
@@ -117,7 +121,7 @@ def magnitude(
     return (
         losses / (kept.sum() if reduction == "mean" else 1),
         grad @ weight.double().abs() if x_gradient else none,
-        grad.T @ x.double().abs() * math.sqrt(roundings) if weight_gradient else none,
+        grad.T @ x.double().abs() * roundings if weight_gradient else none,
     )
 
 

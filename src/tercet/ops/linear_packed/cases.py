@@ -6,13 +6,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tercet.errors import UnsupportedError
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
-from tercet.formats.chunks import chunk_rows
 from tercet.kernel.cases import values
 from tercet.kernel.contract import Case, Workload
 from tercet.kernel.model_shape import ModelShape
 from tercet.packed_weight.call import FLOATS
+from tercet.packed_weight.drawn import drawn_bias, drawn_weight, options_of
 from tercet.packed_weight.row_codes import ELEMENTS, quantize
 
 SCHEMES = (
@@ -113,11 +112,11 @@ def _make(
     }
 
 
-def _case(name: str, *arguments: Any, **options: Any) -> Case:
+def _case(name: str, scheme: str, *arguments: Any, **options: Any) -> Case:
     def make(seed: int) -> dict[str, Any]:
-        return _make(*arguments, **options, seed=seed)
+        return _make(scheme, *arguments, **options, seed=seed)
 
-    return Case(name=name, make=make)
+    return Case(name=name, make=make, options=options_of(scheme, options))
 
 
 _MAIN = ("ternary", "nonary", "int4-asym", "int8-channel", "fp8_e4m3")
@@ -145,7 +144,7 @@ def _cases() -> tuple[Case, ...]:
         for m, n, k in ((0, 20, 64), (2, 0, 64), (2, 20, 0), (1, 20, 0), (1, 1, 1), (2, 1, 1)):
             name = f"{scheme}-size-{m}x{n}x{k}"
             cases.append(_case(name, scheme, (m, k), n, bias=torch.bfloat16))
-        cases.append(_case(f"{scheme}-one-axis", scheme, (65,), 19))
+        cases.append(_case(f"{scheme}-one-axis", scheme, (65,), 19, bias=torch.float32))
     return (*cases, *_quantized_cases(), *_residual_cases(), *_prefill_cases())
 
 
@@ -237,64 +236,29 @@ CASES = _cases()
 
 _PRODUCTION = "ternary"
 _DECODE = (1, 16)
-_ROWS_AT_ONCE = 1024
 
 
-def drawn_weight(scheme: str, n: int, k: int, seed: int, device: str) -> PackedTensor:
-    """W [N, K] with codes, scales and zero points drawn on the device, not fitted to a weight.
+def inputs(
+    workload: Workload, seed: int, device: str = "cpu", kind: str = "normal"
+) -> dict[str, Any]:
+    """x [M, K] of the kind, W [N, K] in the workload's scheme.
 
-    Packing goes in pieces of rows: it widens each code to eight bytes, 8 GB for a head of 70B.
-    """
-    parsed = parse_scheme(scheme)
-    storage, scaling, levels = parsed.storage, parsed.scaling, parsed.element.levels
-    if storage.name.startswith("sparse"):
-        raise UnsupportedError(
-            f"linear_packed: scheme {scheme!r} is sparse, random codes do not fit it: name a dense "
-            f"one in the workload, say {_PRODUCTION!r}"
-        )
-    generator = torch.Generator(device).manual_seed(seed)
-    known = [code for code, level in enumerate(levels) if level == level]
-    choices = torch.tensor(known, dtype=torch.uint8, device=device)
-    codes = torch.empty((n, storage.row_bytes(k)), dtype=torch.uint8, device=device)
-    for part in chunk_rows(n, _ROWS_AT_ONCE):
-        some = (part.stop - part.start, k)
-        drawn = torch.randint(len(known), some, generator=generator, device=device)
-        codes[part] = storage.pack(choices[drawn])
-    shape = scaling.scale_shape((n, k))
-    # powers of two are exact in every scale dtype, float8 and e8m0 too
-    scale = 2.0 ** torch.randint(-6, -2, shape, generator=generator, device=device)
-    zero = None
-    if scaling.zero_torch_dtype is not None:
-        zero = torch.randint(-1, 2, shape, generator=generator, device=device)
-        zero = zero.to(scaling.zero_torch_dtype)
-    return PackedTensor(
-        codes=codes,
-        scale=scale.to(scaling.torch_dtype),
-        zero=zero,
-        second=torch.tensor(0.5, device=device) if scaling.second_level else None,
-        scheme=parsed,
-        shape=(n, k),
-    )
-
-
-def inputs(workload: Workload, seed: int, device: str = "cpu") -> dict[str, Any]:
-    """x [M, K], W [N, K] in the workload's scheme, no bias.
-
-    Options: scheme; activation; codes=True gives x as codes; residual=True; out, a dtype's name.
+    Options: scheme; activation; codes=True gives x as codes; residual=True; bias and out, the names
+    of dtypes.
     """
     m, n, k = (workload.sizes[axis] for axis in ("M", "N", "K"))
     options = workload.options
     scheme = str(options.get("scheme", _PRODUCTION))
     activation = str(options.get("activation", "none"))
     out = getattr(torch, str(options.get("out", str(workload.dtype)[6:])))
-    x, x_scale, x_sum = values((m, k), workload.dtype, seed, device=device), None, None
+    x, x_scale, x_sum = values((m, k), workload.dtype, seed, kind, device), None, None
     if options.get("codes", False):
         x, x_scale, x_sum = quantize(x, activation)
     added = values((m, n), out, seed + 2, device=device) if options.get("residual") else None
     return {
         "x": x,
         "weight": drawn_weight(scheme, n, k, seed + 1, device),
-        "bias": None,
+        "bias": drawn_bias((n,), options.get("bias"), seed + 3, device),
         "residual": added,
         "x_scale": x_scale,
         "x_sum": x_sum,

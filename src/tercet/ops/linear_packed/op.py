@@ -124,7 +124,8 @@ def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     if ctx.needs_input_grad[0]:
         grad_x = _input_gradient(grad, *ctx.saved_tensors, *ctx.described, ctx.x_dtype)
     if ctx.needs_input_grad[_BIAS]:
-        grad_bias = grad.flatten(0, -2).float().sum(0).to(ctx.bias_dtype)
+        rows = grad.flatten(0, -2) if grad.dim() > 1 else grad[None]
+        grad_bias = rows.float().sum(0).to(ctx.bias_dtype)
     if ctx.needs_input_grad[_BIAS + 1]:
         grad_residual = grad
     return grad_x, *(None,) * (_BIAS - 1), grad_bias, grad_residual, *(None,) * 4
@@ -333,6 +334,7 @@ OP = Op(
         ),
     ),
     inputs=inputs,
+    derived={"x_sum": ("x",)},
     shapes=shapes,
     independent="M",
     baselines=_BASELINES,

@@ -173,7 +173,7 @@ def cost(arguments: Mapping[str, Any]) -> Cost:
 OP = Op(
     name="paged_attention",
     axes=(
-        Axis(name="B", meaning="sequences"),
+        Axis(name="B", meaning="sequences", most=2048),
         Axis(name="Q", meaning="new positions of a sequence", most=MOST_NEW),
         Axis(name="H", meaning="query heads", most=128),
         Axis(name="G", meaning="key and value heads", most=64),

@@ -1,0 +1,238 @@
+"""Drawn: what a drawn case is made from, by name, and how it is made smaller."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from tercet.formats import PackedTensor
+from tercet.harness.workloads.layouts import lay_out
+from tercet.kernel.cases import NOT_DIFFERENTIABLE
+from tercet.kernel.contract import Case, Op, Workload
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incoming:
+    """What is done to random incoming gradients.
+
+    Attributes:
+        power: of two, that they are multiplied by: a loss is a mean, and may be scaled.
+        masked: of how many rows the last alone is not 0, as of tokens that no loss counts; 0: no
+            row is.
+        layout: in memory, one of LAYOUTS; None as they are made.
+    """
+
+    power: int = 0
+    masked: int = 0
+    layout: str | None = None
+
+    def __call__(self, gradient: Tensor, at: int) -> Tensor:
+        """The gradient of output `at`, changed."""
+        changed = _scaled(gradient, self.power)
+        if self.masked and changed.dim():
+            changed[torch.arange(len(changed)) % self.masked != self.masked - 1] = 0
+        return changed if self.layout is None else lay_out(self.layout, changed, at)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What it does, in words that make it again."""
+        return (
+            *([f"dy*2^{self.power}"] if self.power else []),
+            *([f"dy masked {self.masked}"] if self.masked else []),
+            *([f"dy {self.layout}"] if self.layout is not None else []),
+        )
+
+
+PLAIN = Incoming()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """What a drawn case is made from.
+
+    Attributes:
+        workload: its sizes, dtype and options.
+        kind: of its values.
+        factors: scalar argument -> what the op's own value is multiplied by.
+        ignored: in place of the integer that an argument names and tensors hold (ignore_index).
+        run: from where to where, as parts of the leading axis, these tensors hold nothing else and
+            masks leave all out.
+        split: how many parts the leading axis is split into; 1 leaves it, 0 takes it away where
+            it is 1 long.
+        layout: of the inputs in memory, one of LAYOUTS; None as they are made.
+        powers: argument -> power of two, that its numbers, or the scales of a packed weight, are
+            multiplied by.
+        dtypes: argument -> another dtype that it is in.
+        absent: an optional input that is left out.
+        incoming: what is done to the random incoming gradients.
+        gradient: whether the op has one with these options.
+    """
+
+    workload: Workload
+    kind: str = "normal"
+    factors: Mapping[str, float]
+    ignored: int | None = None
+    run: tuple[float, float] | None = None
+    split: int = 1
+    layout: str | None = None
+    powers: Mapping[str, int] = field(default_factory=dict[str, int])
+    dtypes: Mapping[str, torch.dtype] = field(default_factory=dict[str, torch.dtype])
+    absent: str | None = None
+    incoming: Incoming = PLAIN
+    gradient: bool = True
+
+    @property
+    def name(self) -> str:
+        """What it is, in words that make it again."""
+        words = [f"drawn {self.workload}"]
+        words += [self.kind] if self.kind != "normal" else []
+        words += [f"{name}*{factor:.3g}" for name, factor in self.factors.items()]
+        words += [f"ignored={self.ignored}"] if self.ignored is not None else []
+        words += [f"from={self.run[0]:.3g} to={self.run[1]:.3g}"] if self.run is not None else []
+        words += [f"rows={self.split}x"] if self.split > 1 else []
+        words += ["without rows"] if not self.split else []
+        words += [self.layout] if self.layout is not None else []
+        words += [f"{name}*2^{power}" for name, power in self.powers.items()]
+        words += [f"{name} in {str(dtype)[6:]}" for name, dtype in self.dtypes.items()]
+        words += [f"no {self.absent}"] if self.absent is not None else []
+        words += self.incoming.words
+        return " ".join(words)
+
+    def smaller(self) -> Iterator["Drawn"]:
+        """The same with less in it, the largest steps first."""
+        if self.kind != "normal":
+            yield replace(self, kind="normal")
+        if self.layout is not None:
+            yield replace(self, layout=None)
+        if self.powers:
+            yield replace(self, powers={})
+        if self.dtypes:
+            yield replace(self, dtypes={})
+        if self.absent is not None:
+            yield replace(self, absent=None)
+        if self.incoming != PLAIN:
+            yield replace(self, incoming=PLAIN)
+        if self.split != 1:
+            yield replace(self, split=1)
+        if self.factors:
+            yield replace(self, factors={})
+        if self.run is not None:
+            yield replace(self, run=None)
+        for option in self.workload.options:
+            kept = {name: each for name, each in self.workload.options.items() if name != option}
+            yield replace(self, workload=replace(self.workload, options=kept))
+        for axis, size in self.workload.sizes.items():
+            for other in dict.fromkeys((1, 2, size // 2, size - 1)):
+                if 0 < other < size:
+                    sizes = {**self.workload.sizes, axis: other}
+                    yield replace(self, workload=replace(self.workload, sizes=sizes))
+
+    def arguments(self, op: Op, seed: int) -> dict[str, Any]:
+        """The arguments of the reference, with fresh values."""
+        assert op.inputs is not None
+        kind = {} if self.kind == "normal" else {"kind": self.kind}
+        made = op.inputs(self.workload, seed, "cpu", **kind)
+        for name, factor in self.factors.items():
+            made[name] = made[name] * factor
+        if self.ignored is not None:
+            made = _renumbered(made, self.ignored, self.run)
+        if self.run is not None:
+            made = {name: _flagged(value, self.run) for name, value in made.items()}
+        for name, power in self.powers.items():
+            made[name] = _scaled(made[name], power)
+        for name, dtype in self.dtypes.items():
+            made[name] = made[name].to(dtype)
+        if self.absent is not None:
+            made[self.absent] = None
+        made = _split(op, made, self.split)
+        if self.layout is None:
+            return made
+        inputs = {spec.name for spec in op.of_role("input")}
+        return {
+            name: lay_out(self.layout, value, at) if name in inputs else value
+            for at, (name, value) in enumerate(made.items())
+        }
+
+    def case(self, op: Op) -> Case:
+        """As a case of the op."""
+        return Case(
+            name=self.name,
+            make=lambda seed: self.arguments(op, seed),
+            gradient=self.gradient and self.kind not in NOT_DIFFERENTIABLE,
+            incoming=None if self.incoming == PLAIN else self.incoming,
+        )
+
+
+def _scaled(value: Any, power: int) -> Any:
+    """Numbers, or the scales of packed weights, 2^power times as large, where they are floats."""
+    if isinstance(value, tuple):
+        return tuple(_scaled(each, power) for each in cast("tuple[Any, ...]", value))
+    if isinstance(value, PackedTensor):
+        return replace(value, scale=_scaled(value.scale, power))
+    if not isinstance(value, Tensor) or value.dtype not in FLOATS:
+        return value
+    return (value.double() * 2.0**power).to(value.dtype)
+
+
+def numbers_in(arguments: Mapping[str, Any]) -> list[str]:
+    """Integer arguments that tensors of integers hold: an index that is ignored."""
+    tensors = [
+        value
+        for value in arguments.values()
+        if isinstance(value, Tensor) and value.dtype in (torch.int64, torch.int32)
+    ]
+    return [
+        name
+        for name, value in arguments.items()
+        if type(value) is int and value < 0 and any(bool((each == value).any()) for each in tensors)
+    ]
+
+
+def _renumbered(
+    arguments: dict[str, Any], to: int, run: tuple[float, float] | None
+) -> dict[str, Any]:
+    found = dict(arguments)
+    for name in numbers_in(arguments):
+        was = found[name]
+        found[name] = to
+        for key, value in found.items():
+            if not isinstance(value, Tensor) or value.dtype not in (torch.int64, torch.int32):
+                continue
+            if bool((value == was).any()):
+                found[key] = other = torch.where(value == was, to, value)
+                if run is not None:
+                    begin, end = (int(len(other) * part) for part in run)
+                    other[begin:end] = to
+    return found
+
+
+def _flagged(value: Any, run: tuple[float, float]) -> Any:
+    """A mask that leaves out a run of the leading axis, too; anything else as it is."""
+    if not isinstance(value, Tensor) or value.dtype != torch.bool or not value.dim():
+        return value
+    begin, end = (int(len(value) * part) for part in run)
+    changed = value.clone()
+    changed[begin:end] = False
+    return changed
+
+
+def _split(op: Op, arguments: dict[str, Any], parts: int) -> dict[str, Any]:
+    """The leading axis of the first input as two or as none, wherever it leads."""
+    leading = op.of_role("input")[0].axes[:1]
+    if parts == 1 or not leading:
+        return arguments
+    found = dict(arguments)
+    for spec in op.of_role("input"):
+        value = found.get(spec.name)
+        if spec.axes[:1] == leading and isinstance(value, Tensor) and value.dim() == len(spec.axes):
+            if value.shape[0] % parts if parts else value.shape[0] != 1:
+                return arguments
+            if not parts:
+                found[spec.name] = value[0]
+                continue
+            found[spec.name] = value.unflatten(0, (parts, value.shape[0] // parts))
+    return found
