@@ -39,7 +39,7 @@ class Configurations:
     ) -> "Configurations":
         """Of the op's own implementation, or of a candidate."""
         own = op.implementations
-        entries = () if device == "cpu" else table(op, device_name())
+        entries = () if device == "cpu" else table(op.name, device_name())
         return cls(
             op=op,
             owners=(implementation,) if implementation in own else own,

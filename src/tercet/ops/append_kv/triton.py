@@ -141,8 +141,12 @@ def forward(
     }  # fmt: skip
     default = {"num_warps": 1, "TOKENS": _TOKENS if batch * new >= _MANY else 1}
     options = configuration("append_kv", "triton", sizes, default)
-    query_norm = query_norm.contiguous() if query_norm is not None else None
-    key_norm = key_norm.contiguous() if key_norm is not None else None
+    if query_norm is not None and key_norm is not None:
+        # a program reads one of the two by one pointer
+        same = query_norm.dtype == key_norm.dtype
+        query_norm, key_norm = (
+            (each if same else each.float()).contiguous() for each in (query_norm, key_norm)
+        )
     _append[(triton.cdiv(batch * new, options["TOKENS"]), heads + 2 * groups)](
         qkv, cos, sin, keys, values, blocks, lengths.contiguous(), key_scales, value_scales,
         query_norm, key_norm, q,

@@ -147,6 +147,9 @@ def _cases() -> tuple[Case, ...]:
         name = "x".join(map(str, shape))
         cases.append(_case(f"size-{name}", "int4-asym", shape, **whole))
         cases.append(_case(f"size-{name}-codes", "ternary", shape, **coded))
+    # results that show each bit of scales in float32, beside x in 16 bits
+    options = {"dtype": torch.float16, "out": torch.float32}
+    cases.append(_case("float32-scales", "int4-g20-float32", (9, 3, 17, 68), **options))
     cases.append(_case("tiny", "int4-asym", (9, 2, 33, 100), kind="tiny", **whole))
     cases.append(_case("mixed-codes", "ternary", (9, 2, 33, 100), kind="mixed", **coded))
     return tuple(cases)

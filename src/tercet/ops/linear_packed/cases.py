@@ -170,13 +170,18 @@ def _quantized_cases() -> list[Case]:
 
 
 def _residual_cases() -> list[Case]:
-    """Bias and residual in each output dtype, which need not be x's."""
+    """Bias and residual in each output dtype, which need not be x's; scales in float32."""
     cases = list[Case]()
     for dtype in FLOATS:
         for out in FLOATS:
             name = f"ternary-{str(dtype)[6:]}-{str(out)[6:]}-residual"
             options: dict[str, Any] = {"dtype": dtype, "out": out, "residual": True}
             cases.append(_case(name, "ternary", (4, 132), 50, bias=dtype, **options))
+    # results that show each bit of scales in float32, beside x in 16 bits
+    for scheme in ("int4-g20-float32", "nvfp4"):
+        for dtype in FLOATS[1:]:
+            name = f"{scheme}-{str(dtype)[6:]}-float32"
+            cases.append(_case(name, scheme, (3, 100), 33, dtype=dtype, out=torch.float32))
     for scheme in ("ternary", "int8-channel"):
         for activation in ELEMENTS:
             options = {"activation": activation, "residual": True, "bias": torch.float32}
