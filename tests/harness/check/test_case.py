@@ -3,15 +3,18 @@
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from tercet.harness.check.contents import change_one, swap_rows
 from tercet.harness.check.run import CheckReport, cases_of, check
 from tercet.harness.sandbox.candidate import candidate_from
 from tercet.harness.sandbox.session import Apart
 from tercet.harness.workloads.draw import draw, draw_long
 from tercet.harness.workloads.drawn import Incoming
+from tercet.harness.workloads.layouts import lay_out
 from tercet.ops.discover import find
 
 OP = find("rms_norm")
@@ -217,6 +220,22 @@ def test_scales_of_packed_weights_become_small_and_large() -> None:
     scaled, plain = (each.arguments(op, 0)["weight"] for each in (one, replace(one, powers={})))
     assert torch.equal(scaled.codes, plain.codes)
     assert torch.equal(scaled.scale.float(), plain.scale.float() * 2.0 ** one.powers["weight"])
+
+
+@pytest.mark.parametrize("change", [change_one, swap_rows])
+@pytest.mark.parametrize("layout", ["heads first", "transposed", "padded", "misaligned"])
+def test_contents_that_differ_in_little_lie_as_before(layout: str, change: Any) -> None:
+    value = lay_out(layout, torch.arange(24.0).view(2, 3, 4), 0)
+    changed = change(value, 4)
+    assert changed.stride() == value.stride()
+    assert 0 < int((changed != value).sum()) < (2 if change is change_one else 25)
+
+
+def test_expanded_rows_that_change_places_are_given_as_they_come() -> None:
+    value = torch.arange(4.0).expand(3, 4)
+    changed = swap_rows(value, 1)
+    assert changed is not None
+    assert torch.equal(changed, value)
 
 
 def test_inputs_are_scaled_left_out_and_in_another_dtype() -> None:

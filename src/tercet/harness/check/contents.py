@@ -55,7 +55,7 @@ def change_one(value: Tensor, seed: int) -> Tensor | None:
     if not len(different):
         return None
     flat[at] = flat[different[seed % len(different)]]
-    return flat.reshape(value.shape)
+    return _laid_as(value, flat.reshape(value.shape))
 
 
 def swap_rows(value: Tensor, seed: int) -> Tensor | None:
@@ -65,4 +65,12 @@ def swap_rows(value: Tensor, seed: int) -> Tensor | None:
     order = torch.arange(len(value))
     first, second = seed % len(value), (seed // 7 + 1) % len(value)
     order[[first, second]] = order[[second, first]]
-    return value[order]
+    return _laid_as(value, value[order])
+
+
+def _laid_as(value: Tensor, changed: Tensor) -> Tensor:
+    """In the strides of the first contents, whose memory they are written to."""
+    if any(size > 1 and not step for size, step in zip(value.shape, value.stride(), strict=True)):
+        return changed
+    laid = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+    return laid.copy_(changed)

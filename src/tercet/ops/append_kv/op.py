@@ -204,17 +204,25 @@ def _fake(
     qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, blocks: Tensor,
     lengths: Tensor, key_scales: Tensor | None, value_scales: Tensor | None, *arguments: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    keys, values = keys.new_empty(keys.shape), values.new_empty(values.shape)
+    keys, values = _like(keys), _like(values)
     if key_scales is not None and value_scales is not None:
-        key_scales = key_scales.new_empty(key_scales.shape)
-        value_scales = value_scales.new_empty(value_scales.shape)
+        key_scales, value_scales = _like(key_scales), _like(value_scales)
     scales = key_scales, value_scales
     q = _fake_in_place(qkv, cos, sin, keys, values, blocks, lengths, *scales, *arguments)
     return q, keys, values, _or_empty(key_scales, qkv), _or_empty(value_scales, qkv)
 
 
 def _copy(part: Tensor) -> Tensor:
-    return part.clone(memory_format=torch.contiguous_format)
+    return part.clone(memory_format=_order(part))
+
+
+def _like(part: Tensor) -> Tensor:
+    return torch.empty_like(part, memory_format=_order(part))
+
+
+def _order(part: Tensor) -> torch.memory_format:
+    """Of a copy: as the blocks lie, for a kernel writes to a cache in its owner's layout."""
+    return torch.preserve_format if part.stride(-1) == 1 else torch.contiguous_format
 
 
 def _or_empty(scales: Tensor | None, qkv: Tensor) -> Tensor:
