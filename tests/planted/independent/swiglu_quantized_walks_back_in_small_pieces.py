@@ -1,4 +1,4 @@
-"""A right kernel; UNUSUAL says how it is unusual."""
+"""A planted fault; FAULT says which."""
 
 import torch
 import triton
@@ -13,8 +13,12 @@ from tercet.packed_weight.row_codes import Quantized, check_conversion, empty
 from tercet.packed_weight.triton.row_quantizer import absolute_bits, encode, scale_of, total
 
 OP = "swiglu_quantized"
-UNUSUAL = "Every row is walked in pieces of 32 columns, the second time from its end."
+FAULT = (
+    "Rows are walked in pieces of 32 columns, whose sums are added sixteen at a time in int32: "
+    "beyond 18,000 columns of one sign the fp8 row_sum overflows."
+)
 DEVICE = "any"
+CAUGHT_BY = "forward"
 __all__ = ["forward"]
 
 _HELD = 16384
