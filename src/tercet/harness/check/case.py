@@ -26,6 +26,7 @@ from tercet.harness.check.judge import Problem, Verdicts, judge_outcome, listed
 from tercet.harness.finding import Finding
 from tercet.harness.sandbox.faults import fault_kind, fault_message
 from tercet.harness.sandbox.session import Outcome, Session
+from tercet.harness.workloads.arguments import tied_arguments
 from tercet.harness.workloads.gradients import draw_grad_outputs, select_differentiable
 from tercet.harness.workloads.layouts import LAYOUTS, lay_out
 from tercet.kernel.contract import Case, Op
@@ -368,14 +369,8 @@ class CaseCheck:
 
     def _free(self) -> set[str]:
         """Inputs whose contents may change without others that are made of them."""
-        made = self._op.derived
-        tied = {
-            source
-            for name, sources in made.items()
-            if self._arguments.get(name) is not None
-            for source in sources
-        }
-        return {spec.name for spec in self._op.of_role("input")} - tied - set(made)
+        inputs = {spec.name for spec in self._op.of_role("input")}
+        return inputs - tied_arguments(self._op, self._arguments)
 
     def _two_calls(self) -> dict[str, tuple[Values, Values]]:
         other = self._case.make(self._seed + 1)

@@ -1,6 +1,7 @@
-"""Arguments: checks the device, the dtype and the sizes of axes that a caller asked for."""
+"""Arguments: checks the device, the dtype and the sizes that a caller asked for; which are tied."""
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 
@@ -42,3 +43,9 @@ def complete_sizes(op: Op, sizes: Mapping[str, int]) -> None:
         raise UnsupportedError(
             f"sizes {dict(sizes)}: {op.name!r} also needs a size for {', '.join(missing)}"
         )
+
+
+def tied_arguments(op: Op, arguments: Mapping[str, Any]) -> set[str]:
+    """Those at hand that are made of others, and those others: none may change without the rest."""
+    made = {name for name in op.derived if arguments.get(name) is not None}
+    return made | {source for name in made for source in op.derived[name]}

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from tercet.errors import TercetError
 from tercet.formats import PackedTensor
+from tercet.harness.workloads.arguments import tied_arguments
 from tercet.harness.workloads.drawn import FLOATS, Drawn, Incoming, numbers_in
 from tercet.harness.workloads.gradients import (
     describe_outputs,
@@ -193,34 +194,32 @@ def allowed(op: Op, drawn: Drawn) -> Drawn | None:
     try:
         arguments = drawn.arguments(op, 0)
         prepared = op.prepare(arguments)
-        describe_outputs(op, prepared)
+        promised = describe_outputs(op, prepared)
         kept = _called(op, drawn, prepared)
         with warnings.catch_warnings():
             # of arguments that it does not take
             warnings.simplefilter("ignore")
             # last: of sizes that the op refuses it may make something that is very large
             if kept is not None:
-                kept = _kept_in_range(op, kept, prepared, outputs_of(op.reference(**arguments)))
+                kept = _kept_in_range(op, kept, promised, outputs_of(op.reference(**arguments)))
     except Exception:  # noqa: BLE001 whatever refuses them, they are no arguments
         return None
     return kept
 
 
 def _kept_in_range(
-    op: Op, drawn: Drawn, prepared: dict[str, Any], expected: tuple[Tensor, ...]
+    op: Op, drawn: Drawn, promised: tuple[Tensor, ...], expected: tuple[Tensor, ...]
 ) -> Drawn:
     """Without a gradient where what is saved for it is near the end of its range, or beyond.
 
     A sum that is kept in float16, say, until it is divided.
     """
-    results = zip(
-        op.of_role("output", "saved"), describe_outputs(op, prepared), expected, strict=True
-    )
+    results = zip(op.of_role("output", "saved"), promised, expected, strict=True)
     beyond = any(
         spec.role == "saved"
-        and promised.is_floating_point()
-        and bool((right.abs() > torch.finfo(promised.dtype).max / _HEADROOM).any())
-        for spec, promised, right in results
+        and fake.is_floating_point()
+        and bool((right.abs() > torch.finfo(fake.dtype).max / _HEADROOM).any())
+        for spec, fake, right in results
     )
     return replace(drawn, gradient=False) if beyond else drawn
 
@@ -362,7 +361,8 @@ def _draw_one(
 def _varied(op: Op, drawn: Drawn, arguments: Mapping[str, Any], generator: random.Random) -> Drawn:
     """With some arguments larger or smaller, in another dtype or left out; other gradients."""
     specs = {each.name: each for each in op.of_role("input")}
-    free = [name for name in arguments if name not in _tied(op, arguments)]
+    tied = tied_arguments(op, arguments)
+    free = [name for name in arguments if name not in tied]
     scalable = [name for name in free if _float_of(arguments[name]) is not None]
     if scalable and generator.random() < _SCALED:
         name = generator.choice(scalable)
@@ -414,12 +414,6 @@ def _takes(op: Op, drawn: Drawn) -> bool:
 
 def _power(generator: random.Random, dtype: torch.dtype | None) -> int:
     return generator.randint(*_POWERS.get(dtype, _OTHER_POWERS) if dtype else _OTHER_POWERS)
-
-
-def _tied(op: Op, arguments: Mapping[str, Any]) -> set[str]:
-    """Arguments that are made of others, and those others."""
-    made = {name for name in op.derived if arguments.get(name) is not None}
-    return made | {source for name in made for source in op.derived[name]}
 
 
 def _float_of(value: Any) -> torch.dtype | None:
