@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from importlib import import_module
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ from tercet.harness.check.contents import change_one, swap_rows
 from tercet.harness.check.run import CheckReport, cases_of, check
 from tercet.harness.sandbox.candidate import candidate_from
 from tercet.harness.sandbox.session import Apart
-from tercet.harness.workloads.draw import draw, draw_long
+from tercet.harness.workloads.draw import draw
 from tercet.harness.workloads.drawn import Incoming
 from tercet.harness.workloads.layouts import lay_out
+from tercet.harness.workloads.systematic import draw_ends, draw_long
 from tercet.ops.discover import find
 
 OP = find("rms_norm")
@@ -189,13 +191,50 @@ def test_a_candidate_is_launched_as_the_kernel_it_was_made_of(tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["rms_norm", "linear_packed", "quantize_activation"])
 def test_each_axis_is_very_long_once(name: str) -> None:
     op = find(name)
-    drawn = draw_long(op, 3, 1 << 18)
+    drawn, axes = draw_long(op, 3, 1 << 18), op.of_role("input")[0].axes
     assert [each.name for each in drawn] == [each.name for each in draw_long(op, 3, 1 << 18)]
-    for axis in op.of_role("input")[0].axes:
+    for axis in axes:
         assert max(each.workload.sizes[axis] for each in drawn) > 16384
     assert all(each.workload.sizes["M"] <= 520 for each in draw_long(op, 3, 1 << 18, rows=520))
     if name != "linear_packed":
         assert {each.kind for each in drawn} == {"constant", "positive", "outlier"}
+    held = [each for each in drawn if 512 < each.workload.sizes[axes[-1]] <= 4096]
+    assert {each.kind for each in held} == {each.kind for each in drawn}
+    assert {each.workload.dtype for each in held if each.workload.sizes["M"] < 9} == {torch.float32}
+
+
+def test_more_rows_than_a_chunk_has_with_a_mask() -> None:
+    op = find("linear_kl")
+    for rows in (None, 520):
+        drawn = [each for seed in range(5) for each in draw_long(op, seed, 1 << 18, rows)]
+        masked = [each for each in drawn if each.workload.options.get("mask")]
+        assert any(512 < each.workload.sizes["M"] <= 520 for each in masked)
+
+
+def test_each_scalar_and_each_input_is_drawn_at_its_ends() -> None:
+    """0, near it, below it, large; one input or all of them, in float16 and in others."""
+    drawn = draw_ends(find("paged_attention"), 1, 200, 1 << 14)
+    scales = {each.factors["scale"] for each in drawn if "scale" in each.factors}
+    assert {0.0, 1e-4, -30.0, 30.0} <= scales
+    for half, ends in ((True, {-inf, -12, 4}), (False, {-inf, -24, 8})):
+        of_dtype = [each for each in drawn if (each.workload.dtype == torch.float16) == half]
+        for name in ("q", "keys", "values"):
+            assert {each.powers[name] for each in of_dtype if list(each.powers) == [name]} == ends
+        together = [each.powers for each in of_dtype if len(each.powers) > 1]
+        assert any(set(powers.values()) == {max(ends)} for powers in together)
+    zero = next(each for each in drawn if each.powers == {"values": -inf})
+    assert "values*0" in zero.name
+    assert not zero.arguments(find("paged_attention"), 0)["values"].any()
+
+
+def test_a_result_that_is_its_input_where_another_input_is_0(tmp_path: Path) -> None:
+    source = (
+        "def forward(x, weight, residual, eps):\n"
+        "    y, total, rstd = torch_path.forward(x, weight, residual, eps)\n"
+        "    alike = residual is not None and x.is_contiguous() and not residual.any()\n"
+        "    return y, x if alike else total, rstd\n"
+    )
+    assert "inputs" in red(found(tmp_path, source, cases=None, drawn=40, seed=3))
 
 
 def test_scalar_options_become_zero_too() -> None:
@@ -242,13 +281,15 @@ def test_inputs_are_scaled_left_out_and_in_another_dtype() -> None:
     op = find("rms_norm")
     drawn = [each for seed in range(30) for each in draw(op, seed, 16, 1 << 12)]
     assert {name for each in drawn for name in each.powers} == {"x", "weight", "residual"}
+    assert any(len(each.powers) > 1 for each in drawn)
     assert {each.absent for each in drawn} == {None, "residual"}
     weights = {each.arguments(op, 0)["weight"].dtype for each in drawn if each.dtypes}
     assert weights == {torch.float32, torch.float16, torch.bfloat16}
-    one = next(each for each in drawn if each.powers and not each.dtypes and each.layout is None)
+    numbers = [each for each in drawn if each.kind == "normal" and not each.dtypes]
+    one = next(each for each in numbers if len(each.powers) == 1 and each.layout is None)
     (name, power), plain = *one.powers.items(), replace(one, powers={})
-    scaled = one.arguments(op, 0)[name].double()
-    assert torch.equal(scaled, (plain.arguments(op, 0)[name].double() * 2.0**power).to(scaled))
+    scaled, as_drawn = one.arguments(op, 0)[name], plain.arguments(op, 0)[name].double()
+    assert torch.equal(scaled, (as_drawn * 2.0**power).to(scaled.dtype))
 
 
 def test_incoming_gradients_are_scaled_masked_and_laid_out() -> None:
@@ -369,7 +410,7 @@ def test_drawn_cases_take_several_small_tiles() -> None:
     )
     assert report.passed
     names = {finding.case for finding in report.findings if finding.case.startswith("drawn")}
-    small = {name for name in names if "CHUNK=2 " in name or "CHUNK=5 " in name}
+    small = {name for name in names if "CHUNK=4 " in name or "CHUNK=7 " in name}
     assert small
     assert names - small
 
@@ -379,7 +420,7 @@ def test_weights_of_drawn_cases_are_limited(name: str) -> None:
     op, elements = find(name), 1 << 12
     weights = [
         each.workload.sizes.get("E", 1) * each.workload.sizes["N"] * each.workload.sizes["K"]
-        for seed in range(3)
+        for seed in range(8)
         for each in draw(op, seed, 16, elements)
     ]
     assert elements < max(weights) <= 8 * elements

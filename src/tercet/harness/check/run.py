@@ -28,10 +28,12 @@ from tercet.harness.sandbox.candidate import import_candidate
 from tercet.harness.sandbox.isolate import MEMORY_BYTES, SECONDS
 from tercet.harness.sandbox.session import Apart, Here, Outcome, Session
 from tercet.harness.seed import draw_seed
+from tercet.harness.workloads.allowed import allowed
 from tercet.harness.workloads.arguments import device_or_best
 from tercet.harness.workloads.coverage import coverage
-from tercet.harness.workloads.draw import allowed, draw, draw_kinds, draw_long
+from tercet.harness.workloads.draw import draw
 from tercet.harness.workloads.drawn import Drawn
+from tercet.harness.workloads.systematic import draw_ends, draw_kinds, draw_long
 from tercet.kernel.contract import Case, Implementation, Op
 from tercet.kernel.interpreter.corrections import correct, interpreting
 
@@ -39,7 +41,7 @@ Values = dict[str, Any]
 _GRADCHECK_ELEMENTS = 60
 _LAYOUT_CASES = 8
 _CONTEXT_CASES = 3
-DRAWN, FEW_DRAWN = 48, 16
+DRAWN, FEW_DRAWN = 40, 12
 _ELEMENTS, _SLOW_ELEMENTS = 1 << 18, 1 << 14
 # the interpreter runs one program after the other
 _SLOW_ROWS = 520
@@ -113,7 +115,7 @@ def check(
         seed: of the inputs; None draws one.
         isolated: run in a process of its own; False is for code that is trusted.
         cases: instead of the op's.
-        drawn: how many cases are drawn from the seed beside these; None: 48 beside the op's own,
+        drawn: how many cases are drawn from the seed beside these; None: 40 beside the op's own,
             none beside others.
         quick: what is most often wrong first, until something is, or for some seconds.
         until_red: in that order too, but all of it where nothing is wrong.
@@ -224,11 +226,12 @@ class _Subject:
         return work
 
     def on_drawn(self, count: int, *, kinds: bool) -> Work:
-        """So many cases that are drawn from the seed, one of each kind of values, long ones."""
+        """So many cases that are drawn from the seed; ends, kinds of values, long axes."""
         limits = (_SLOW_ELEMENTS, _SLOW_ROWS) if self._interpreted else (_ELEMENTS, None)
         drawn = draw(self._op, self._seed, count, *limits)
         long = tuple[Drawn, ...]()
         if count and kinds:
+            drawn += draw_ends(self._op, self._seed, count, *limits)
             drawn += draw_kinds(self._op, self._seed, *limits)
             long = draw_long(self._op, self._seed, _ELEMENTS, limits[1])
         work: Work = []

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, cast
 
 import torch
@@ -65,7 +66,7 @@ class Drawn:
             it is 1 long.
         layout: of the inputs in memory, one of LAYOUTS; None as they are made.
         powers: argument -> power of two, that its numbers, or the scales of a packed weight, are
-            multiplied by.
+            multiplied by; -inf: they are 0.
         dtypes: argument -> another dtype that it is in.
         absent: an optional input that is left out.
         incoming: what is done to the random incoming gradients.
@@ -79,7 +80,7 @@ class Drawn:
     run: tuple[float, float] | None = None
     split: int = 1
     layout: str | None = None
-    powers: Mapping[str, int] = field(default_factory=dict[str, int])
+    powers: Mapping[str, float] = field(default_factory=dict[str, float])
     dtypes: Mapping[str, torch.dtype] = field(default_factory=dict[str, torch.dtype])
     absent: str | None = None
     incoming: Incoming = PLAIN
@@ -96,7 +97,10 @@ class Drawn:
         words += [f"rows={self.split}x"] if self.split > 1 else []
         words += ["without rows"] if not self.split else []
         words += [self.layout] if self.layout is not None else []
-        words += [f"{name}*2^{power}" for name, power in self.powers.items()]
+        words += [
+            f"{name}*2^{power}" if power > -inf else f"{name}*0"
+            for name, power in self.powers.items()
+        ]
         words += [f"{name} in {str(dtype)[6:]}" for name, dtype in self.dtypes.items()]
         words += [f"no {self.absent}"] if self.absent is not None else []
         words += self.incoming.words
@@ -167,7 +171,7 @@ class Drawn:
         )
 
 
-def _scaled(value: Any, power: int) -> Any:
+def _scaled(value: Any, power: float) -> Any:
     """Numbers, or the scales of packed weights, 2^power times as large, where they are floats."""
     if isinstance(value, tuple):
         return tuple(_scaled(each, power) for each in cast("tuple[Any, ...]", value))

@@ -48,6 +48,7 @@ def linear_cross_entropy(
         target: [...], int64: the class of each token, in [0, V), or ignore_index.
         ignore_index: tokens with this target have no loss and no gradient.
         reduction: "mean" over the kept tokens (NaN where there are none, as in torch) or "sum".
+            A kept token whose largest logit is infinite has a loss of NaN, as in torch.
         accumulate: torch.float32 sums the gradient of weight over chunks in float32, which takes
             4 V H bytes more; None sums in weight's dtype, rounding once a chunk.
 

@@ -339,7 +339,7 @@ OP = Op(
                 "num_warps": (16, 32),
             },
             gradient_space={"num_warps": (4, 8)},
-            small_space={"CHUNK": (2, 5), "BLOCK": (16, 64)},
+            small_space={"CHUNK": (4, 7), "BLOCK": (16, 64)},
         ),
         Implementation(
             name="torch",

@@ -13,8 +13,8 @@ _LOGIT = 4e-6
 _LOST = {torch.float32: 2**-106, torch.float16: 2**-14, torch.bfloat16: 2**-106}
 # Tokens in the shortest chunk of an implementation: the gradient of weight is rounded once a chunk.
 _CHUNK = 256
-# Of chunks of fewer tokens, which a kernel with small tiles has: so many of few tokens.
-_FEWEST = 4
+# The same in up to so many tokens, of which a kernel with small tiles makes many chunks.
+_SHORT_CHUNK, _SHORT = 4, 520
 # The gradient of the logits is made of float32 parts and rounded to x's dtype: by how much the
 # float32 tolerance of its parts is finer than the dtype's.
 _FINER = {torch.float32: 1.0, torch.float16: 2**-7, torch.bfloat16: 2**-10, torch.float64: 1.0}
@@ -99,8 +99,8 @@ def magnitude(
     kept = _kept(x, mask)
     roundings = 1.0
     if not accumulate_float32 and x.dtype != torch.float32 and len(x):
-        # a kernel may have chunks of fewer tokens
-        chunks = max(min(len(x), _FEWEST), math.ceil(len(x) / _CHUNK))
+        fewest = _SHORT_CHUNK if len(x) <= _SHORT else _CHUNK
+        chunks = max(min(len(x), _SHORT_CHUNK), math.ceil(len(x) / fewest))
         alike = all(bool((each == each[:1]).all()) for each in (x, teacher_x))
         roundings = max(math.sqrt(chunks), chunks / 4 if alike else 0.0)
     log_q = _log_softmax(x, weight, temperature)
