@@ -1,5 +1,6 @@
 """evaluate, inspect and materialize on a tiny model, against transformers."""
 
+import shutil
 from math import exp
 from pathlib import Path
 
@@ -72,6 +73,32 @@ def test_a_cache_of_codes_changes_the_student_alone(folder: Path) -> None:
 def test_another_cache_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
     with pytest.raises(tercet.UnsupportedError, match=r"cache 'int4'.*known: fp8_e4m3, int8"):
         tercet.evaluate(tmp_path / "nowhere", kv_cache_dtype="int4")
+
+
+def test_a_source_that_changed_since_is_no_teacher(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder / "source", tmp_path / "source")
+    tercet.compress(tmp_path / "source", PLAN, tmp_path / "packed")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "source")
+    with torch.no_grad():
+        model.model.embed_tokens.weight.mul_(1.5)
+    model.save_pretrained(tmp_path / "source")
+    given = {"text": folder / "text.txt", "length": 8}
+    with pytest.raises(tercet.CheckpointError, match=r"its weights are not those that .*packed"):
+        tercet.evaluate(tmp_path / "packed", **given)
+    assert tercet.evaluate(tmp_path / "packed", teacher=str(tmp_path / "source"), **given)
+
+
+def test_checkpoints_of_several_models_have_no_one_teacher(folder: Path, tmp_path: Path) -> None:
+    model = AutoModelForCausalLM.from_pretrained(folder / "source")
+    with torch.no_grad():
+        model.model.embed_tokens.weight.mul_(1.5)
+    model.save_pretrained(tmp_path / "other")
+    shutil.copy(folder / "source" / "tokenizer.json", tmp_path / "other")
+    tercet.compress(tmp_path / "other", PLAN, tmp_path / "packed")
+    with pytest.raises(tercet.CheckpointError, match="whose weights are others: name the model"):
+        tercet.evaluate(
+            [folder / "packed", tmp_path / "packed"], text=folder / "text.txt", length=8
+        )
 
 
 def test_without_a_teacher(folder: Path) -> None:

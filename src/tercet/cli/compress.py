@@ -16,6 +16,8 @@ from tercet.compress.plan import load_plan, set_calibration, train_blockwise
 from tercet.errors import PlanError
 from tercet.workflows.inspection import inspect
 
+_SHOWN = 5  # names of weights in a message
+
 
 def compress_command(
     model: SourceModel,
@@ -81,7 +83,10 @@ def compress_command(
             resume=resume,
             # plans that ship name modules of several architectures: some always match nothing
             progress=Progress(
-                planned=_announce, idle=_warn if plan is not None else _silent, unit=unit
+                planned=_announce,
+                unused=_say_unused,
+                idle=_warn if plan is not None else _silent,
+                unit=unit,
             ),
         )
     _show(result, as_json)
@@ -95,6 +100,7 @@ def _show(result: Compressed, as_json: bool) -> None:
                 "directory": str(result.directory),
                 "size": size,
                 "unmatched": result.unmatched,
+                "unused": result.unused,
                 "idle_rules": result.idle,
                 "estimate_bytes": result.estimate.total_bytes,
                 "peak_bytes": result.peak_bytes,
@@ -127,6 +133,11 @@ def _announce(estimate: Estimate, unmatched: list[str]) -> None:
     )
     if unmatched:
         say(f"no rule matches, kept as they are: {', '.join(unmatched)}")
+
+
+def _say_unused(kind: str, unused: list[str]) -> None:
+    shown = ", ".join(unused[:_SHOWN]) + (" ..." if len(unused) > _SHOWN else "")
+    say(f"not in the checkpoint, since {kind} does not use them: {len(unused)} weights: {shown}")
 
 
 def _warn(idle: list[str]) -> None:

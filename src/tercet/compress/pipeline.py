@@ -56,11 +56,14 @@ class Progress:
     Attributes:
         planned: called once before the work begins, with the memory estimate and the names of the
             modules that no rule matches.
+        unused: called then with the name of the class in transformers and the weights that it does
+            not use, if there are any.
         idle: called then with the patterns of the rules that match nothing, if there are any.
         unit: called before each unit with (finished units, total units, name of the unit).
     """
 
     planned: Callable[[memory.Estimate, list[str]], None] = lambda _, __: None
+    unused: Callable[[str, list[str]], None] = lambda _, __: None
     idle: Callable[[list[str]], None] = lambda _: None
     unit: Callable[[int, int, str], None] = lambda _, __, ___: None
 
@@ -73,6 +76,8 @@ class Compressed:
         directory: the packed checkpoint.
         modules: format, algorithm, options and error of each packed module, by name.
         unmatched: names of linears and embeddings that no rule matches and that stay uncompressed.
+        unused: weights of the source that its class in transformers does not use; they are not in
+            the checkpoint.
         idle: the patterns of rules that match no module, or none before another rule does.
         estimate: the memory estimate made before the run.
         peak_bytes: the process's measured peak resident memory, in bytes.
@@ -82,6 +87,7 @@ class Compressed:
     directory: Path
     modules: dict[str, ModuleInfo]
     unmatched: list[str]
+    unused: list[str]
     idle: list[str]
     estimate: memory.Estimate
     peak_bytes: int
@@ -205,6 +211,8 @@ class _Run:
             table=self.table,
         )
         self.progress.planned(self.estimate, self.unmatched)
+        if self.skeleton.unused:
+            self.progress.unused(type(self.skeleton.model).__name__, self.skeleton.unused)
         if self.idle:
             self.progress.idle(self.idle)
         check_source(self.skeleton, self.estimate.kept_bytes)
@@ -244,6 +252,7 @@ class _Run:
             directory=self.out,
             modules=manifest.modules,
             unmatched=self.unmatched,
+            unused=self.skeleton.unused,
             idle=self.idle,
             estimate=self.estimate,
             peak_bytes=peak_resident_bytes(),

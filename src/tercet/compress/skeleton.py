@@ -4,6 +4,7 @@ Parameters live on the meta device until `fill` reads them from the source; `emp
 Buffers that no file holds (rotary frequencies) are real from the start.
 """
 
+import re
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Any, cast
@@ -15,6 +16,16 @@ from tercet.checkpoints.sources.open import ModelSource
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.models.split_experts import KINDS, fused_experts, split
 
+# tasks whose heads are kept as they are
+_HEADS = (
+    "ForMaskedLM",
+    "ForSequenceClassification",
+    "ForTokenClassification",
+    "ForQuestionAnswering",
+)
+# what older files hold beside weights: tables that follow from config.json
+_NO_WEIGHT = re.compile(r"(rotary_emb\.inv_freq|position_ids|attn\.(masked_)?bias)$")
+
 
 class Skeleton:
     """The module tree of a source model.
@@ -25,6 +36,11 @@ class Skeleton:
         layers: that list.
         kept: weights of the source by stored name that were read already and are still to be used.
         device: where parameters are put, and buffers are.
+        unused: weights of the source that the model has no parameter for.
+
+    Raises:
+        UnsupportedError: transformers does not know the model, or has nothing like layers in it.
+        CheckpointError: a weight is missing, or what config.json ties is not equal.
     """
 
     def __init__(self, source: ModelSource, device: torch.device | None = None) -> None:
@@ -36,7 +52,10 @@ class Skeleton:
                 setattr(module, name, buffer.to(self.device))
         self.kept: dict[str, Tensor] = {}
         self.layers_name, self.layers = repeated_layers(self.model)
+        self._renamed: dict[str, str] | None = None
         self._check_names()
+        self._check_ties()
+        self.unused = self._find_unused()
 
     def _check_names(self) -> None:
         """Every parameter must be in the source: a model half random is worth nothing."""
@@ -57,8 +76,40 @@ class Skeleton:
                 f"check that config.json belongs to these weights"
             )
 
+    def _check_ties(self) -> None:
+        """Weights that are one in the model must be equal where the files hold both."""
+        groups: dict[int, set[str]] = {}
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):
+            stored = self.stored_name(name)
+            if stored is not None:
+                groups.setdefault(id(parameter), set()).add(stored)
+        for one, *others in map(sorted, groups.values()):
+            for other in others:
+                if not torch.equal(self.source.read(one), self.source.read(other)):
+                    raise CheckpointError(
+                        f"{self.source.reference}: {one} and {other} differ, but config.json ties "
+                        f"them (tie_word_embeddings true): set tie_word_embeddings to false if "
+                        f"both are meant, or remove the one that is not from the files"
+                    )
+
+    def _find_unused(self) -> list[str]:
+        """Stored weights that no parameter or buffer is read from."""
+        model: Any = self.model
+        names = [
+            *(name for name, _ in self.model.named_parameters(remove_duplicate=False)),
+            *(name for name, _ in self.model.named_buffers()),
+        ]
+        used = {self.stored_name(name) for name in names}
+        ignored = [re.compile(str(one)) for one in model._keys_to_ignore_on_load_unexpected or ()]
+        return [
+            name
+            for name in self.source.names()
+            if name not in used and not any(one.search(name) for one in (*ignored, _NO_WEIGHT))
+        ]
+
     def stored_name(self, parameter: str) -> str | None:
-        """The source's name of a parameter: its own, an alias, or with the base prefix changed."""
+        """The source's name of a parameter: its own, an alias, with the base prefix changed, or one
+        that transformers renames when it loads."""
         names, aliases = set(self.source.names()), self.source.aliases
         prefix = f"{self.model.base_model_prefix}."
         for candidate in (parameter, prefix + parameter, parameter.removeprefix(prefix)):
@@ -66,7 +117,9 @@ class Skeleton:
                 return candidate
             if candidate in aliases:
                 return aliases[candidate]
-        return None
+        if self._renamed is None:
+            self._renamed = _renamed(self.model, self.source.names())
+        return self._renamed.get(parameter)
 
     def read(self, parameter: str) -> Tensor:
         """One parameter from the source, float32, in memory of its own on the device."""
@@ -136,6 +189,7 @@ class Skeleton:
 
 def _empty_model(config: dict[str, Any]) -> nn.Module:
     # imported here, since they take seconds and running a packed model needs neither
+    import transformers
     from accelerate import init_empty_weights
     from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -153,14 +207,32 @@ def _empty_model(config: dict[str, Any]) -> nn.Module:
         not names and model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
     )
     with init_empty_weights(include_buffers=False):
-        maker = AutoModelForCausalLM if causal else AutoModel
         # unasked, transformers takes torch's own attention, and for a model that caps its scores,
         # which that cannot, another; asked for it, it raises
-        model: Any = cast(Any, maker).from_config(parsed, dtype=torch.float32)
+        if names and names[0].endswith(_HEADS) and hasattr(transformers, names[0]):
+            model: Any = getattr(transformers, names[0])._from_config(parsed, dtype=torch.float32)
+        else:
+            maker = AutoModelForCausalLM if causal else AutoModel
+            model = cast(Any, maker).from_config(parsed, dtype=torch.float32)
     split(model, fused_experts(model))
     model.eval()
     model.tie_weights()
     return cast(nn.Module, model)
+
+
+def _renamed(model: nn.Module, stored: Iterable[str]) -> dict[str, str]:
+    """transformers' name -> stored name, of weights that it renames and changes in no other way."""
+    # imported here, as above
+    from transformers import conversion_mapping, core_model_loading
+
+    mapping, loading = cast(Any, conversion_mapping), cast(Any, core_model_loading)
+    renamings = [
+        one
+        for one in mapping.get_model_conversion_mapping(model)
+        if isinstance(one, loading.WeightRenaming)
+    ]
+    found = {name: loading.rename_source_key(name, renamings, [])[0] for name in stored}
+    return {to: name for name, to in found.items() if to != name}
 
 
 def name_of(module: nn.Module, model: nn.Module) -> str:

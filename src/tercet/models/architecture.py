@@ -66,6 +66,8 @@ class Architecture:
         logits_cap: of the head's scores.
         window: how many positions back each layer sees.
         rope: by which part of config.json each layer rotates.
+        partial_rotary: whether a `partial_rotary_factor` in config.json counts: the others'
+            classes in transformers rotate whole heads whatever it says.
         defaults: what transformers assumes for keys that config.json leaves out.
         embedding: module name of the token embedding.
         layer: module name of layer i, to be formatted with i.
@@ -99,6 +101,7 @@ class Architecture:
     logits_cap: str | None = None
     window: WindowRule = no_window
     rope: RopeRule = one_rope
+    partial_rotary: bool = False
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
     embedding: str = "model.embed_tokens"
     layer: str = "model.layers.{}"

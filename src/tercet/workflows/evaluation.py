@@ -18,6 +18,7 @@ from tercet.models.decoder.kv_cache import check_kv_cache_dtype
 from tercet.models.device import resolve_device
 from tercet.records import Environment, Record
 from tercet.runtime import load
+from tercet.workflows.compressed_from import compressed_from
 from tercet.workflows.teacher import teacher as open_teacher
 
 TEACHER = "teacher"
@@ -55,6 +56,8 @@ def evaluate(
     Raises:
         UnsupportedError: there is no such device or dtype of a cache, or a checkpoint's
             architecture is not one that the decoder runs, which alone has such caches.
+        CheckpointError: without `teacher`, the model that the manifests name has other weights now,
+            or they name several.
     """
     check_kv_cache_dtype(kv_cache_dtype)
     target = resolve_device(device)
@@ -62,11 +65,12 @@ def evaluate(
     checkpoints = {str(directory): open_packed(directory) for directory in given}
     path = Path(text) if text is not None else default_text()
     ids = windows(path, Path(given[0]) / "tokenizer.json", length, count)
-    reference = teacher
-    if reference is None:
-        manifest = next(iter(checkpoints.values())).manifest
-        reference = manifest.source.reference if manifest is not None else "none"
-    opened = open_teacher(open_source(reference), target) if reference != "none" else nullcontext()
+    if teacher is None:
+        source = compressed_from(list(checkpoints.values()))
+    else:
+        source = None if teacher == "none" else open_source(teacher)
+    reference = "none" if source is None else teacher or str(source.reference)
+    opened = nullcontext() if source is None else open_teacher(source, target)
     with opened as teacher_logits:
         students = {name: student(name, target, kv_cache_dtype) for name in checkpoints}
         qualities = compare(ids, students, teacher_logits, progress)

@@ -13,6 +13,7 @@ from tercet.evaluate.tasks.catalog import find_tasks
 from tercet.evaluate.tasks.compare import count_pairs, pair_samples
 from tercet.evaluate.tasks.gate import Decision, decide
 from tercet.evaluate.tasks.samples import SETTINGS_NAME, answered, read_settings
+from tercet.workflows.compressed_from import compressed_from
 from tercet.workflows.tasks import Progress, Questions, evaluate_tasks, read_questions
 
 
@@ -98,13 +99,13 @@ def _is_run(name: str) -> bool:
 
 
 def _teacher_of(model: str | Path) -> str:
-    manifest = open_packed(model).manifest if is_packed(Path(model)) else None
-    if manifest is None:
+    source = compressed_from([open_packed(model)]) if is_packed(Path(model)) else None
+    if source is None:
         raise PlanError(
             f"{model} does not say which model it was made from: name that model, or the folder of "
             f"its run, with --teacher"
         )
-    return manifest.source.reference
+    return str(source.reference)
 
 
 def _check_run(folder: Path, tasks: list[str], questions: Questions | None) -> None:

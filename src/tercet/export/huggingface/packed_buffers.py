@@ -133,13 +133,16 @@ class PackedEmbeddingForTransformers(PackedBuffers):
 
 
 class TiedHeadForTransformers(nn.Module):
-    """A head that multiplies by the packed embedding."""
+    """A head that multiplies by the packed embedding; the bias is a parameter of its own."""
 
-    def __init__(self, embedding: PackedEmbeddingForTransformers) -> None:
+    def __init__(
+        self, embedding: PackedEmbeddingForTransformers, bias: nn.Parameter | None
+    ) -> None:
         super().__init__()
+        self.bias = bias
         # a tuple keeps the embedding from being registered, and so saved, a second time
         self._embedding = (embedding,)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [.., K] to logits [.., V]."""
-        return linear_packed(x, self._embedding[0].weight_for(x.device))
+        return linear_packed(x, self._embedding[0].weight_for(x.device), self.bias)

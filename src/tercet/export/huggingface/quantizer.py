@@ -164,7 +164,9 @@ def _tie(model: "PreTrainedModel", checkpoint: PackedCheckpoint) -> None:
         module = source.removesuffix(".weight")
         if module in checkpoint.modules:
             embedding = cast(PackedEmbeddingForTransformers, model.get_submodule(module))
-            model.set_submodule(target.removesuffix(".weight"), TiedHeadForTransformers(embedding))
+            name = target.removesuffix(".weight")
+            bias = cast("nn.Parameter | None", getattr(model.get_submodule(name), "bias", None))
+            model.set_submodule(name, TiedHeadForTransformers(embedding, bias))
             del left[target]
     model.all_tied_weights_keys = left
     model._tied_weights_keys = left  # pyright: ignore[reportPrivateUsage]

@@ -6,5 +6,9 @@ from tercet.models.sliding_window import every_layer
 ARCHITECTURE = Architecture(
     name="mistral",
     window=every_layer,
-    defaults={"sliding_window": 4096},
+    defaults={
+        "sliding_window": 4096,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+    },
 )

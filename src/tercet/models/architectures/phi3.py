@@ -11,4 +11,6 @@ ARCHITECTURE = Architecture(
     queries_keys_values=("self_attn.qkv_proj",),
     gate_up=("mlp.gate_up_proj",),
     window=every_layer,
+    partial_rotary=True,
+    defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 4096},
 )

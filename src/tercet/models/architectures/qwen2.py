@@ -7,5 +7,10 @@ ARCHITECTURE = Architecture(
     name="qwen2",
     qkv_bias=True,
     window=upper_layers,
-    defaults={"sliding_window": 4096, "max_window_layers": 28},
+    defaults={
+        "sliding_window": 4096,
+        "max_window_layers": 28,
+        "num_key_value_heads": 32,
+        "max_position_embeddings": 32768,
+    },
 )

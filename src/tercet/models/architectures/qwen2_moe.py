@@ -13,6 +13,8 @@ ARCHITECTURE = Architecture(
     mixture=Mixture(inner="moe_intermediate_size", shared="shared_expert_intermediate_size"),
     defaults={
         "qkv_bias": True,
+        "num_key_value_heads": 16,
+        "max_position_embeddings": 32768,
         "sliding_window": 4096,
         "max_window_layers": 28,
         "num_experts": 60,

@@ -9,5 +9,11 @@ ARCHITECTURE = Architecture(
     output_bias="attention_bias",
     qk_norm="head",
     window=upper_layers,
-    defaults={"head_dim": 128, "sliding_window": 4096, "max_window_layers": 28},
+    defaults={
+        "head_dim": 128,
+        "sliding_window": 4096,
+        "max_window_layers": 28,
+        "num_key_value_heads": 32,
+        "max_position_embeddings": 32768,
+    },
 )

@@ -12,6 +12,8 @@ ARCHITECTURE = Architecture(
     mixture=Mixture(inner="moe_intermediate_size"),
     defaults={
         "sliding_window": 4096,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 32768,
         "num_experts": 128,
         "num_experts_per_tok": 8,
         "moe_intermediate_size": 768,

@@ -38,16 +38,18 @@ def read_rotations(
     """How each of so many layers rotates; raises as `frequencies`."""
     found: list[Mapping[str, object]] = []
     of_layer: list[int] = []
+    given = {**architecture.defaults, **config}
     for layer in range(layers):
-        one = architecture.rope(config, layer)
+        one = architecture.rope(given, layer)
         if one not in found:
             found.append(one)
         of_layer.append(found.index(one))
-    kinds = tuple(frequencies(one, head_dim) for one in found)
+    partial = architecture.partial_rotary
+    kinds = tuple(frequencies(one, head_dim, partial=partial) for one in found)
     return Rotations(kinds=kinds, of_layer=tuple(of_layer))
 
 
-def frequencies(config: Mapping[str, object], head_dim: int) -> Tensor:
+def frequencies(config: Mapping[str, object], head_dim: int, *, partial: bool) -> Tensor:
     """Radians per position of each pair of elements that turn, [R] in float32.
 
     R is D / 2; less with a `partial_rotary_factor`: then the first 2 R elements of a head turn.
@@ -56,6 +58,7 @@ def frequencies(config: Mapping[str, object], head_dim: int) -> Tensor:
     Args:
         config: config.json, with `rope_parameters`, or `rope_theta` and `rope_scaling`.
         head_dim: D, even.
+        partial: whether the factor counts, as `Architecture` has it.
     """
     parameters = _parameters(config)
     kind = str(parameters.get("rope_type", parameters.get("type", "default")))
@@ -64,6 +67,14 @@ def frequencies(config: Mapping[str, object], head_dim: int) -> Tensor:
     if kind not in _SCALINGS:
         raise UnsupportedError(unknown_name("rope type", kind, _SCALINGS))
     share = _number({"partial_rotary_factor": 1.0, **parameters}, "partial_rotary_factor")
+    if not partial and share != 1.0:
+        if kind != "default":
+            raise UnsupportedError(
+                f"rope type {kind!r} with partial_rotary_factor {share}: a model of this "
+                f"architecture rotates whole heads, which transformers does not scale by a part; "
+                f"remove partial_rotary_factor from config.json"
+            )
+        share = 1.0
     turned = int(head_dim * share)
     if turned % 2 or not 0 < turned <= head_dim:
         raise UnsupportedError(

@@ -28,6 +28,7 @@ from tercet.compress.soundness import check_source
 from tercet.compress.training.corpus import end_token
 from tercet.errors import CheckpointError, PlanError
 from tercet.models.device import resolve_device
+from tercet.workflows.compressed_from import compressed_from
 from tercet.workflows.training.teacher_text import write_texts
 
 SEQUENCES = 128
@@ -103,7 +104,8 @@ def finetune(
     if data and calibration is not None:
         raise PlanError("calibration and data are both given: data takes the place of calibration")
     where = resolve_device(device)
-    source = open_source(teacher if teacher is not None else manifest.source.reference)
+    source = open_source(teacher) if teacher is not None else compressed_from([packed])
+    assert source is not None  # the manifest names it
     skeleton = Skeleton(source, where)
     vocabulary = int(cast(Any, skeleton.model).config.vocab_size)
 
