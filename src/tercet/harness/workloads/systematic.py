@@ -45,7 +45,7 @@ _PROGRAMS = 1 << 11
 _LONG_KINDS = ("constant", "positive", "outlier")
 _EXACT = 0.3
 _TRIES = 40
-_TRIES_AN_END = 6
+_TRIES_AN_END, _SOME = 12, 64
 # refusals after which an end is given up
 _REFUSALS = 3
 
@@ -188,7 +188,9 @@ def draw_ends(
         if len(found) == count:
             break
         one = draw_one(op, bases, generator.choice(options), generator, most, elements)
-        if one is None:
+        axes = op.of_role("input")[0].axes
+        # of a few numbers none may be where a range ends
+        if one is None or prod(one.workload.sizes.get(axis, 1) for axis in axes) < _SOME:
             continue
         workload = one.workload
         plain = Drawn(workload=workload, factors={}, split=max(one.split, 1))

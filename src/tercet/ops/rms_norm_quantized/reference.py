@@ -42,7 +42,9 @@ def magnitude(
     scale = scale_of(y, element)
     # subnormal float32 numbers are a fixed distance apart
     error = y.abs() * RELATIVE + 2.0**-148
-    ratio, either_way = ratio_to(y, scale), ratio_to(error, scale)
+    ratio = ratio_to(y, scale)
+    # and a scale that is one may be the next one
+    either_way = ratio_to(error, scale) + ratio_to(ratio.abs() * 2.0**-149, scale)
     room = round_ratio(ratio + either_way, element) - round_ratio(ratio - either_way, element)
     sums = room.sum(-1)
     if element != "int8":

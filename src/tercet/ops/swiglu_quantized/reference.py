@@ -32,7 +32,9 @@ def magnitude(
     """The room of each result, over its tolerance: 1 for codes and int32, RELATIVE for float32."""
     y, error = _activated(gate, up)
     scale = scale_of(y, element)
-    ratio, either_way = ratio_to(y, scale), ratio_to(error, scale)
+    ratio = ratio_to(y, scale)
+    # and a scale that is one may be the next one
+    either_way = ratio_to(error, scale) + ratio_to(ratio.abs() * 2.0**-149, scale)
     room = round_ratio(ratio + either_way, element) - round_ratio(ratio - either_way, element)
     sums = room.sum(-1)
     if element != "int8":
