@@ -13,6 +13,7 @@ SIZES = {
     "intermediate_size": 128,
     "num_hidden_layers": 6,
     "num_attention_heads": 4,
+    "num_key_value_heads": 2,
 }
 
 

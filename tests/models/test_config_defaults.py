@@ -80,3 +80,9 @@ def test_a_part_that_is_scaled_is_refused_where_whole_heads_turn() -> None:
     assert torch.equal(
         frequencies(config, 16, partial=True), 1e4 ** -(torch.arange(0, 8, 2) / 8.0) / 2
     )
+
+
+def test_a_part_that_makes_no_pairs_is_refused() -> None:
+    config = {"rope_parameters": {"partial_rotary_factor": 0.33}}
+    with pytest.raises(UnsupportedError, match="a rotation of 5 of a head's 16 elements"):
+        frequencies(config, 16, partial=True)

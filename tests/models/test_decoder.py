@@ -245,9 +245,15 @@ def test_unknown_architecture_names_the_known_ones(build: Make, source_of: Make)
             "rope factor None: must be a number",
         ),
         (
-            {"rope_parameters": {"partial_rotary_factor": 0.33}},
+            {
+                "rope_parameters": {
+                    "rope_type": "linear",
+                    "factor": 2.0,
+                    "partial_rotary_factor": 0.5,
+                }
+            },
             UnsupportedError,
-            "a rotation of 5 of a head's 16 elements",
+            "a model of this architecture rotates whole heads",
         ),
         ({"hidden_act": "relu6"}, UnsupportedError, "unknown activation 'relu6'"),
         ({"hidden_size": "64"}, CheckpointError, "hidden_size '64': must be a whole number"),
