@@ -81,7 +81,7 @@ def disk_errors(path: Path, needed_bytes: int | None) -> Generator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        if not _is_disk_full(error):
+        if not is_disk_full(error):
             raise
         needed = f"{needed_bytes:,} bytes" if needed_bytes is not None else "more"
         raise CheckpointError(
@@ -90,11 +90,12 @@ def disk_errors(path: Path, needed_bytes: int | None) -> Generator[None]:
         ) from error
 
 
-def _is_disk_full(error: OSError | SafetensorError) -> bool:
+def is_disk_full(error: BaseException | None) -> bool:
+    """Whether the error is that of a disk without space, a quota included."""
     if isinstance(error, OSError):
         return error.errno in (errno.ENOSPC, errno.EDQUOT)
     # safetensors writes in Rust and passes the error number on in the text only
-    return f"os error {errno.ENOSPC}" in str(error)
+    return isinstance(error, SafetensorError) and f"os error {errno.ENOSPC}" in str(error)
 
 
 def _free_bytes(path: Path) -> int:
@@ -123,7 +124,7 @@ def _move_into_place(temporary: Path, target: Path, replace: bool) -> None:
 
 def in_the_way(target: Path) -> CheckpointError:
     """The error of a write to a place where something lies already."""
-    return CheckpointError(f"{target} exists already: choose another name or ask to overwrite it")
+    return CheckpointError(f"{target} exists already: choose another name, or remove it first")
 
 
 def _give_default_mode(path: Path, mode: int) -> None:
