@@ -128,7 +128,8 @@ def compress(
         source = model if isinstance(model, ModelSource) else open_source(model)
         # once: of a GGUF file it takes seconds to make
         with TemporaryDirectory() as tokenizer, ThreadPoolExecutor(1) as thread:
-            source.save_tokenizer(tokenizer)
+            with disk_errors(Path(tokenizer), None):
+                source.save_tokenizer(tokenizer)
             try:
                 run = _Run(source, plan, out, progress or Progress(), where, thread)
                 run.open(calibration, Path(tokenizer), overwrite=overwrite, resume=resume)

@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tercet.checkpoints.atomic import is_disk_full
+from tercet.checkpoints.atomic import is_out_of_space
 from tercet.checkpoints.named_path import named_path, partial_directory
 from tercet.checkpoints.output_lock import lock_output
 from tercet.checkpoints.packed.layout import MANIFEST_NAME, QUANT_METHOD
@@ -53,7 +53,7 @@ def claim_output(
             yield out
         except CheckpointError as error:
             partial = partial_directory(out)
-            if is_disk_full(error.__cause__) and partial.exists():
+            if is_out_of_space(error.__cause__) and partial.exists():
                 raise CheckpointError(
                     f"{error}; what was finished is kept in {partial}: go on with the same command "
                     f"and --resume"
