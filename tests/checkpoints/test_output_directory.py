@@ -151,6 +151,8 @@ def test_only_names_that_say_nothing_are_resolved(
     assert claim("..") == tmp_path / "here"
     with pytest.raises(CheckpointError, match="an empty path"):
         claim("")
+    with pytest.raises(CheckpointError, match="an empty path"):
+        claim("out", sources=[""])
 
 
 def test_replacing_touches_nothing_beside_it(tmp_path: Path) -> None:

@@ -161,6 +161,16 @@ def test_data_that_is_refused_leaves_nothing(
     how(model, "ternary", tmp_path / "out", settings=settings(steps=1), **same)
 
 
+@pytest.mark.parametrize("how", [distill, train])
+def test_the_model_is_not_replaced(how: Any, model: Path, ids: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in model.rglob("*")}
+    for out in (model, model.parent, model / "out"):
+        with pytest.raises(CheckpointError, match="the model that is read"):
+            how(model, "ternary", out, data=[ids], settings=settings(), device="cpu",
+                overwrite=True)  # fmt: skip
+    assert {path: path.stat().st_mtime_ns for path in model.rglob("*")} == before
+
+
 def test_data_that_is_refused_keeps_a_run_to_go_on_with(
     model: Path, ids: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

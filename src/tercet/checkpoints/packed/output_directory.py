@@ -134,7 +134,7 @@ def _demand_apart(out: Path, sources: Sequence[object]) -> None:
     """CheckpointError where `out` is one of the models that are read, holds it or lies in it."""
     place = out.resolve()
     for source in sources:
-        if not isinstance(source, (str, Path)) or not Path(source).exists():
+        if not isinstance(source, (str, Path)) or not named_path(source).exists():
             continue
         read = Path(source).resolve()
         how = None

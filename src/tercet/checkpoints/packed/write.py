@@ -75,7 +75,7 @@ class PackedWriter:
     Args:
         out: the directory to make.
         identity: what the run is made of.
-        overwrite: replace what lies at `out` and any unfinished run beside it.
+        overwrite: replace the checkpoint at `out` and any unfinished run beside it.
         resume: go on with an unfinished run of the same identity.
 
     Attributes:

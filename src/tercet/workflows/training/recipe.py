@@ -49,7 +49,7 @@ def distill_by_recipe(
         data: text for the passes, as `finetune` takes it.
         calibration: text for the plan, as `compress` takes it.
         device: "cpu", "cuda" or "cuda:N"; None for the GPU where there is one.
-        overwrite: replace what lies at `out`, and an unfinished run.
+        overwrite: replace a checkpoint at `out`, and an unfinished run.
         resume: continue an unfinished run of the same command.
         progress: called with (done, of how many, what is being done), anew in each stage.
 
