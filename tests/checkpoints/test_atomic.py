@@ -1,4 +1,5 @@
 import errno
+import resource
 from pathlib import Path
 
 import pytest
@@ -6,7 +7,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from tercet.checkpoints.atomic import atomic_directory, write_atomic
+from tercet.checkpoints.atomic import atomic_directory, grow_files, write_atomic
 from tercet.errors import CheckpointError
 
 
@@ -69,6 +70,34 @@ def test_a_full_disk_under_safetensors_is_told_too(tmp_path: Path) -> None:
         write_atomic(tmp_path / "a.safetensors", write)
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.EFBIG, "File too large"),
+        SafetensorError("Error while serializing: I/O error: File too large (os error 27)"),
+    ],
+)
+def test_a_limit_on_file_sizes_is_no_full_disk(tmp_path: Path, error: Exception) -> None:
+    def write(path: Path) -> None:
+        raise error
+
+    with pytest.raises(CheckpointError, match=r"limit on file sizes \(ulimit -f.*raise the limit"):
+        write_atomic(tmp_path / "a.safetensors", write)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_cannot_grow_are_found(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"a")
+    grow_files(tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "a").stat().st_size + 1, hard))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            grow_files(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
 def test_other_errors_of_the_disk_pass_unchanged(tmp_path: Path) -> None:
     def write(path: Path) -> None:
         raise PermissionError(errno.EACCES, "no")
@@ -104,7 +133,10 @@ def test_directory_in_the_way_is_kept_unless_replaced(tmp_path: Path) -> None:
     target = tmp_path / "model"
     target.mkdir()
     (target / "old").write_bytes(b"old")
-    with pytest.raises(CheckpointError, match="model exists already"), atomic_directory(target):
+    with (
+        pytest.raises(CheckpointError, match=r"model exists already: .* or remove it first"),
+        atomic_directory(target),
+    ):
         pass
     with pytest.raises(ZeroDivisionError):
         fail_inside(target)

@@ -252,11 +252,13 @@ def test_overwrite_leaves_the_old_one_until_the_new_one_is_whole(tmp_path: Path)
     out = tmp_path / "out"
     out.mkdir()
     (out / "old.txt").write_text("old")
+    # of a checkpoint, which alone may be replaced
+    (out / MANIFEST_NAME).write_text("{}")
     with pytest.raises(CheckpointError, match="already exists"):
         PackedWriter(out, identity())
     writer = PackedWriter(out, identity(), overwrite=True)
     write_unit(writer, 0, ["up", "down"], plain())
-    assert [path.name for path in out.iterdir()] == ["old.txt"]
+    assert sorted(path.name for path in out.iterdir()) == ["old.txt", MANIFEST_NAME]
     write_unit(writer, 1, ["head"], {})
     writer.finish(CONFIG)
     assert not (out / "old.txt").exists()

@@ -216,7 +216,9 @@ def test_disk_full_keeps_whole_units_only(
     (tmp_path / "out").rename(tmp_path / "unbroken")
     with monkeypatch.context() as patched:
         fill_disk_after(patched, writes)
-        assert "the disk is full" in compress().error
+        said = compress().error
+        assert "the disk is full" in said
+        assert f"is kept in {tmp_path / 'out'}.partial: go on with the same command and" in said
     assert not (tmp_path / "out").exists()
     left = {n: c for n, c in listing(tmp_path / "out.partial").items() if "unfinished" not in n}
     assert left.items() <= whole.items()

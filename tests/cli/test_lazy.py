@@ -7,6 +7,7 @@ from typer.testing import CliRunner
 from tercet.cli.kernel import app as kernel
 from tercet.cli.lazy import LazyCommand
 from tercet.cli.main import COMMANDS, app
+from tercet.errors import CheckpointError
 
 EVERY = {**COMMANDS, **{f"kernel {name}": row for name, row in kernel.COMMANDS.items()}}
 
@@ -28,3 +29,24 @@ def test_a_command_below_a_group_takes_its_arguments() -> None:
     assert done.exit_code == 0
     assert '"name": "swiglu"' in done.output
     assert set(get_command(app).list_commands(None)) == set(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["inspect", ""],
+        ["run", "", "--prompt", "w"],
+        ["import", "m", "--out", ""],
+        ["import", "m", "--out=", "--overwrite"],
+        ["export", "", "--to", "mlx", "--out", "x"],
+    ],
+)
+def test_an_empty_path_is_not_the_current_directory(words: list[str]) -> None:
+    error = CliRunner().invoke(app, words).exception
+    assert isinstance(error, CheckpointError)
+    assert "an empty path" in str(error)
+
+
+def test_an_empty_text_is_no_path() -> None:
+    done = CliRunner().invoke(app, ["run", ".", "--prompt", ""])
+    assert "an empty path" not in str(done.exception)

@@ -19,8 +19,8 @@ from torch.nn import Module, functional
 from transformers import AutoModelForCausalLM
 from transformers.models.llama import LlamaConfig
 
+from tercet.checkpoints.packed.output_directory import STATE
 from tercet.checkpoints.packed.read import open_packed
-from tercet.checkpoints.packed.write import STATE
 from tercet.checkpoints.sources.open import open_source
 from tercet.compress.finetune import memory
 from tercet.compress.finetune.memory import least_bytes
@@ -388,7 +388,8 @@ def test_bad_input_is_refused_before_training(tmp_path: Path) -> None:
         (PlanError, "vocabulary", {"calibration": tokens() + 64}),
         (PlanError, "no such file", {"calibration": tmp_path / "none.txt"}),
         (CheckpointError, "--teacher", {"teacher": other_vocabulary(tmp_path / "other")}),
-        (CheckpointError, "already exists", {"out": packed}),
+        (CheckpointError, "already exists", {"out": floating}),
+        (CheckpointError, "is the model that is read", {"out": packed}),
         (TercetError, "integer levels", {"packed": floating}),
     ]
     for kind, words, case in cases:

@@ -8,6 +8,7 @@ from command_line import runner
 from safetensors.torch import save_file
 from tiny_decoders import contents, plan, save, tokens
 
+from tercet.checkpoints.output_lock import lock_output
 from tercet.checkpoints.packed.read import open_packed
 from tercet.compress.finetune.settings import FineTuning
 from tercet.compress.pipeline import compress
@@ -143,6 +144,36 @@ def test_overwrite_begins_anew(tmp_path: Path, arguments: dict[str, Any]) -> Non
     (tmp_path / "out.stages").mkdir()
     distill_by_recipe(out=out, **arguments, overwrite=True)
     assert contents(out) == before
+
+
+def test_what_the_user_keeps_beside_the_output_stays(
+    tmp_path: Path, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workflow, "compress", not_again)
+    (tmp_path / "out.stages").mkdir()
+    (tmp_path / "out.stages" / "thesis.txt").write_text("mine")
+    for options in ({"overwrite": True}, {"resume": True}, {}):
+        with pytest.raises(CheckpointError, match=r"out\.stages"):
+            distill_by_recipe(out=tmp_path / "out", **arguments, **options)
+        assert [path.name for path in tmp_path.glob("out.stages/*")] == ["thesis.txt"]
+        assert not list(tmp_path.glob(".out*"))
+
+
+def test_the_teacher_is_not_replaced(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    for out in (arguments["teacher"], Path(arguments["teacher"]) / "out"):
+        with pytest.raises(CheckpointError, match="the model that is read"):
+            distill_by_recipe(out=out, **arguments, overwrite=True)
+
+
+def test_a_second_run_of_it_is_told_at_once(
+    tmp_path: Path, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workflow, "compress", not_again)
+    with (
+        lock_output(tmp_path / "out.stages"),
+        pytest.raises(CheckpointError, match="another run is writing there"),
+    ):
+        distill_by_recipe(out=tmp_path / "out", **arguments, overwrite=True)
 
 
 def test_what_is_wrong_is_found_first_and_leaves_nothing(

@@ -5,6 +5,7 @@ After a kill there is the old file or the new one; at worst a `.NAME.*.partial` 
 
 import errno
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Generator
@@ -24,7 +25,8 @@ def write_atomic(path: str | Path, content: bytes | Callable[[Path], None]) -> N
         content: the bytes, or a function that writes them to the temporary path it is given.
 
     Errors:
-        CheckpointError on a full disk, with the bytes needed; nothing is left behind.
+        CheckpointError on a full disk, with the bytes needed, and at a limit on file sizes; nothing
+        is left behind.
     """
     path = Path(path)
     with disk_errors(path, len(content) if isinstance(content, bytes) else None):
@@ -77,24 +79,45 @@ def atomic_directory(target: str | Path, *, replace: bool = False) -> Generator[
 
 @contextmanager
 def disk_errors(path: Path, needed_bytes: int | None) -> Generator[None]:
-    """Turns a full disk while `path` is written into a CheckpointError that says so."""
+    """Turns a disk that takes no more of `path` into a CheckpointError that says so."""
     try:
         yield
     except (OSError, SafetensorError) as error:
-        if not _is_disk_full(error):
+        if not is_out_of_space(error):
             raise
-        needed = f"{needed_bytes:,} bytes" if needed_bytes is not None else "more"
-        raise CheckpointError(
-            f"{path}: the disk is full: needs {needed}, free are {_free_bytes(path):,}: "
-            "free some space or choose another place; nothing was left half-written"
-        ) from error
+        if _error_number(error) == errno.EFBIG:
+            why = "a file grew beyond the limit on file sizes (ulimit -f, or the file system's)"
+            advice = "raise the limit or choose another place"
+        else:
+            needed = f"{needed_bytes:,} bytes" if needed_bytes is not None else "more"
+            why = f"the disk is full: needs {needed}, free are {_free_bytes(path):,}"
+            advice = "free some space or choose another place"
+        raise CheckpointError(f"{path}: {why}: {advice}; nothing was left half-written") from error
 
 
-def _is_disk_full(error: OSError | SafetensorError) -> bool:
+def is_out_of_space(error: BaseException | None) -> bool:
+    """Whether the disk took no more: it or a quota is full, or a file is at the size limit."""
+    return _error_number(error) in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def grow_files(directory: Path) -> None:
+    """Appends to the files of a directory that is thrown away; OSError where one cannot grow.
+
+    C++ streams say only that a write failed ("basic_ios::clear: iostream error"); the same files
+    fail again here, with the reason.
+    """
+    for path in directory.iterdir():
+        if path.is_file():
+            with path.open("ab") as file:
+                file.write(bytes(1 << 20))
+
+
+def _error_number(error: BaseException | None) -> int | None:
     if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
+        return error.errno
     # safetensors writes in Rust and passes the error number on in the text only
-    return f"os error {errno.ENOSPC}" in str(error)
+    found = re.search(r"os error (\d+)", str(error)) if isinstance(error, SafetensorError) else None
+    return int(found[1]) if found else None
 
 
 def _free_bytes(path: Path) -> int:
@@ -123,7 +146,7 @@ def _move_into_place(temporary: Path, target: Path, replace: bool) -> None:
 
 def in_the_way(target: Path) -> CheckpointError:
     """The error of a write to a place where something lies already."""
-    return CheckpointError(f"{target} exists already: choose another name or ask to overwrite it")
+    return CheckpointError(f"{target} exists already: choose another name, or remove it first")
 
 
 def _give_default_mode(path: Path, mode: int) -> None:

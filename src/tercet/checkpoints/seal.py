@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tercet.checkpoints.atomic import write_atomic
+from tercet.checkpoints.named_path import named_path, partial_directory
 from tercet.environment import usable_cores
 from tercet.errors import CheckpointError
 
@@ -44,7 +45,7 @@ class Verification:
     """
 
     def __init__(self, directory: str | Path) -> None:
-        self._directory = Path(directory)
+        self._directory = named_path(directory)
         check_directory(self._directory)
         expected = read_seal(self._directory)
         sizes = {name: _size(self._directory / name) for name in expected}
@@ -80,7 +81,8 @@ class Verification:
 
 def check_directory(directory: Path) -> None:
     """CheckpointError where the directory is not there, or is that of an interrupted write."""
-    partial = directory.with_name(directory.name + ".partial")
+    directory = named_path(directory)
+    partial = partial_directory(directory)
     if not directory.is_dir():
         hint = f"; an interrupted write lies in {partial}: {_GO_ON}" if partial.is_dir() else ""
         raise CheckpointError(f"{directory}: no such directory; give one that compress wrote{hint}")

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from tercet.cli.options.calibration import Calibration, Length
+from tercet.cli.options.default_output import default_output
 from tercet.cli.options.device import Device
 from tercet.cli.options.source_model import SourceModel
 from tercet.cli.pace import follow
@@ -54,7 +55,7 @@ def compress_command(
     length: Length = None,
     device: Device = None,
     overwrite: Annotated[
-        bool, typer.Option(help="Replace the output directory if it exists.")
+        bool, typer.Option(help="Replace the checkpoint at the output directory if there is one.")
     ] = False,
     resume: Annotated[
         bool, typer.Option(help="Continue an interrupted run after its last finished layer.")
@@ -64,7 +65,7 @@ def compress_command(
     """Quantize a model's weights and write them as a packed checkpoint."""
     if (to is None) == (plan is None):
         raise PlanError("give either --to FORMAT or --plan FILE")
-    target = out or Path(f"{Path(model).stem}-{to or Path(str(plan)).stem}")
+    target = out or default_output(model, f"-{to or Path(str(plan)).stem}")
     loaded = load_plan(plan if plan is not None else str(to))
     chosen = set_calibration(
         train_blockwise(loaded) if blockwise else loaded,

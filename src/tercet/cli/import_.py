@@ -14,7 +14,7 @@ def import_command(
     path: Annotated[Path, typer.Argument(help="Quantized checkpoint of another program.")],
     out: Annotated[Path, typer.Option("--out", help="Output directory.")],
     overwrite: Annotated[
-        bool, typer.Option(help="Replace the output directory if it exists.")
+        bool, typer.Option(help="Replace the checkpoint at the output directory if there is one.")
     ] = False,
     as_json: Json = False,
 ) -> None:

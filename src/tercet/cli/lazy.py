@@ -5,15 +5,18 @@ A command is "module:function" and its line of help, which a test compares with 
 
 import gc
 import sys
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
+
+from tercet.checkpoints.named_path import named_path
 
 
 @contextmanager
@@ -57,8 +60,27 @@ class LazyCommand(TyperCommand):
         return command
 
     def make_context(self, *arguments: Any, **named: Any) -> Any:
-        """The real command's, which is imported now."""
-        return self.real.make_context(*arguments, **named)
+        """The real command's, which is imported now.
+
+        Raises:
+            CheckpointError: a path is empty.
+        """
+        # parsing takes words from the list that it is given
+        words = [str(word) for word in arguments[1]]
+        context = self.real.make_context(*arguments, **named)
+        _refuse_empty_path(words, context.params.values())
+        return context
+
+
+def _refuse_empty_path(words: Iterable[str], values: Iterable[object]) -> None:
+    """CheckpointError where an empty word became a path, as of a shell variable that is not set.
+
+    `Path("")` is the current directory: the command would read, or replace, what lies there.
+    """
+    given = [word.split("=", 1)[-1] if word.startswith("--") else word for word in words]
+    here = Path()
+    if "" in given and here in values and not any(word and Path(word) == here for word in given):
+        named_path("")
 
 
 def lazy_group(commands: Mapping[str, tuple[str, str]]) -> type[TyperGroup]:

@@ -19,12 +19,11 @@ from torch import Tensor
 
 from tercet.checkpoints.atomic import disk_errors
 from tercet.checkpoints.packed.layout import ModuleInfo, SourceInfo
+from tercet.checkpoints.packed.output_directory import claim_output
 from tercet.checkpoints.packed.write import (
     PackedWriter,
     RunIdentity,
     UnitNote,
-    check_free,
-    check_writable,
     library_versions,
 )
 from tercet.checkpoints.sources.open import ModelSource, open_source
@@ -127,21 +126,22 @@ def compress(
         UnsupportedError: there is no such device.
     """
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
-    check_free(Path(out), overwrite=overwrite, resume=resume)
-    check_writable(Path(out))
-    if isinstance(calibration, (str, Path)):
-        text.check_file(Path(calibration))
-    where = resolve_device(device)
-    source = model if isinstance(model, ModelSource) else open_source(model)
-    # once: of a GGUF file it takes seconds to make
-    with TemporaryDirectory() as tokenizer, ThreadPoolExecutor(1) as thread:
-        source.save_tokenizer(tokenizer)
-        try:
-            run = _Run(source, plan, Path(out), progress or Progress(), where, thread)
-            run.open(calibration, Path(tokenizer), overwrite=overwrite, resume=resume)
-            return run.all_units()
-        finally:
-            source.stop_hashing()
+    sources = model.files if isinstance(model, ModelSource) else [model]
+    with claim_output(out, overwrite=overwrite, resume=resume, sources=sources) as out:
+        if isinstance(calibration, (str, Path)):
+            text.check_file(Path(calibration))
+        where = resolve_device(device)
+        source = model if isinstance(model, ModelSource) else open_source(model)
+        # once: of a GGUF file it takes seconds to make
+        with TemporaryDirectory() as tokenizer, ThreadPoolExecutor(1) as thread:
+            with disk_errors(Path(tokenizer), None):
+                source.save_tokenizer(tokenizer)
+            try:
+                run = _Run(source, plan, out, progress or Progress(), where, thread)
+                run.open(calibration, Path(tokenizer), overwrite=overwrite, resume=resume)
+                return run.all_units()
+            finally:
+                source.stop_hashing()
 
 
 class _Run:
@@ -240,7 +240,9 @@ class _Run:
         )
         writer = PackedWriter(self.out, identity, overwrite=overwrite, resume=resume)
         with disk_errors(writer.partial, None):
-            shutil.copytree(tokenizer, writer.partial, dirs_exist_ok=True)
+            # files alone: a copied tree takes the mode 0700 of a temporary directory with it
+            for path in tokenizer.iterdir():
+                shutil.copyfile(path, writer.partial / path.name)
         return writer
 
     def all_units(self) -> Compressed:

@@ -15,8 +15,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from tercet.checkpoints.named_path import partial_directory
 from tercet.checkpoints.packed.read import is_packed
-from tercet.checkpoints.packed.write import partial_directory
 from tercet.checkpoints.sources.fetch import fetch
 from tercet.checkpoints.sources.open import open_source
 from tercet.compress.pipeline import Progress, compress

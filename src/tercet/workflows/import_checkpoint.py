@@ -6,11 +6,17 @@ from shutil import rmtree
 from tempfile import TemporaryDirectory
 
 from tercet.checkpoints.atomic import disk_errors
-from tercet.checkpoints.imports.importer import find_importer, importers, quantization_method
+from tercet.checkpoints.imports.importer import (
+    Importer,
+    find_importer,
+    importers,
+    quantization_method,
+)
+from tercet.checkpoints.named_path import named_path, partial_directory
 from tercet.checkpoints.packed.origin import ORIGIN_NAME
+from tercet.checkpoints.packed.output_directory import claim_output, replace_directory
 from tercet.checkpoints.packed.read import open_packed
 from tercet.checkpoints.packed.stream import stream_weights
-from tercet.checkpoints.packed.write import check_free, partial_directory, replace_directory
 from tercet.checkpoints.seal import verified
 from tercet.errors import CheckpointError, TercetError, UnsupportedError, unknown_name
 from tercet.models import Decoder, supported_architecture
@@ -24,22 +30,27 @@ def import_checkpoint(path: str | Path, out: str | Path, *, overwrite: bool = Fa
             tensor, or `out` exists and `overwrite` is False.
         UnsupportedError: Tercet has no format that holds the checkpoint's weights exactly.
     """
-    path, out = Path(path), Path(out)
+    path = named_path(path)
     importer = find_importer(path)
     if importer is None:
         raise _unknown_checkpoint(path)
-    check_free(out, overwrite=overwrite, resume=False)
-    with disk_errors(out, None):
-        out.parent.mkdir(parents=True, exist_ok=True)
-        # nothing takes the name `out`, and nothing is left, before the model is known to be whole
-        with TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder:
-            made = Path(folder) / out.name
-            with verified(path, (path / ORIGIN_NAME).is_file()):
-                importer.convert(path, made)
-            _demand_whole(made)
-            if partial_directory(out).exists():
-                rmtree(partial_directory(out))
-            replace_directory(made, out)
+    with claim_output(out, overwrite=overwrite, sources=[path]) as target:
+        _convert(importer, path, target)
+
+
+def _convert(importer: Importer, path: Path, out: Path) -> None:
+    """Nothing takes the name `out`, and nothing is left, before the model is known to be whole."""
+    with (
+        disk_errors(out, None),
+        TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as folder,
+    ):
+        made = Path(folder) / out.name
+        with verified(path, (path / ORIGIN_NAME).is_file()):
+            importer.convert(path, made)
+        _demand_whole(made)
+        if partial_directory(out).exists():
+            rmtree(partial_directory(out))
+        replace_directory(made, out)
 
 
 def _demand_whole(directory: Path) -> None:

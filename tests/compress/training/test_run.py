@@ -130,6 +130,64 @@ def test_resume_refuses_another_run(model: Path, ids: Path, tmp_path: Path) -> N
         distill(model, "ternary", out, data=[ids], settings=settings(), device="cpu")
 
 
+def test_what_differs_is_named_and_nothing_else(model: Path, ids: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(Killed):
+        distill(
+            model, "ternary", out, data=[ids], settings=settings(), device="cpu",
+            progress=kill_at(1),
+        )  # fmt: skip
+    with pytest.raises(CheckpointError) as caught:
+        distill(
+            model, "ternary-a8", out, data=[ids], settings=settings(seed=1), device="cpu",
+            resume=True,
+        )  # fmt: skip
+    said = str(caught.value)
+    assert len(said) < 1000
+    assert "plan.training.settings.seed 0, now 1" in said
+    assert "learning_rate" not in said
+
+
+@pytest.mark.parametrize("how", [distill, train])
+def test_data_that_is_refused_leaves_nothing(
+    how: Any, model: Path, ids: Path, tmp_path: Path
+) -> None:
+    same: dict[str, Any] = {"data": [ids], "device": "cpu"}
+    for resume in (False, True):
+        with pytest.raises(PlanError, match="less than one sequence of 4096"):
+            how(model, "ternary", tmp_path / "out", settings=settings(length=4096), resume=resume,
+                **same)  # fmt: skip
+        assert list(tmp_path.iterdir()) == []
+    how(model, "ternary", tmp_path / "out", settings=settings(steps=1), **same)
+
+
+@pytest.mark.parametrize("how", [distill, train])
+def test_the_model_is_not_replaced(how: Any, model: Path, ids: Path) -> None:
+    before = {path: path.stat().st_mtime_ns for path in model.rglob("*")}
+    for out in (model, model.parent, model / "out"):
+        with pytest.raises(CheckpointError, match="the model that is read"):
+            how(model, "ternary", out, data=[ids], settings=settings(), device="cpu",
+                overwrite=True)  # fmt: skip
+    assert {path: path.stat().st_mtime_ns for path in model.rglob("*")} == before
+
+
+def test_data_that_is_refused_keeps_a_run_to_go_on_with(
+    model: Path, ids: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same: dict[str, Any] = {"data": [ids], **SAME}
+    with pytest.raises(Killed):
+        distill(model, "ternary", tmp_path / "out", progress=kill_at(5), **same)
+
+    def refuse(*_: object) -> None:
+        raise PlanError("gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("tercet.workflows.training.from_source.keep_tokens", refuse)
+        with pytest.raises(PlanError, match="gone"):
+            distill(model, "ternary", tmp_path / "out", resume=True, **same)
+    distill(model, "ternary", tmp_path / "out", resume=True, **same)
+
+
 def test_a_state_of_another_version_is_refused(model: Path, ids: Path, tmp_path: Path) -> None:
     out, same = tmp_path / "out", {"data": [ids], **SAME}
     with pytest.raises(Killed):

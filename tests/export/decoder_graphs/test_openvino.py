@@ -1,8 +1,10 @@
 """The openvino target on tiny models: weights bit by bit, the answers, the cache, refusals."""
 
+import resource
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -205,3 +207,33 @@ def test_a_damaged_export_is_refused(cases, exported, tmp_path, damage):
     data.write_bytes(raw if damage == "flipped" else raw[:-1])
     with pytest.raises(CheckpointError, match=r"export the checkpoint again with --to openvino"):
         TARGET.logits(out, [1, 2])
+
+
+@contextmanager
+def limited_files(size: int) -> Generator[None]:
+    """Files of this process cannot grow beyond that many bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def write_limited(checkpoint: PackedCheckpoint, out: Path, size: int) -> None:
+    with limited_files(size):
+        TARGET.write(checkpoint, out)
+
+
+@pytest.mark.parametrize("case", ["llama"], indirect=True)
+def test_a_write_that_fails_says_so_and_leaves_nothing(case, exported, tmp_path):
+    whole = (exported(case) / MODEL_NAME).with_suffix(".bin").stat().st_size
+    for size, words in (
+        (1000, "beyond the limit on file sizes"),
+        (whole // 2, "beyond the limit on file sizes"),
+        # where the last byte fails
+        (whole - 1, "beyond the limit on file sizes|OpenVINO could not write its files"),
+    ):
+        with pytest.raises(CheckpointError, match=words):
+            write_limited(case.checkpoint, tmp_path / "out", size)
+        assert list(tmp_path.iterdir()) == []

@@ -33,7 +33,7 @@ from tercet.checkpoints.imports.importer import Importer, matches_method
 from tercet.checkpoints.imports.restore_export import read_parts, restore_export
 from tercet.checkpoints.packed.layout import PackedModule
 from tercet.checkpoints.packed.origin import recall
-from tercet.checkpoints.packed.write import check_free
+from tercet.checkpoints.packed.output_directory import check_free
 from tercet.checkpoints.sources.safetensors_directory import open_weights, read_json
 from tercet.checkpoints.sources.safetensors_header import StoredTensor
 from tercet.errors import CheckpointError, UnsupportedError

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from tercet.checkpoints.named_path import named_path
 from tercet.checkpoints.packed.layout import (
     INDEX_NAME,
     MANIFEST_NAME,
@@ -177,7 +178,7 @@ def open_packed(directory: str | Path) -> PackedCheckpoint:
         CheckpointError: a file is missing, damaged or of another version; the message says what to
             do.
     """
-    directory = Path(directory)
+    directory = named_path(directory)
     check_directory(directory)
     config = _read_json(directory / "config.json")
     section: dict[str, Any] | None = config.get("quantization_config")

@@ -7,7 +7,7 @@ and renames the directory, so OUT is either whole or not there.
 
 import hashlib
 import json
-import os
+import reprlib
 import shutil
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +18,7 @@ from safetensors import torch as safetensors_torch
 from torch import Tensor
 
 from tercet.checkpoints.atomic import disk_errors, write_atomic
+from tercet.checkpoints.named_path import partial_directory
 from tercet.checkpoints.packed.layout import (
     INDEX_NAME,
     MANIFEST_NAME,
@@ -29,12 +30,11 @@ from tercet.checkpoints.packed.layout import (
     QuantizationConfig,
     SourceInfo,
 )
+from tercet.checkpoints.packed.output_directory import STATE, check_free, replace_directory
 from tercet.checkpoints.packed.read import read_header
 from tercet.checkpoints.seal import seal
 from tercet.errors import CheckpointError
 from tercet.version import VERSION
-
-STATE = "unfinished"
 
 
 class RunIdentity(BaseModel):
@@ -75,8 +75,11 @@ class PackedWriter:
     Args:
         out: the directory to make.
         identity: what the run is made of.
-        overwrite: replace what lies at `out` and any unfinished run beside it.
+        overwrite: replace the checkpoint at `out` and any unfinished run beside it.
         resume: go on with an unfinished run of the same identity.
+
+    Attributes:
+        resumed: whether there was an unfinished run to go on with.
     """
 
     def __init__(
@@ -93,14 +96,15 @@ class PackedWriter:
 
     def _open_partial(self) -> None:
         note = self.state / "run.json"
-        if note.exists():
+        self.resumed = note.exists()
+        if self.resumed:
             found = json.loads(note.read_text())
             for field, value in json.loads(self.identity.model_dump_json()).items():
                 if found.get(field) != value:
+                    different = "; ".join(_differences(field, found.get(field), value))
                     raise CheckpointError(
-                        f"{self.partial}: the unfinished run has another {field} "
-                        f"({found.get(field)!r}, now {value!r}): resume with the same command, or "
-                        f"start anew with --overwrite"
+                        f"{self.partial}: the unfinished run has another {field} ({different}): "
+                        f"resume with the same command, or start anew with --overwrite"
                     )
             return
         with disk_errors(self.partial, None):
@@ -188,45 +192,14 @@ def _describe_file(path: Path) -> FileInfo:
     return FileInfo(size_bytes=size, header_sha256=header_sha256, sha256=sha256)
 
 
-def partial_directory(out: Path) -> Path:
-    """Where an unfinished run for `out` lies."""
-    return out.with_name(out.name + ".partial")
-
-
-def check_free(out: Path, *, overwrite: bool, resume: bool) -> None:
-    """CheckpointError where writing to `out` would destroy something without leave."""
-    if out.exists() and not overwrite and (not out.is_dir() or any(out.iterdir())):
-        raise CheckpointError(
-            f"{out}: already exists; choose another --out, or replace it with --overwrite"
-        )
-    partial = partial_directory(out)
-    if partial.exists() and not overwrite and not resume:
-        raise CheckpointError(
-            f"{partial}: an unfinished run lies here; go on with --resume, "
-            f"or start anew with --overwrite"
-        )
-
-
-def check_writable(out: Path) -> None:
-    """CheckpointError where no directory can be made at `out`; found before hours of work."""
-    parent = next(place for place in out.absolute().parents if place.exists())
-    if not parent.is_dir():
-        raise CheckpointError(f"{out}: {parent} is a file: choose another output directory")
-    if not os.access(parent, os.W_OK | os.X_OK):
-        raise CheckpointError(
-            f"{out}: {parent} cannot be written to: choose another output directory, or ask for "
-            f"the permission"
-        )
-
-
-def replace_directory(new: Path, old: Path) -> None:
-    """Renames `new` to `old`; what lay at `old` stays until `new` is in place."""
-    if not old.exists():
-        new.rename(old)
-        return
-    aside = old.with_name(old.name + ".replaced")
-    if aside.exists():
-        shutil.rmtree(aside)
-    old.rename(aside)
-    new.rename(old)
-    shutil.rmtree(aside)
+def _differences(name: str, found: Any, now: Any) -> list[str]:
+    """Each setting in which two values of JSON differ, by its path: "plan.rules[0].format"."""
+    kinds: set[Any] = {type(found), type(now)}
+    if kinds == {dict}:
+        keys = sorted(found.keys() | now.keys())
+        parts = [(f"{name}.{key}", found.get(key), now.get(key)) for key in keys]
+    elif kinds == {list} and len(found) == len(now):
+        parts = [(f"{name}[{index}]", found[index], now[index]) for index in range(len(now))]
+    else:
+        return [] if found == now else [f"{name} {reprlib.repr(found)}, now {reprlib.repr(now)}"]
+    return [line for part in parts for line in _differences(*part)]

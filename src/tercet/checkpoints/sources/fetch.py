@@ -16,6 +16,7 @@ from pathlib import Path
 from zipfile import BadZipFile, ZipFile
 
 from tercet.checkpoints.atomic import atomic_directory
+from tercet.checkpoints.named_path import named_path
 from tercet.checkpoints.sources.repository_model import RepositoryModel
 from tercet.environment import cache_dir
 from tercet.errors import CheckpointError, unknown_name
@@ -189,7 +190,7 @@ def find_packed(reference: str | Path, progress: Progress | None = None) -> Path
     name = str(reference)
     if isinstance(FETCHABLE.get(name), RepositoryModel) and not Path(name).exists():
         return fetch(name, progress)
-    return Path(reference)
+    return named_path(reference)
 
 
 def is_fetched(name: str) -> bool:

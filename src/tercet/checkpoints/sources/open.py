@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from tercet.checkpoints.named_path import named_path
 from tercet.checkpoints.sources.fetch import FETCHABLE, Progress, fetch
 from tercet.checkpoints.sources.gguf_file import GgufFile
 from tercet.checkpoints.sources.hub import hub_directory
@@ -27,7 +28,9 @@ def open_source(reference: str | Path, progress: Progress | None = None) -> Mode
         CheckpointError: the reference is none of these, or the model is missing, damaged, already
             quantized or of an unknown kind.
     """
-    path, text = Path(reference), str(reference)
+    path = named_path(reference)
+    # "." says nothing once it is read in another directory
+    text = str(reference if path == Path(reference) else path)
     if path.exists():
         return _open_path(path, text)
     if text in FETCHABLE:

@@ -7,6 +7,7 @@ import typer
 from rich.table import Table
 
 from tercet.cli.options.calibration import Calibration, Length
+from tercet.cli.options.default_output import default_output
 from tercet.cli.options.device import Device
 from tercet.cli.options.source_model import SourceModel
 from tercet.cli.pace import follow
@@ -93,7 +94,7 @@ def sensitivity_command(
         in_context=in_context,
         divergences=sample if proxy else None,
     )
-    target = out or Path(f"{Path(model).stem}.sensitivity.jsonl")
+    target = out or default_output(model, ".sensitivity.jsonl")
     with follow(as_json) as tell:
         found = measure_sensitivity(
             model,

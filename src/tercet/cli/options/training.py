@@ -61,7 +61,10 @@ Tensorboard = Annotated[
     bool, typer.Option("--tensorboard", help="Also write TensorBoard event files.")
 ]
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace the output directory if it exists.")
+    bool,
+    typer.Option(
+        "--overwrite", help="Replace the checkpoint at the output directory if there is one."
+    ),
 ]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Continue an interrupted run from its last saved state.")

@@ -53,7 +53,7 @@ def finetune_command(
     ] = None,
     device: Device = None,
     overwrite: Annotated[
-        bool, typer.Option(help="Replace the output directory if it exists.")
+        bool, typer.Option(help="Replace the checkpoint at the output directory if there is one.")
     ] = False,
     resume: Annotated[
         bool, typer.Option(help="Continue an interrupted run after its last measurement.")

@@ -34,7 +34,7 @@ def open_writer(
         training: how, for the new manifest's plan.
         out: the directory to write.
         device: that trains.
-        overwrite: replace what lies there.
+        overwrite: replace the checkpoint that lies there.
         resume: go on with an unfinished run of the same command.
     """
     begun_with = hashlib.sha256(manifest.model_dump_json().encode()).hexdigest()

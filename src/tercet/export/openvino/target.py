@@ -6,7 +6,9 @@ from pathlib import Path
 
 from torch import Tensor
 
+from tercet.checkpoints.atomic import grow_files
 from tercet.checkpoints.packed.read import PackedCheckpoint
+from tercet.errors import CheckpointError
 from tercet.export.decoder_weights import DecoderWeights, DequantizedSource, architecture_reason
 from tercet.export.openvino.client import MODEL_NAME, OpenvinoSession, read_back
 from tercet.export.openvino.constants import held
@@ -46,7 +48,17 @@ class OpenvinoTarget:
         ops = client_module(self, "openvino.opset13")
         with sealed_directory(checkpoint, out, self.name) as directory:
             model = OpenvinoDecoder(weights, openvino, ops).build()
-            openvino.serialize(model, str(directory / MODEL_NAME))
+            try:
+                openvino.serialize(model, str(directory / MODEL_NAME))
+            except RuntimeError as error:
+                if "iostream" not in str(error):
+                    raise
+                grow_files(directory)
+                # it removes files that it could not close, and the disk has room again
+                raise CheckpointError(
+                    f"{out}: OpenVINO could not write its files ({error}): see that the disk has "
+                    f"room and allows files of that size, or choose another place"
+                ) from error
 
     def dequantize(self, out: Path) -> Iterator[tuple[str, Tensor]]:
         """(module, float32 [N, K]): what OpenVINO's own kernels make of each packed weight."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tercet.checkpoints.atomic import in_the_way
-from tercet.checkpoints.packed.write import check_writable
+from tercet.checkpoints.packed.output_directory import check_writable
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.runtime import Message, Tokenizer, load_tokenizer
 from tercet.runtime.session import read_stop_ids

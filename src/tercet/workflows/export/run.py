@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from tercet.checkpoints.atomic import in_the_way
+from tercet.checkpoints.packed.output_directory import check_writable
 from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
-from tercet.checkpoints.packed.write import check_writable
 from tercet.checkpoints.seal import verified
 from tercet.errors import AccuracyError, CheckpointError, UnsupportedError
 from tercet.export.target import Holding, Target, find_target, in_kind

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from tercet.checkpoints.packed.layout import Manifest
+from tercet.checkpoints.packed.output_directory import claim_output
 from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
-from tercet.checkpoints.packed.write import check_free, check_writable
 from tercet.checkpoints.seal import verified
 from tercet.checkpoints.sources.open import open_source
 from tercet.compress.blockwise.repeatable import repeatable
@@ -97,74 +97,77 @@ def finetune(
             training. UnsupportedError also where too little of the device's memory is free.
     """
     settings = settings or FineTuning()
-    check_free(Path(out), overwrite=overwrite, resume=resume)
-    check_writable(Path(out))
-    packed = open_packed(checkpoint)
-    manifest = _manifest(packed)
-    if data and calibration is not None:
-        raise PlanError("calibration and data are both given: data takes the place of calibration")
-    where = resolve_device(device)
-    source = open_source(teacher) if teacher is not None else compressed_from([packed])
-    assert source is not None  # the manifest names it
-    skeleton = Skeleton(source, where)
-    vocabulary = int(cast(Any, skeleton.model).config.vocab_size)
+    with claim_output(
+        out, overwrite=overwrite, resume=resume, sources=[checkpoint, teacher]
+    ) as out:
+        packed = open_packed(checkpoint)
+        manifest = _manifest(packed)
+        if data and calibration is not None:
+            raise PlanError(
+                "calibration and data are both given: data takes the place of calibration"
+            )
+        where = resolve_device(device)
+        source = open_source(teacher) if teacher is not None else compressed_from([packed])
+        assert source is not None  # the manifest names it
+        skeleton = Skeleton(source, where)
+        vocabulary = int(cast(Any, skeleton.model).config.vocab_size)
 
-    text: TrainingText
-    if data:
-        end = end_token(source.config)
-        writing = Student(skeleton.model, {}, product_dtype(where))
-        write = partial(
-            write_texts,
-            source,
-            writing,
-            packed.directory,
-            length=min(length, _TEXT_LENGTH),
-            seed=settings.seed,
-        )
-        text = CorpusText(data, sequences, length, packed.directory, vocabulary, end, write)
-    else:
-        count = SEQUENCES if sequences is None else sequences
-        text = CalibrationText(calibration, count, length, packed.directory, vocabulary)
-    check_memory(skeleton, packed, settings, where)
-    check_source(skeleton)
-    # its hash is not asked for
-    source.stop_hashing()
-    if where.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(where)
-    with skeleton.materialize([name for name, _ in skeleton.model.named_children()]):
-        with verified(packed.directory):
-            student = PackedStudent(skeleton, packed, settings)
-        training = {**settings.model_dump(mode="json"), **text.describe()}
-        writer = open_writer(
-            packed, manifest, training, Path(out), where, overwrite=overwrite, resume=resume
-        )
-        measurements = settings.all_measurements
+        text: TrainingText
         if data:
-            progress(0, measurements, f"reading {', '.join(map(str, data))}")
-        try:
-            tokens = text.read(writer.state).to(where)
-        except PlanError:
-            if not resume:
-                # nothing was made yet that could be gone on with
-                writer.discard()
-            raise
-        state = StateFile(writer.state / "training.pt", where)
-        errors = _train(student, tokens, settings, state, where, progress)
-        progress(measurements, measurements, "writing")
-        write_finetuned(
-            writer,
-            packed,
-            manifest,
-            skeleton,
-            student.packed(),
-            {name: one.stored() for name, one in student.vectors.items()},
+            end = end_token(source.config)
+            writing = Student(skeleton.model, {}, product_dtype(where))
+            write = partial(
+                write_texts,
+                source,
+                writing,
+                packed.directory,
+                length=min(length, _TEXT_LENGTH),
+                seed=settings.seed,
+            )
+            text = CorpusText(data, sequences, length, packed.directory, vocabulary, end, write)
+        else:
+            count = SEQUENCES if sequences is None else sequences
+            text = CalibrationText(calibration, count, length, packed.directory, vocabulary)
+        check_memory(skeleton, packed, settings, where)
+        check_source(skeleton)
+        # its hash is not asked for
+        source.stop_hashing()
+        if where.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(where)
+        with skeleton.materialize([name for name, _ in skeleton.model.named_children()]):
+            with verified(packed.directory):
+                student = PackedStudent(skeleton, packed, settings)
+            training = {**settings.model_dump(mode="json"), **text.describe()}
+            writer = open_writer(
+                packed, manifest, training, out, where, overwrite=overwrite, resume=resume
+            )
+            measurements = settings.all_measurements
+            if data:
+                progress(0, measurements, f"reading {', '.join(map(str, data))}")
+            try:
+                tokens = text.read(writer.state).to(where)
+            except PlanError:
+                if not writer.resumed:
+                    # nothing was made yet that could be gone on with
+                    writer.discard()
+                raise
+            state = StateFile(writer.state / "training.pt", where)
+            errors = _train(student, tokens, settings, state, where, progress)
+            progress(measurements, measurements, "writing")
+            write_finetuned(
+                writer,
+                packed,
+                manifest,
+                skeleton,
+                student.packed(),
+                {name: one.stored() for name, one in student.vectors.items()},
+            )
+        return FineTuned(
+            directory=out,
+            before=errors.before,
+            after=errors.after,
+            device_peak_bytes=torch.cuda.max_memory_allocated(where) if where.type == "cuda" else 0,
         )
-    return FineTuned(
-        directory=Path(out),
-        before=errors.before,
-        after=errors.after,
-        device_peak_bytes=torch.cuda.max_memory_allocated(where) if where.type == "cuda" else 0,
-    )
 
 
 def _manifest(packed: PackedCheckpoint) -> Manifest:

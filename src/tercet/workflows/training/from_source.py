@@ -1,6 +1,7 @@
 """train and distill: quantization-aware training of a source model into a packed checkpoint."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -10,14 +11,13 @@ import torch
 from torch import Tensor
 
 from tercet.checkpoints.atomic import disk_errors
+from tercet.checkpoints.named_path import partial_directory
 from tercet.checkpoints.packed.layout import SourceInfo
+from tercet.checkpoints.packed.output_directory import STATE, claim_output, resolve_output
 from tercet.checkpoints.packed.write import (
-    STATE,
     PackedWriter,
     RunIdentity,
-    check_free,
     library_versions,
-    partial_directory,
 )
 from tercet.checkpoints.sources.open import open_source
 from tercet.compress.distill.cached import CachedDistillation
@@ -42,6 +42,7 @@ from tercet.compress.training.sequences import Sequences
 from tercet.compress.training.settings import TrainingSettings
 from tercet.compress.training.token_file import TokenFile, keep_tokens
 from tercet.compress.units import plan_of
+from tercet.errors import PlanError, UnsupportedError
 from tercet.workflows.training.teacher_text import write_texts
 
 
@@ -89,7 +90,7 @@ def distill(
     Raises:
         TercetError: the input is not valid.
     """
-    with open_group(options.get("device")) as group:
+    with open_group(options.get("device")) as group, _claim(group, out, teacher, options) as out:
         run = _Run(
             group, teacher, plan, out, data, settings, losses or DistillSettings(), **options
         )
@@ -115,8 +116,18 @@ def train(
             existing `out`; `resume`: continue an interrupted run; `tensorboard`: write TensorBoard
             event files; `progress`: a function called with (journal line, total steps).
     """
-    with open_group(options.get("device")) as group:
+    with open_group(options.get("device")) as group, _claim(group, out, model, options) as out:
         return _Run(group, model, plan, out, data, settings, None, **options).all()
+
+
+def _claim(
+    group: Group, out: str | Path, model: str | Path, options: dict[str, Any]
+) -> AbstractContextManager[Path]:
+    """The output, claimed by the one process that writes it."""
+    if not group.first:
+        return nullcontext(resolve_output(out))
+    overwrite, resume = (bool(options.get(word)) for word in ("overwrite", "resume"))
+    return claim_output(out, overwrite=overwrite, resume=resume, sources=[model])
 
 
 @dataclass
@@ -136,7 +147,7 @@ class _Run:
         group: Group,
         model: str | Path,
         plan: str | Plan,
-        out: str | Path,
+        out: Path,
         data: Sequence[str | Path],
         settings: TrainingSettings | None,
         losses: DistillSettings | None,
@@ -145,11 +156,9 @@ class _Run:
         self.group, self.device = group, group.device
         # what it lacks is found before the model is opened
         trained = training_plan(plan)
-        self.out, self.losses = Path(out), losses
+        self.out, self.losses = out, losses
         self.settings = settings or TrainingSettings()
         self.options = _Options(**options)
-        if group.first:
-            check_free(self.out, overwrite=self.options.overwrite, resume=self.options.resume)
         if self.options.tensorboard:
             check_tensorboard()
         self.source = open_source(model)
@@ -170,9 +179,7 @@ class _Run:
         writer = self._writer() if self.group.first else None
         state = partial / STATE
         if writer is not None:
-            with disk_errors(partial, None):
-                self.source.save_tokenizer(partial)
-            self._tokens(state / "tokens")
+            self._begin(writer)
         self.group.barrier()
         sequences = Sequences(
             self._tokens(state / "tokens"), self.settings.length, self.settings.seed
@@ -196,6 +203,18 @@ class _Run:
             write_student(self.skeleton, student, self.plan, writer)
         self.group.barrier()
         return Trained(directory=self.out, last=last[0] if last else None)
+
+    def _begin(self, writer: PackedWriter) -> None:
+        """Keeps the tokens of the run; data that is refused leaves no unfinished run behind."""
+        try:
+            with disk_errors(writer.partial, None):
+                self.source.save_tokenizer(writer.partial)
+            tokens = self._tokens(writer.state / "tokens")
+            Sequences(tokens, self.settings.length, self.settings.seed)
+        except (PlanError, UnsupportedError):
+            if not writer.resumed:
+                writer.discard()
+            raise
 
     def _writer(self) -> PackedWriter:
         options = self.options

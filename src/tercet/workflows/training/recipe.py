@@ -10,8 +10,10 @@ from typing import Any
 import torch
 
 from tercet.checkpoints.atomic import write_atomic
+from tercet.checkpoints.named_path import partial_directory
+from tercet.checkpoints.output_lock import lock_output
+from tercet.checkpoints.packed.output_directory import claim_output
 from tercet.checkpoints.packed.read import is_packed
-from tercet.checkpoints.packed.write import check_free, check_writable, partial_directory
 from tercet.compress.pipeline import Progress, compress
 from tercet.compress.training.corpus import find_parts
 from tercet.errors import CheckpointError
@@ -47,16 +49,16 @@ def distill_by_recipe(
         data: text for the passes, as `finetune` takes it.
         calibration: text for the plan, as `compress` takes it.
         device: "cpu", "cuda" or "cuda:N"; None for the GPU where there is one.
-        overwrite: replace what lies at `out`, and an unfinished run.
+        overwrite: replace a checkpoint at `out`, and an unfinished run.
         resume: continue an unfinished run of the same command.
         progress: called with (done, of how many, what is being done), anew in each stage.
 
     Raises:
         CheckpointError, PlanError, UnsupportedError: the input is not valid.
     """
-    out = Path(out)
-    check_free(out, overwrite=overwrite, resume=resume)
-    check_writable(out)
+    # the last pass claims the output for itself; what it would refuse is found here first
+    with claim_output(out, overwrite=overwrite, resume=resume, sources=[teacher]) as claimed:
+        out = claimed
     for one in data:
         find_parts(str(one))
     identity = {
@@ -66,37 +68,38 @@ def distill_by_recipe(
         "calibration": None if calibration is None else str(calibration),
     }
     stages = out.with_name(f"{out.name}{_STAGES}")
-    _begin(stages, identity, overwrite=overwrite, resume=resume)
-    try:
-        made = stages / "compressed"
-        count = 1 + len(recipe.passes)
-        if not is_packed(made):
-            compress(
-                teacher,
-                recipe.plan,
-                made,
-                calibration=calibration,
-                device=device,
-                resume=partial_directory(made).exists(),
-                progress=Progress(unit=_stage(progress, 1, count)),
+    with lock_output(stages):
+        _begin(stages, identity, overwrite=overwrite, resume=resume)
+        try:
+            made = stages / "compressed"
+            count = 1 + len(recipe.passes)
+            if not is_packed(made):
+                compress(
+                    teacher,
+                    recipe.plan,
+                    made,
+                    calibration=calibration,
+                    device=device,
+                    resume=partial_directory(made).exists(),
+                    progress=Progress(unit=_stage(progress, 1, count)),
+                )
+            *first, last = recipe.passes
+            train = partial(_train, teacher=teacher, data=data, device=device, resume=resume)
+            for index, one in enumerate(first, start=1):
+                target = stages / f"pass-{index}"
+                if not is_packed(target):
+                    train(made, target, one, progress=_stage(progress, index + 1, count))
+                made = target
+            result = train(
+                made, out, last, overwrite=overwrite, progress=_stage(progress, count, count)
             )
-        *first, last = recipe.passes
-        train = partial(_train, teacher=teacher, data=data, device=device, resume=resume)
-        for index, one in enumerate(first, start=1):
-            target = stages / f"pass-{index}"
-            if not is_packed(target):
-                train(made, target, one, progress=_stage(progress, index + 1, count))
-            made = target
-        result = train(
-            made, out, last, overwrite=overwrite, progress=_stage(progress, count, count)
-        )
-    except BaseException:
-        if [path.name for path in stages.iterdir()] == [_IDENTITY]:
-            # nothing was made yet that could be gone on with
-            shutil.rmtree(stages)
-        raise
-    shutil.rmtree(stages)
-    return result
+        except BaseException:
+            if [path.name for path in stages.iterdir()] == [_IDENTITY]:
+                # nothing was made yet that could be gone on with
+                shutil.rmtree(stages)
+            raise
+        shutil.rmtree(stages)
+        return result
 
 
 def _train(
@@ -142,6 +145,11 @@ def _begin(stages: Path, identity: Mapping[str, object], *, overwrite: bool, res
                 f"same, or start anew with --overwrite"
             )
         return
+    if stages.exists() and not note.is_file() and any(stages.iterdir()):
+        raise CheckpointError(
+            f"{stages}: lies where the unfinished run is kept, and is none; choose another --out, "
+            f"or remove it yourself"
+        )
     shutil.rmtree(stages, ignore_errors=True)
     stages.mkdir(parents=True)
     write_atomic(note, content)
