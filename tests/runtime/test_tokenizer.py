@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
 
 from tercet.errors import CheckpointError
 from tercet.runtime import Generator, Message, load_tokenizer
@@ -19,6 +20,18 @@ def test_text_survives(session: Generator) -> None:
     assert len(ids) == len(TEXT.encode())
     assert session.tokenizer.decode(ids) == TEXT
     assert session.tokenizer.decode([256, *ids, 257]) == TEXT
+
+
+def test_saved_truncation_and_padding_are_left_out(session: Generator) -> None:
+    path = session.directory / "tokenizer.json"
+    served = Backend.from_file(str(path))
+    served.enable_truncation(4)
+    served.enable_padding(length=64, direction="left")
+    served.save(str(path))
+    tokenizer = load_tokenizer(session.directory)
+    assert len(Backend.from_file(str(path)).encode("a").ids) == 64
+    assert len(tokenizer.encode(TEXT)) == len(TEXT.encode())
+    assert len(tokenizer.encode("a")) == 1
 
 
 def test_pieces_are_whole_characters(session: Generator) -> None:

@@ -5,9 +5,9 @@ import zlib
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor
 
+from tercet.checkpoints.tokenizer_file import read_tokenizer
 from tercet.errors import CheckpointError
 
 
@@ -31,8 +31,5 @@ def text_tokens(path: Path, tokenizer: Path) -> Tensor:
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise CheckpointError(f"{path}: cannot be read as UTF-8 text ({error})") from error
-    encoder = Tokenizer.from_file(str(tokenizer))
-    # a file may ask for the truncation and padding that its model was once served with
-    encoder.no_truncation()
-    encoder.no_padding()
-    return torch.tensor(encoder.encode(text, add_special_tokens=False).ids, dtype=torch.int64)
+    ids = read_tokenizer(tokenizer).encode(text, add_special_tokens=False).ids
+    return torch.tensor(ids, dtype=torch.int64)

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from tokenizers import Tokenizer as Backend
 
+from tercet.checkpoints.tokenizer_file import read_tokenizer
 from tercet.errors import CheckpointError
 from tercet.runtime.chat_template import Message, render
 from tercet.runtime.detokenizer import Detokenizer
@@ -80,14 +81,10 @@ def load_tokenizer(directory: Path) -> Tokenizer:
             f"{directory}: no tokenizer.json, so text cannot be read; copy the tokenizer files of "
             f"the source model here, or pass token ids"
         )
-    try:
-        backend = Backend.from_buffer(path.read_bytes())
-    except ValueError as error:
-        raise CheckpointError(f"{path}: not a tokenizer ({error})") from error
     config = read_json(directory / "tokenizer_config.json")
     special = {key: _content(value) for key, value in config.items() if key.endswith("_token")}
     return Tokenizer(
-        backend,
+        read_tokenizer(path),
         _template(directory, config),
         {key: value for key, value in special.items() if value is not None},
     )
