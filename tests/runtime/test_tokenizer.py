@@ -65,7 +65,13 @@ def test_broken_bytes_do_not_stop_the_stream() -> None:
     tokens = [b"\xf0", b"\xf0", b"\xf0", b"\xf0", b"a", b"b"]
     stream = Detokenizer(lambda ids: b"".join(tokens[i] for i in ids).decode(errors="replace"))
     pieces = [stream.push(index) for index in range(len(tokens))]
-    assert pieces == ["", "", "", "\ufffd" * 4, "a", "b"]
+    assert pieces == ["", "\ufffd", "\ufffd", "\ufffd", "\ufffda", "b"]
+
+
+def test_a_character_after_broken_bytes_is_whole() -> None:
+    tokens = [b"\xf0", b"\xf0", b"\xf0", b"\xf0", b"\x9f", b"\x98", b"\x80", b"a"]
+    stream = Detokenizer(lambda ids: b"".join(tokens[i] for i in ids).decode(errors="replace"))
+    assert "".join(stream.push(index) for index in range(len(tokens))) == "\ufffd\ufffd\ufffd😀a"
 
 
 def test_chat_template_renders_with_special_tokens(session: Generator) -> None:
