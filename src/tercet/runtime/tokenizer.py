@@ -14,7 +14,7 @@ from tokenizers import Tokenizer as Backend
 
 from tercet.checkpoints.tokenizer_file import read_tokenizer
 from tercet.errors import CheckpointError
-from tercet.runtime.chat_template import Message, render
+from tercet.runtime.chat_template import AS_PLAIN_TEXT, Message, render
 from tercet.runtime.detokenizer import Detokenizer
 
 _BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")
@@ -55,8 +55,8 @@ class Tokenizer:
         """Write a conversation as the chat template does; CheckpointError without one."""
         if self.template is None:
             raise CheckpointError(
-                "the checkpoint has no chat template (chat_template.jinja, or chat_template in "
-                "tokenizer_config.json): pass the prompt as plain text (chat=False)"
+                f"the checkpoint has no chat template (chat_template.jinja, or chat_template in "
+                f"tokenizer_config.json): {AS_PLAIN_TEXT}"
             )
         return render(self.template, messages, self.special)
 
