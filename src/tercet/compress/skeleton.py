@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tercet.checkpoints.sources.open import ModelSource
+from tercet.compress.config_error import config_error
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.models.split_experts import KINDS, fused_experts, split
 
@@ -143,11 +144,9 @@ def _empty_model(config: dict[str, Any]) -> nn.Module:
     model_type = str(config.get("model_type"))
     try:
         parsed = AutoConfig.for_model(**config)
-    except (ValueError, KeyError) as error:
-        raise UnsupportedError(
-            f"model_type {model_type!r} is not known to transformers: "
-            f"install a newer transformers or convert the model"
-        ) from error
+    # each kind of model checks its own keys, in its own way
+    except Exception as error:
+        raise config_error(config, error) from error
     names: list[str] = config.get("architectures") or []
     causal = any(name.endswith("ForCausalLM") for name in names) or (
         not names and model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -156,7 +155,10 @@ def _empty_model(config: dict[str, Any]) -> nn.Module:
         maker = AutoModelForCausalLM if causal else AutoModel
         # unasked, transformers takes torch's own attention, and for a model that caps its scores,
         # which that cannot, another; asked for it, it raises
-        model: Any = cast(Any, maker).from_config(parsed, dtype=torch.float32)
+        try:
+            model: Any = cast(Any, maker).from_config(parsed, dtype=torch.float32)
+        except Exception as error:
+            raise config_error(config, error) from error
     split(model, fused_experts(model))
     model.eval()
     model.tie_weights()
