@@ -167,6 +167,12 @@ def test_an_error_that_names_no_file_is_not_hidden(
         tercet("run")
 
 
+def test_a_prompt_that_is_no_unicode_is_named_first(tercet: Run, tmp_path: Path) -> None:
+    error = tercet("run", tmp_path / "nowhere", "--prompt", os.fsdecode(b"bad \xff")).error
+    assert "the prompt is not Unicode text: character 5 is" in error
+    assert "give it as UTF-8" in error
+
+
 def test_inspect_sees_a_flipped_byte_and_a_missing_manifest(
     compress: Run, tercet: Run, tmp_path: Path
 ) -> None:

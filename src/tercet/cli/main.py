@@ -4,11 +4,13 @@ import errno
 import json
 import logging
 import sys
+from contextlib import suppress
 from typing import Annotated, NoReturn
 
 import typer
 
 from tercet.cli.lazy import lazy_group
+from tercet.cli.output import drop_unwritten_output, replace_unknown_characters
 from tercet.errors import TercetError
 from tercet.version import VERSION
 
@@ -137,16 +139,22 @@ def main() -> None:
     Exit codes: 0 success, 1 a check failed, 2 bad input (one line on standard error), 3 a gate was
     not decided, 130 interrupted.
     """
+    replace_unknown_characters()
     try:
         app()
     except TercetError as error:
         _refuse(type(error).__name__, str(error))
     except OSError as error:
-        # one that names no file is none that the user can mend
-        if error.filename is None or error.strerror is None:
+        drop_unwritten_output()
+        where = error.filename
+        if where is None and error.errno in _FULL:
+            # a write names no file, be it to standard output
+            where = "standard output, or a file that was being written"
+        # any other that names no file is none that the user can mend
+        if where is None or error.strerror is None:
             raise
         advice = _ADVICE.get(error.errno or 0, "choose another place or name")
-        _refuse(type(error).__name__, f"{error.filename}: {error.strerror}: {advice}")
+        _refuse(type(error).__name__, f"{where}: {error.strerror}: {advice}")
     except SystemExit as end:
         # the command line parser makes an exit of a Ctrl-C before it can be caught here
         if end.code == _INTERRUPTED:
@@ -166,13 +174,17 @@ _ADVICE = {
     errno.ENOENT: "check the path",
     errno.ENAMETOOLONG: "choose a shorter name",
 }
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 _RESUMABLE = ("compress", "sensitivity", "distill", "train", "eval", "gate")
 
 
 def _refuse(kind: str, text: str) -> NoReturn:
     message = " ".join(text.split())
     if "--json" in sys.argv:
-        typer.echo(json.dumps({"error": kind, "message": message}))
+        # standard output may be what failed
+        with suppress(OSError):
+            typer.echo(json.dumps({"error": kind, "message": message}))
+        drop_unwritten_output()
     typer.echo(f"error: {message}", err=True)
     sys.exit(2)
 
