@@ -175,7 +175,7 @@ _ADVICE = {
     errno.ENAMETOOLONG: "choose a shorter name",
 }
 _FULL = (errno.ENOSPC, errno.EDQUOT)
-_RESUMABLE = ("compress", "sensitivity", "distill", "train", "eval", "gate")
+_RESUMABLE = ("compress", "sensitivity", "finetune", "distill", "train", "eval", "gate")
 
 
 def _refuse(kind: str, text: str) -> NoReturn:
