@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -42,6 +42,7 @@ from tercet.compress.training.sequences import Sequences
 from tercet.compress.training.settings import TrainingSettings
 from tercet.compress.training.token_file import TokenFile, keep_tokens
 from tercet.compress.units import plan_of
+from tercet.errors import PlanError
 from tercet.workflows.training.teacher_text import write_texts
 
 
@@ -162,7 +163,17 @@ class _Run:
         )
         self.skeleton = Skeleton(self.source)
         self.plan = plan_of(self.skeleton.model, trained)
+        self._check_top_k()
         check_source(self.skeleton)
+
+    def _check_top_k(self) -> None:
+        """PlanError where the teacher has fewer tokens than are to be kept of its predictions."""
+        most = int(cast(Any, self.skeleton.model).config.vocab_size)
+        if self.losses is not None and self.losses.top_k > most:
+            raise PlanError(
+                f"top_k={self.losses.top_k}: the teacher predicts {most} tokens: give --set "
+                f"top_k=K with K up to {most}, or 0 to run the teacher beside the student"
+            )
 
     def all(self) -> Trained:
         """Train the student, then pack its weights into the checkpoint."""
