@@ -101,6 +101,21 @@ def test_bad_config(
     assert listing(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [(None, ": tokenizer.json: missing, so text"), ("{}", ": tokenizer.json: not a token")],
+)
+def test_a_model_whose_tokenizer_cannot_be_read_is_named(
+    tercet: Run, model: Path, tmp_path: Path, content: str | None, expected: str
+) -> None:
+    (model / "tokenizer.json").unlink()
+    if content is not None:
+        (model / "tokenizer.json").write_text(content)
+    (tmp_path / "text.txt").write_text("w1 w2 " * 400)
+    out = ["--out", tmp_path / "out", "--calibration", tmp_path / "text.txt"]
+    assert f"error: {model}{expected}" in tercet("compress", model, "--to", "int4", *out).error
+
+
 def test_a_config_without_a_kind_of_model(model: Path, compress: Run) -> None:
     path = model / "config.json"
     config = json.loads(path.read_text())
