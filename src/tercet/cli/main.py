@@ -3,14 +3,15 @@
 import errno
 import json
 import logging
+import os
 import sys
 from contextlib import suppress
+from io import TextIOWrapper
 from typing import Annotated, NoReturn
 
 import typer
 
 from tercet.cli.lazy import lazy_group
-from tercet.cli.output import drop_unwritten_output, replace_unknown_characters
 from tercet.errors import TercetError
 from tercet.version import VERSION
 
@@ -139,13 +140,13 @@ def main() -> None:
     Exit codes: 0 success, 1 a check failed, 2 bad input (one line on standard error), 3 a gate was
     not decided, 130 interrupted.
     """
-    replace_unknown_characters()
+    _replace_unknown_characters()
     try:
         app()
     except TercetError as error:
         _refuse(type(error).__name__, str(error))
     except OSError as error:
-        drop_unwritten_output()
+        _drop_unwritten_output()
         where = error.filename
         if where is None and error.errno in _FULL:
             # a write names no file, be it to standard output
@@ -184,7 +185,7 @@ def _refuse(kind: str, text: str) -> NoReturn:
         # standard output may be what failed
         with suppress(OSError):
             typer.echo(json.dumps({"error": kind, "message": message}))
-        drop_unwritten_output()
+        _drop_unwritten_output()
     typer.echo(f"error: {message}", err=True)
     sys.exit(2)
 
@@ -193,3 +194,25 @@ def _message_of_interruption(words: list[str]) -> str:
     if len(words) > 1 and words[1] in _RESUMABLE:
         return "interrupted; what is on disk is kept: go on with --resume"
     return "interrupted"
+
+
+def _replace_unknown_characters() -> None:
+    """Have a question mark written for a character that the terminal's encoding lacks.
+
+    A model may generate any character; the text around it is of more use than a traceback.
+    """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _drop_unwritten_output() -> None:
+    """Give up what a full disk does not take: the interpreter would try and fail again at its end.
+
+    Nothing more is written to standard output then.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
