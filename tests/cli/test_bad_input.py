@@ -66,6 +66,64 @@ def test_source_tensor_of_wrong_shape(model: Path, compress: Run, tmp_path: Path
     assert listing(tmp_path) == before
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.bool, torch.float8_e4m3fn])
+def test_a_weight_that_is_quantized_already(
+    model: Path, compress: Run, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    name = "model.layers.1.mlp.up_proj.weight"
+    edit_weights(model, lambda tensors: tensors.update({name: tensors[name].to(dtype)}))
+    before = listing(tmp_path)
+    error = compress().error
+    assert f"{name} is stored as {str(dtype).removeprefix('torch.')}, allowed are float32" in error
+    assert listing(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("rms_norm_eps", None, "Field 'rms_norm_eps' expected float, got NoneType"),
+        ("hidden_act", 3, "Field 'hidden_act' expected str, got int"),
+        ("hidden_size", "64", "hidden_size is '64': it must be a whole number above 0"),
+        ("intermediate_size", -1, "intermediate_size is -1: it must be a whole number above 0"),
+        ("num_attention_heads", 0, "num_attention_heads is 0: it must be a whole number"),
+        ("model_type", None, "model_type is None: it must name the kind of model"),
+        ("model_type", ["a"], "model_type is ['a']: it must name the kind of model"),
+        ("model_type", "lama", "model_type 'lama' is not known to transformers"),
+    ],
+)
+def test_bad_config(
+    model: Path, compress: Run, tmp_path: Path, key: str, value: object, expected: str
+) -> None:
+    path = model / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    before = listing(tmp_path)
+    assert expected in compress().error
+    assert listing(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [(None, ": tokenizer.json: missing, so text"), ("{}", ": tokenizer.json: not a token")],
+)
+def test_a_model_whose_tokenizer_cannot_be_read_is_named(
+    tercet: Run, model: Path, tmp_path: Path, content: str | None, expected: str
+) -> None:
+    (model / "tokenizer.json").unlink()
+    if content is not None:
+        (model / "tokenizer.json").write_text(content)
+    (tmp_path / "text.txt").write_text("w1 w2 " * 400)
+    out = ["--out", tmp_path / "out", "--calibration", tmp_path / "text.txt"]
+    assert f"error: {model}{expected}" in tercet("compress", model, "--to", "int4", *out).error
+
+
+def test_a_config_without_a_kind_of_model(model: Path, compress: Run) -> None:
+    path = model / "config.json"
+    config = json.loads(path.read_text())
+    del config["model_type"]
+    path.write_text(json.dumps(config))
+    assert "config.json: model_type is None: it must name the kind of model" in compress().error
+
+
 @pytest.mark.parametrize("name", ["model.layers.1.mlp.down_proj.weight", "model.norm.weight"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_nan_weight(model: Path, compress: Run, tmp_path: Path, name: str, value: float) -> None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -165,6 +167,19 @@ def test_an_error_that_names_no_file_is_not_hidden(
     monkeypatch.setattr(command_line, "app", fail)
     with pytest.raises(OSError, match="of our own"):
         tercet("run")
+
+
+def test_what_can_be_resumed_is_told_so_when_interrupted() -> None:
+    places = {name: place.split(":") for name, (place, _) in command_line.COMMANDS.items()}
+    commands = {name: getattr(import_module(file), it) for name, (file, it) in places.items()}
+    with_resume = {name for name, it in commands.items() if "resume" in signature(it).parameters}
+    assert with_resume == set(command_line._RESUMABLE)  # pyright: ignore[reportPrivateUsage]
+
+
+def test_a_prompt_that_is_no_unicode_is_named_first(tercet: Run, tmp_path: Path) -> None:
+    error = tercet("run", tmp_path / "nowhere", "--prompt", os.fsdecode(b"bad \xff")).error
+    assert "the prompt is not Unicode text: character 5 is" in error
+    assert "give it as UTF-8" in error
 
 
 def test_inspect_sees_a_flipped_byte_and_a_missing_manifest(

@@ -49,6 +49,24 @@ def test_damaged_line_is_named(tmp_path: Path) -> None:
         load(path)
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b'{"kind": 3}', ":1: not a record: kind: "),
+        (b"words", ":1: not a record: Invalid JSON"),
+        (b"\xff\xfe", ": no file of records, which is UTF-8 text"),
+    ],
+)
+def test_a_bad_record_is_one_line_without_a_url(tmp_path: Path, line: bytes, said: str) -> None:
+    path = tmp_path / "records.jsonl"
+    path.write_bytes(line)
+    with pytest.raises(CheckpointError) as error:
+        load(path)
+    assert str(error.value).startswith(f"{path}{said}")
+    assert "http" not in str(error.value)
+    assert "\n" not in str(error.value)
+
+
 def test_environment_of_this_machine() -> None:
     here = Environment.here(accelerator="none")
     assert here.cores >= 1

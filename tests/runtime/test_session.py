@@ -1,12 +1,14 @@
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import LlamaForCausalLM
 
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.models import Decoder
-from tercet.runtime import Generator, Message, load
+from tercet.runtime import GenerationSettings, Generator, Message, load
 
 PROMPT = [256, 20, 40, 60]
 
@@ -70,6 +72,58 @@ def test_prompts_of_each_kind(session: Generator) -> None:
     assert session.encode(PROMPT) == PROMPT
     with pytest.raises(UnsupportedError, match="ids and messages mixed"):
         session.encode([1, Message(role="user", content="hi")])  # pyright: ignore[reportArgumentType]
+
+
+def test_ids_may_be_a_tensor_or_an_array(session: Generator) -> None:
+    kinds: list[Any] = [torch.tensor(PROMPT), np.array(PROMPT), list(np.array(PROMPT)), range(3)]
+    for ids in kinds:
+        found = session.encode(ids)
+        assert found == list(ids)
+        assert {type(index) for index in found} == {int}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "given"),
+    [
+        (torch.tensor([PROMPT]), r"a prompt of shape \[1, 4\]: one prompt at a time"),
+        (np.zeros((2, 3), int), r"a prompt of shape \[2, 3\]"),
+        (torch.tensor([1.0, 2.0]), "a prompt with an entry of type float"),
+        (["a", "b"], "a prompt with an entry of type str"),
+        ([[1, 2], [3]], "a prompt with an entry of type list"),
+        ([True], "a prompt with an entry of type bool"),
+        (b"ab", "a prompt of type bytes"),
+        (None, "a prompt of type NoneType"),
+        ({"role": "user", "content": "a"}, "a prompt of type dict"),
+        ([{"text": "a"}], r"a message with the keys \['text'\]"),
+    ],
+)
+def test_a_prompt_of_another_type_is_named(session: Generator, prompt: Any, given: str) -> None:
+    (session.directory / "tokenizer_config.json").unlink()
+    with pytest.raises(UnsupportedError, match=rf"{given}.*: give text \(str\), token ids"):
+        session.generate(prompt)
+
+
+@pytest.mark.parametrize("prompt", ["bad \udcff", [Message(role="user", content="bad \udcff")]])
+def test_text_that_is_no_unicode_is_named(session: Generator, prompt: Any) -> None:
+    with pytest.raises(UnsupportedError, match=r"character 5 is '\\udcff', .* give it as UTF-8"):
+        session.generate(prompt)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_new_tokens": "5"}, "max_new_tokens '5' of type str: must be a whole number"),
+        ({"max_new_tokens": 5.0}, "max_new_tokens 5.0 of type float: must be a whole number"),
+        ({"max_new_tokens": None}, "max_new_tokens None of type NoneType: must be a whole number"),
+        ({"temperature": True}, "temperature True of type bool: must be a number"),
+        ({"top_p": "x"}, "top_p 'x' of type str: must be a number or None"),
+        ({"seed": 1.5}, "seed 1.5 of type float: must be a whole number or None"),
+    ],
+)
+def test_settings_of_another_type_are_named(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"^{message}$"):
+        GenerationSettings(**settings)
+    GenerationSettings(max_new_tokens=int(np.int64(3)), temperature=1, top_p=np.float32(0.5))
 
 
 @pytest.mark.parametrize(

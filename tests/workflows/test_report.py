@@ -4,6 +4,7 @@ import json
 import re
 from html import unescape
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
@@ -206,6 +207,25 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="packed checkpoints"):
         write_model_report([tmp_path / "good.jsonl"], tmp_path / "r.html", prompts=["a"])
     assert not (tmp_path / "r.html").exists()
+
+
+def test_a_page_that_cannot_be_written_is_named_first(tmp_path: Path) -> None:
+    for page, words in (
+        (tmp_path, "is a directory: give --out an"),
+        (tmp_path / "a" / "b", "/a: no"),
+    ):
+        with pytest.raises(CheckpointError, match=words):
+            write_model_report([tmp_path / "none"], page)
+
+
+def test_a_checkpoint_that_continues_no_prompt_is_named(packed: Path, tmp_path: Path) -> None:
+    write_tokenizers(packed)
+    broken = tmp_path / "broken"
+    copytree(packed / "int4-g16", broken)
+    (broken / "tokenizer.json").write_text("{}")
+    names = [packed / "ternary-g16", broken]
+    with pytest.raises(CheckpointError, match=r"/broken continues no prompt: .*: leave this model"):
+        write_model_report(names, tmp_path / "r.html", prompts=["a"], tokens=2, device="cpu")
 
 
 def test_the_command(

@@ -3,7 +3,10 @@
 import errno
 import json
 import logging
+import os
 import sys
+from contextlib import suppress
+from io import TextIOWrapper
 from typing import Annotated, NoReturn
 
 import typer
@@ -137,16 +140,22 @@ def main() -> None:
     Exit codes: 0 success, 1 a check failed, 2 bad input (one line on standard error), 3 a gate was
     not decided, 130 interrupted.
     """
+    _replace_unknown_characters()
     try:
         app()
     except TercetError as error:
         _refuse(type(error).__name__, str(error))
     except OSError as error:
-        # one that names no file is none that the user can mend
-        if error.filename is None or error.strerror is None:
+        _drop_unwritten_output()
+        where = error.filename
+        if where is None and error.errno in _FULL:
+            # a write names no file, be it to standard output
+            where = "standard output, or a file that was being written"
+        # any other that names no file is none that the user can mend
+        if where is None or error.strerror is None:
             raise
         advice = _ADVICE.get(error.errno or 0, "choose another place or name")
-        _refuse(type(error).__name__, f"{error.filename}: {error.strerror}: {advice}")
+        _refuse(type(error).__name__, f"{where}: {error.strerror}: {advice}")
     except SystemExit as end:
         # the command line parser makes an exit of a Ctrl-C before it can be caught here
         if end.code == _INTERRUPTED:
@@ -166,13 +175,17 @@ _ADVICE = {
     errno.ENOENT: "check the path",
     errno.ENAMETOOLONG: "choose a shorter name",
 }
-_RESUMABLE = ("compress", "sensitivity", "distill", "train", "eval", "gate")
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_RESUMABLE = ("compress", "sensitivity", "finetune", "distill", "train", "eval", "gate")
 
 
 def _refuse(kind: str, text: str) -> NoReturn:
     message = " ".join(text.split())
     if "--json" in sys.argv:
-        typer.echo(json.dumps({"error": kind, "message": message}))
+        # standard output may be what failed
+        with suppress(OSError):
+            typer.echo(json.dumps({"error": kind, "message": message}))
+        _drop_unwritten_output()
     typer.echo(f"error: {message}", err=True)
     sys.exit(2)
 
@@ -181,3 +194,25 @@ def _message_of_interruption(words: list[str]) -> str:
     if len(words) > 1 and words[1] in _RESUMABLE:
         return "interrupted; what is on disk is kept: go on with --resume"
     return "interrupted"
+
+
+def _replace_unknown_characters() -> None:
+    """Have a question mark written for a character that the terminal's encoding lacks.
+
+    A model may generate any character; the text around it is of more use than a traceback.
+    """
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+
+
+def _drop_unwritten_output() -> None:
+    """Give up what a full disk does not take: the interpreter would try and fail again at its end.
+
+    Nothing more is written to standard output then.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -14,6 +14,7 @@ from tercet.cli.options.kv_cache import KvCacheDtype
 from tercet.cli.show import Json, mebibytes, print_json, say
 from tercet.records import peak_resident_bytes
 from tercet.runtime import GenerationSettings
+from tercet.runtime.prompt import check_text
 
 
 def run_command(
@@ -69,6 +70,7 @@ def run_command(
         seed=seed,
         ignore_stop=ignore_stop,
     )
+    check_text(prompt)
     directory = find_packed(directory, say)
     # hashed in threads while torch is imported
     check = Verification(directory) if verify else False

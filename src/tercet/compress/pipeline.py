@@ -189,7 +189,9 @@ class _Run:
         """Estimates and checks; begins to write, behind the hash of a run that is a new one."""
         self.tokens: Tensor | None = None
         if self.needs_inputs:
-            self.tokens = text.read_calibration(calibration, tokenizer, self.plan.calibration)
+            self.tokens = text.read_calibration(
+                calibration, tokenizer, self.plan.calibration, self.source.reference
+            )
             text.check_tokens(
                 self.tokens, int(getattr(self.skeleton.model.config, "vocab_size", 2**31))
             )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tercet.checkpoints.sources.open import ModelSource
+from tercet.compress.config_error import config_error
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.models.split_experts import KINDS, fused_experts, split
 
@@ -197,11 +198,9 @@ def _empty_model(config: dict[str, Any]) -> nn.Module:
     model_type = str(config.get("model_type"))
     try:
         parsed = AutoConfig.for_model(**config)
-    except (ValueError, KeyError) as error:
-        raise UnsupportedError(
-            f"model_type {model_type!r} is not known to transformers: "
-            f"install a newer transformers or convert the model"
-        ) from error
+    # each kind of model checks its own keys, in its own way
+    except Exception as error:
+        raise config_error(config, error) from error
     names: list[str] = config.get("architectures") or []
     causal = any(name.endswith("ForCausalLM") for name in names) or (
         not names and model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -209,11 +208,15 @@ def _empty_model(config: dict[str, Any]) -> nn.Module:
     with init_empty_weights(include_buffers=False):
         # unasked, transformers takes torch's own attention, and for a model that caps its scores,
         # which that cannot, another; asked for it, it raises
-        if names and names[0].endswith(_HEADS) and hasattr(transformers, names[0]):
-            model: Any = getattr(transformers, names[0])._from_config(parsed, dtype=torch.float32)
-        else:
-            maker = AutoModelForCausalLM if causal else AutoModel
-            model = cast(Any, maker).from_config(parsed, dtype=torch.float32)
+        try:
+            if names and names[0].endswith(_HEADS) and hasattr(transformers, names[0]):
+                kind = getattr(transformers, names[0])
+                model: Any = kind._from_config(parsed, dtype=torch.float32)
+            else:
+                maker = AutoModelForCausalLM if causal else AutoModel
+                model = cast(Any, maker).from_config(parsed, dtype=torch.float32)
+        except Exception as error:
+            raise config_error(config, error) from error
     split(model, fused_experts(model))
     model.eval()
     model.tie_weights()

@@ -2,9 +2,13 @@
 
 from math import prod
 
+import torch
+
 from tercet.compress.skeleton import Skeleton
 from tercet.errors import CheckpointError
 from tercet.formats import first_broken
+
+_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def check_source(skeleton: Skeleton, keep_bytes: int = 0) -> None:
@@ -16,8 +20,8 @@ def check_source(skeleton: Skeleton, keep_bytes: int = 0) -> None:
             again.
 
     Raises:
-        CheckpointError: names a weight whose shape is not the one that config.json calls for, or
-            the first one that holds NaN or inf.
+        CheckpointError: names a weight whose shape is not the one that config.json calls for, that
+            is stored as integers or in 8 bits, or the first one that holds NaN or inf.
     """
     source = skeleton.source
     stored: list[str] = []
@@ -30,6 +34,12 @@ def check_source(skeleton: Skeleton, keep_bytes: int = 0) -> None:
             raise CheckpointError(
                 f"{source.reference}: {name} has shape {list(source.shape(name))}, config.json "
                 f"calls for {list(wanted)}: check that config.json belongs to these weights"
+            )
+        if source.dtype(name) not in _DTYPES:
+            raise CheckpointError(
+                f"{source.reference}: {name} is stored as {_said(source.dtype(name))}, allowed "
+                f"are {', '.join(map(_said, _DTYPES))}: its values mean nothing without the scales "
+                f"of whatever quantized it; pass the model it was made from"
             )
     size = sum(prod(source.shape(name)) * source.dtype(name).itemsize for name in stored)
     for name, weight in source.read_all(stored, behind=keep_bytes >= size):
@@ -44,3 +54,7 @@ def check_source(skeleton: Skeleton, keep_bytes: int = 0) -> None:
         if weight.nbytes <= keep_bytes:
             keep_bytes -= weight.nbytes
             skeleton.kept[name] = weight
+
+
+def _said(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

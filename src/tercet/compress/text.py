@@ -22,16 +22,26 @@ def default_text() -> Path:
 
 
 def read_calibration(
-    calibration: str | Path | Tensor | None, tokenizer_directory: Path, wanted: Calibration
+    calibration: str | Path | Tensor | None,
+    tokenizer_directory: Path,
+    wanted: Calibration,
+    model: str | None = None,
 ) -> Tensor:
-    """Token ids [sequences, length]: those given, or of a file, or of the shipped text for None."""
+    """Token ids [sequences, length]: those given, or of a file, or of the shipped text for None.
+
+    Args:
+        calibration: the ids, or the file.
+        tokenizer_directory, wanted, model: as `calibration_tokens` takes them.
+    """
     if isinstance(calibration, Tensor):
         return calibration.long()
     path = Path(calibration) if calibration is not None else default_text()
-    return calibration_tokens(path, tokenizer_directory, wanted)
+    return calibration_tokens(path, tokenizer_directory, wanted, model)
 
 
-def calibration_tokens(path: Path, tokenizer_directory: Path, wanted: Calibration) -> Tensor:
+def calibration_tokens(
+    path: Path, tokenizer_directory: Path, wanted: Calibration, model: str | None = None
+) -> Tensor:
     """Token ids [sequences, length]: the file tokenized once, cut evenly spaced.
 
     Of a text that is too short they overlap, by half at most.
@@ -40,13 +50,14 @@ def calibration_tokens(path: Path, tokenizer_directory: Path, wanted: Calibratio
         path: a text file (.gz allowed), or a safetensors file with `input_ids` [S, T].
         tokenizer_directory: where tokenizer.json lies.
         wanted: how many sequences of which length; a safetensors file is taken as it is.
+        model: what the user called the model, where its tokenizer was copied for the run.
     """
     if path.suffix == ".safetensors":
         try:
             return safetensors_torch.load_file(path)["input_ids"].long()
         except (OSError, SafetensorError, KeyError) as error:
             raise PlanError(f"{path}: no safetensors file with input_ids ({error})") from error
-    ids = text_tokens(path, tokenizer_directory / "tokenizer.json")
+    ids = text_tokens(path, tokenizer_directory / "tokenizer.json", model)
     needed = wanted.sequences * wanted.length
     if 2 * len(ids) < needed or len(ids) < wanted.length:
         raise PlanError(

@@ -22,12 +22,24 @@ def append(path: Path, records: Iterable[Record]) -> None:
 
 def load(path: Path) -> list[Record]:
     """All records of a file; CheckpointError names the line that is none."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise CheckpointError(
+            f"{path}: no file of records, which is UTF-8 text, one JSON object a line: give a file "
+            f"that --record wrote"
+        ) from error
     records: list[Record] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         try:
             records.append(Record.model_validate_json(line))
         except ValidationError as error:
-            raise CheckpointError(f"{path}:{number}: not a record: {error}") from error
+            first = error.errors()[0]
+            field = ".".join(map(str, first["loc"]))
+            raise CheckpointError(
+                f"{path}:{number}: not a record: {field + ': ' if field else ''}{first['msg']}: "
+                f"remove that line, or give a file that --record wrote"
+            ) from error
     return records
 
 

@@ -1,14 +1,12 @@
-"""Chat templates: format messages as one text, as the model was trained to read them.
+"""Chat templates: format messages as one text, as the model was trained to read them."""
 
-Templates come with the model, so they run in jinja2's sandbox.
-"""
-
-import json
 from collections.abc import Sequence
-from datetime import datetime
-from typing import NoReturn, TypedDict
+from typing import TypedDict
 
 from tercet.errors import CheckpointError
+
+AS_PLAIN_TEXT = "pass the prompt as plain text (chat=False, on the command line --no-chat)"
+"""What helps where a conversation cannot be formatted."""
 
 
 class Message(TypedDict):
@@ -30,36 +28,24 @@ def render(template: str, messages: Sequence[Message], special: dict[str, str]) 
         CheckpointError: the template is broken or refuses the messages.
     """
     # imported here: a model without a template does not pay for it
-    from jinja2 import TemplateError
-    from jinja2.ext import loopcontrols
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
+    from tercet.runtime.template_environment import build_environment
 
-    def refuse(message: str) -> NoReturn:
-        raise TemplateError(message)
-
-    environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
     try:
-        return environment.from_string(template).render(
-            messages=list(messages),
-            add_generation_prompt=True,
-            raise_exception=refuse,
-            strftime_now=_now,
-            **special,
+        return (
+            build_environment()
+            .from_string(template)
+            .render(
+                messages=list(messages),
+                # templates ask `tools is not none`, which an undefined name is not
+                tools=None,
+                documents=None,
+                add_generation_prompt=True,
+                **special,
+            )
         )
-    except TemplateError as error:
+    # a template is a program of the model's author: it can raise anything
+    except Exception as error:
         raise CheckpointError(
-            f"the chat template of the checkpoint failed: {error}; pass the prompt as plain text "
-            f"(chat=False)"
+            f"the chat template of the checkpoint failed: {type(error).__name__}: {error}; "
+            f"{AS_PLAIN_TEXT}"
         ) from error
-
-
-def _to_json(value: object, indent: int | None = None) -> str:
-    # jinja2's own filter escapes for HTML, which no model was trained on
-    return json.dumps(value, ensure_ascii=False, indent=indent)
-
-
-def _now(pattern: str) -> str:
-    return datetime.now().strftime(pattern)

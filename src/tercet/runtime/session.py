@@ -20,11 +20,9 @@ from tercet.models.decoder.kv_cache import check_kv_cache_dtype
 from tercet.models.device import resolve_device
 from tercet.runtime.chat_template import Message
 from tercet.runtime.generate import stream
+from tercet.runtime.prompt import Prompt, read_prompt
 from tercet.runtime.settings import GenerationSettings
 from tercet.runtime.tokenizer import Tokenizer, load_tokenizer, read_json
-
-Prompt = str | Sequence[int] | Sequence[Message]
-"""Text, token ids, or the turns of a conversation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,18 +124,21 @@ class Generator:
         """Convert a prompt to token ids.
 
         Args:
-            prompt: text, token ids or chat messages.
+            prompt: text, token ids or chat messages; ids may be a tensor or an array [T].
             chat: whether to format text with the chat template, as a user's message; None: yes if
                 the model has a chat template.
+
+        Raises:
+            CheckpointError: text or messages for a model without tokenizer or chat template.
+            UnsupportedError: the prompt is of another type, or a batch.
         """
-        if isinstance(prompt, str):
+        found = read_prompt(prompt)
+        if isinstance(found, str):
             if chat is False or (chat is None and self.tokenizer.template is None):
-                return self.tokenizer.encode(prompt)
-            return self.tokenizer.encode_chat([Message(role="user", content=prompt)])
-        ids = [entry for entry in prompt if isinstance(entry, int)]
-        messages = [entry for entry in prompt if not isinstance(entry, int)]
-        if ids and messages:
-            raise UnsupportedError("a prompt of ids and messages mixed: give one kind")
+                return self.tokenizer.encode(found)
+            return self.tokenizer.encode_chat([Message(role="user", content=found)])
+        ids = [entry for entry in found if isinstance(entry, int)]
+        messages = [entry for entry in found if not isinstance(entry, int)]
         return self.tokenizer.encode_chat(messages) if messages else ids
 
     def stream(self, prompt: Prompt, *, chat: bool | None = None, **settings: Any) -> TextStream:

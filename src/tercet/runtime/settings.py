@@ -1,6 +1,7 @@
 """Settings of text generation."""
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 from tercet.errors import UnsupportedError
 
@@ -34,6 +35,10 @@ class GenerationSettings:
     ignore_stop: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("max_new_tokens", "top_k", "seed"):
+            _check_type(name, getattr(self, name), Integral, "a whole number")
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty"):
+            _check_type(name, getattr(self, name), Real, "a number")
         _check("max_new_tokens", self.max_new_tokens, self.max_new_tokens >= 1, "at least 1")
         _check("temperature", self.temperature, 0 <= self.temperature < 100, "from 0 to 100")
         _check("top_k", self.top_k, self.top_k is None or self.top_k >= 1, "at least 1")
@@ -42,6 +47,18 @@ class GenerationSettings:
         penalty = self.repetition_penalty
         _check("repetition_penalty", penalty, 0 < penalty < 100, "above 0 and below 100")
         _check("seed", self.seed, self.seed is None or 0 <= self.seed < 2**63, "in [0, 2^63)")
+
+
+def _check_type(name: str, value: object, kind: type, allowed: str) -> None:
+    optional = name in ("top_k", "top_p", "min_p", "seed")
+    if optional and value is None:
+        return
+    # True counts as 1 elsewhere, which nobody means
+    if isinstance(value, bool) or not isinstance(value, kind):
+        none = " or None" if optional else ""
+        raise UnsupportedError(
+            f"{name} {value!r} of type {type(value).__name__}: must be {allowed}{none}"
+        )
 
 
 def _check(name: str, value: float | None, allowed: bool, rule: str) -> None:

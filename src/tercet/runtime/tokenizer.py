@@ -4,15 +4,20 @@ transformers' own class imports half of the library: about 1 s and 20 MB more th
 """
 
 import json
+import re
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
 from tokenizers import Tokenizer as Backend
 
+from tercet.checkpoints.tokenizer_file import read_tokenizer
 from tercet.errors import CheckpointError
-from tercet.runtime.chat_template import Message, render
+from tercet.runtime.chat_template import AS_PLAIN_TEXT, Message, render
 from tercet.runtime.detokenizer import Detokenizer
+
+_BYTE = re.compile("<0x[0-9A-Fa-f]{2}>")
 
 
 class Tokenizer:
@@ -50,8 +55,8 @@ class Tokenizer:
         """Write a conversation as the chat template does; CheckpointError without one."""
         if self.template is None:
             raise CheckpointError(
-                "the checkpoint has no chat template (chat_template.jinja, or chat_template in "
-                "tokenizer_config.json): pass the prompt as plain text (chat=False)"
+                f"the checkpoint has no chat template (chat_template.jinja, or chat_template in "
+                f"tokenizer_config.json): {AS_PLAIN_TEXT}"
             )
         return render(self.template, messages, self.special)
 
@@ -65,7 +70,27 @@ class Tokenizer:
 
     def detokenizer(self) -> Detokenizer:
         """Return a new streaming detokenizer."""
-        return Detokenizer(self.decode)
+        return Detokenizer(self.decode, self._is_skipped, self._is_byte)
+
+    def _is_skipped(self, token_id: int) -> bool:
+        return token_id in self._special_ids or self.token(token_id) is None
+
+    def _is_byte(self, token_id: int) -> bool:
+        token = self.token(token_id)
+        return (
+            self._falls_back_to_bytes and token is not None and _BYTE.fullmatch(token) is not None
+        )
+
+    @cached_property
+    def _special_ids(self) -> frozenset[int]:
+        added = self._backend.get_added_tokens_decoder()
+        return frozenset(index for index, token in added.items() if token.special)
+
+    @cached_property
+    def _falls_back_to_bytes(self) -> bool:
+        # a ByteFallback step may stand anywhere in a sequence of decoders: ask for its effect
+        decoder = self._backend.decoder
+        return decoder is not None and decoder.decode(["<0x41>"]) == "A"
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
@@ -80,14 +105,10 @@ def load_tokenizer(directory: Path) -> Tokenizer:
             f"{directory}: no tokenizer.json, so text cannot be read; copy the tokenizer files of "
             f"the source model here, or pass token ids"
         )
-    try:
-        backend = Backend.from_buffer(path.read_bytes())
-    except ValueError as error:
-        raise CheckpointError(f"{path}: not a tokenizer ({error})") from error
     config = read_json(directory / "tokenizer_config.json")
     special = {key: _content(value) for key, value in config.items() if key.endswith("_token")}
     return Tokenizer(
-        backend,
+        read_tokenizer(path),
         _template(directory, config),
         {key: value for key, value in special.items() if value is not None},
     )

@@ -73,7 +73,7 @@ def verify_allocation(
     with TemporaryDirectory() as folder:
         source.save_tokenizer(folder)
         windows = Windows(count=identity.windows.sequences, length=identity.windows.length)
-        rows = read_rows(calibration, Path(folder), plan.calibration, windows)
+        rows = read_rows(calibration, Path(folder), plan.calibration, windows, source.reference)
         if text.describe(rows.held_out) != identity.held_out:
             raise PlanError(
                 "the calibration text is not the one that sensitivity was measured with: give the "

@@ -51,6 +51,14 @@ def test_distill(run: Any, tmp_path: Path) -> None:
     assert manifest["modules"]["model.layers.0.mlp.up_proj"]["algorithm"] == "qat"
 
 
+def test_more_predictions_than_the_teacher_has_are_refused_first(run: Any, tmp_path: Path) -> None:
+    words = ["--to", "ternary", "--set", "top_k=100000"]
+    code, _, err = run("distill", *SHORT, *words)
+    assert code == 2
+    assert "top_k=100000: the teacher predicts 64 tokens: give --set top_k=K with K up to 64" in err
+    assert not list(tmp_path.iterdir())
+
+
 def test_train(run: Any, tmp_path: Path) -> None:
     code, out, _ = run("train", *SHORT, "--to", "nonary")
     assert code == 0

@@ -96,6 +96,18 @@ def test_llama_cpp_tokenizes_alike(name: str, make: Any, client: Any, tmp_path: 
     assert list(TARGET.differences(checkpoint, out)) == []
 
 
+def test_padding_on_the_left_is_no_token_at_the_start(make: Any, tmp_path: Path) -> None:
+    checkpoint = make(vocab_size=400)
+    tokenizer = tokenizer_of(SPLITTERS["qwen2"](), False)
+    begin = tokenizer.token_to_id("<|go|>")
+    tokenizer.enable_padding(direction="left", length=8, pad_id=begin, pad_token="<|go|>")
+    with_tokenizer(checkpoint, tokenizer)
+    TARGET.write(checkpoint, tmp_path / "a.gguf")
+    fields = GGUFReader(tmp_path / "a.gguf").fields
+    assert fields["tokenizer.ggml.bos_token_id"].contents() == begin
+    assert fields["tokenizer.ggml.add_bos_token"].contents() is False
+
+
 def test_other_tokens_are_a_difference(
     make: Any, client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -114,7 +114,11 @@ def measure_sensitivity(
     with TemporaryDirectory() as folder:
         source.save_tokenizer(folder)
         rows = read_rows(
-            calibration, Path(folder), plan.calibration, windows if windows else Windows()
+            calibration,
+            Path(folder),
+            plan.calibration,
+            windows if windows else Windows(),
+            source.reference,
         )
     for ids in (rows.calibration, rows.windows):
         text.check_tokens(ids, int(getattr(skeleton.model.config, "vocab_size", 2**31)))

@@ -48,7 +48,11 @@ class Rows:
 
 
 def read_rows(
-    calibration: str | Path | Tensor | None, tokenizer: Path, wanted: Calibration, windows: Windows
+    calibration: str | Path | Tensor | None,
+    tokenizer: Path,
+    wanted: Calibration,
+    windows: Windows,
+    model: str | None = None,
 ) -> Rows:
     """Rows of a text file, or of ids that are rows already.
 
@@ -57,6 +61,7 @@ def read_rows(
         tokenizer: the folder of tokenizer.json.
         wanted: the plan's calibration.
         windows: how much more text to take.
+        model: what the user called the model, where its tokenizer was copied for the run.
     """
     if isinstance(calibration, Tensor):
         return split_rows(calibration.long(), wanted.length, windows)
@@ -67,7 +72,7 @@ def read_rows(
             "length": max(wanted.length, windows.length),
         }
     )
-    rows = text.calibration_tokens(path, tokenizer, more)
+    rows = text.calibration_tokens(path, tokenizer, more, model)
     whole = path.suffix == ".safetensors"
     return split_rows(rows, rows.shape[-1] if whole else wanted.length, windows)
 

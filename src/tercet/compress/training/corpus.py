@@ -28,6 +28,7 @@ from safetensors import torch as safetensors_torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from tercet.checkpoints.tokenizer_file import read_tokenizer
 from tercet.errors import PlanError, UnsupportedError
 
 HUB, TEACHER = "hf:", "teacher:"
@@ -110,11 +111,7 @@ class Corpus:
                 "the model has no tokenizer.json, so text cannot be tokenized: give a safetensors "
                 "file with input_ids"
             )
-        encoder = Tokenizer.from_file(str(self._tokenizer))
-        # a file may ask for the truncation and padding that its model was once served with
-        encoder.no_truncation()
-        encoder.no_padding()
-        return encoder
+        return read_tokenizer(self._tokenizer)
 
 
 class _Beginnings:

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from gguf.constants import GGMLQuantizationType
 from gguf.quants import dequantize
-from tokenizers import Tokenizer
 from torch import Tensor
 
 from tercet.checkpoints.gguf.blocks import read_code_blocks
 from tercet.checkpoints.gguf.codes import CODE_BLOCKS, CODE_BLOCKS_BY_NUMBER
 from tercet.checkpoints.gguf.header import GgufTensor
 from tercet.checkpoints.sources.gguf_file import GgufFile, halves_from_pairs
+from tercet.checkpoints.tokenizer_file import read_tokenizer
 from tercet.errors import UnsupportedError
 from tercet.export.gguf import llama_cpp
 from tercet.export.target import Target, Timing, client_module
@@ -81,7 +81,7 @@ def text_tokens(target: Target, out: Path, text: str) -> list[int]:
 
 def other_tokens(target: Target, out: Path, tokenizer: Path) -> Iterator[str]:
     """A line where llama.cpp makes other tokens of a text than that tokenizer.json."""
-    expected = Tokenizer.from_file(str(tokenizer)).encode(_SAMPLE, add_special_tokens=False).ids
+    expected = read_tokenizer(tokenizer).encode(_SAMPLE, add_special_tokens=False).ids
     found = text_tokens(target, out, _SAMPLE)
     if found != expected:
         pairs = enumerate(zip(found, expected, strict=False))

@@ -10,9 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from tokenizers import Tokenizer
-
 from tercet.checkpoints.packed.read import PackedCheckpoint
+from tercet.checkpoints.tokenizer_file import read_tokenizer
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export.gguf.container import Field
 from tercet.export.gguf.sentencepiece import sentencepiece_fields, steps_of
@@ -156,7 +155,7 @@ def _special(checkpoint: PackedCheckpoint, path: Path, tokens: list[str]) -> dic
             index = index if index is not None else _first(source.get(f"{role}_token_id"))
         if index is not None:
             fields[f"tokenizer.ggml.{name}_token_id"] = index
-    begins = Tokenizer.from_file(str(path)).encode("a").ids[:1]
+    begins = read_tokenizer(path).encode("a").ids[:1]
     fields["tokenizer.ggml.add_bos_token"] = begins == [fields.get("tokenizer.ggml.bos_token_id")]
     template = _template(checkpoint.directory, config)
     return fields if template is None else {**fields, "tokenizer.chat_template": template}

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tercet.checkpoints.atomic import write_atomic
 from tercet.checkpoints.packed.read import PackedCheckpoint
-from tercet.errors import UnsupportedError
+from tercet.errors import CheckpointError, TercetError, UnsupportedError
 from tercet.harness.report.page import page, section
 from tercet.harness.report.table import Cell, Column, number_cell, table
 from tercet.runtime import load
@@ -59,9 +59,10 @@ def write_model_report(
         device: where they are run; None for the GPU where there is one.
 
     Raises:
-        CheckpointError: a run is none, or is damaged.
-        UnsupportedError: prompts, and no checkpoint to continue them.
+        CheckpointError: a run is none, or is damaged; the page is a directory, or in none.
+        UnsupportedError: prompts, and no checkpoint to continue them, or one that cannot.
     """
+    _check_page(Path(path))
     models = read_runs(runs)
     if prompts and not any(model.checkpoint for model in models):
         raise UnsupportedError(
@@ -80,6 +81,15 @@ def write_model_report(
         models=tuple(model.name for model in models),
         measures=tuple(measure.title for measure in measures),
     )
+
+
+def _check_page(path: Path) -> None:
+    if path.is_dir():
+        raise CheckpointError(
+            f"{path}: is a directory: give --out an HTML file, such as {path / 'report.html'}"
+        )
+    if not path.parent.is_dir():
+        raise CheckpointError(f"{path.parent}: no such directory: make it, or choose another --out")
 
 
 _ABOUT_INTERVALS = (
@@ -259,9 +269,21 @@ def _texts(
     for model in models:
         if model.checkpoint is None:
             continue
-        generator = load(model.checkpoint.directory, device=device)
-        for prompt in prompts:
-            text = generator.generate(prompt, max_new_tokens=tokens).text
+        for prompt, text in zip(prompts, _continue(model, prompts, tokens, device), strict=True):
             rows.append([Cell(text=prompt), Cell(text=model.name), Cell(text=text, style="reason")])
     rows.sort(key=lambda row: prompts.index(row[0].text))
     return table(columns, rows)
+
+
+def _continue(
+    model: Model, prompts: Sequence[str], tokens: int, device: torch.device | str | None
+) -> list[str]:
+    """What a checkpoint writes behind each prompt; an error names the one that cannot."""
+    assert model.checkpoint is not None
+    try:
+        generator = load(model.checkpoint.directory, device=device)
+        return [generator.generate(prompt, max_new_tokens=tokens).text for prompt in prompts]
+    except TercetError as error:
+        raise type(error)(
+            f"{model.name} continues no prompt: {error}: leave this model out, or every --prompt"
+        ) from error

@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -171,7 +171,17 @@ class _Run:
         )
         self.skeleton = Skeleton(self.source)
         self.plan = plan_of(self.skeleton.model, trained)
+        self._check_top_k()
         check_source(self.skeleton)
+
+    def _check_top_k(self) -> None:
+        """PlanError where the teacher has fewer tokens than are to be kept of its predictions."""
+        most = int(cast(Any, self.skeleton.model).config.vocab_size)
+        if self.losses is not None and self.losses.top_k > most:
+            raise PlanError(
+                f"top_k={self.losses.top_k}: the teacher predicts {most} tokens: give --set "
+                f"top_k=K with K up to {most}, or 0 to run the teacher beside the student"
+            )
 
     def all(self) -> Trained:
         """Train the student, then pack its weights into the checkpoint."""
