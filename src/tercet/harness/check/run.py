@@ -22,6 +22,7 @@ from tercet.errors import UnsupportedError, unknown_name
 from tercet.harness.check.case import CaseCheck
 from tercet.harness.check.configurations import Configurations, Configured
 from tercet.harness.check.integration import check_integration
+from tercet.harness.check.plain_cases import spread_plain
 from tercet.harness.check.repeated import check_other_process, check_repeated
 from tercet.harness.finding import Finding
 from tercet.harness.sandbox.candidate import import_candidate
@@ -213,7 +214,7 @@ class _Subject:
     def on_cases(self, cases: Iterable[Case]) -> Work:
         """The op's own cases; some of them also in other layouts and contexts."""
         some = select_fitting(self._op, self._implementation, cases, self._seed)
-        self._plain = _spread(some, _LAYOUT_CASES)
+        self._plain = spread_plain(some, _LAYOUT_CASES, short=self._interpreted)
         contexts = self._plain[:: max(1, len(self._plain) // _CONTEXT_CASES)]
         work: Work = []
         for case in some:
@@ -410,22 +411,6 @@ def _is_triton(implementation: Implementation) -> bool:
     if path.suffix == ".py":
         return "triton" in path.read_text(encoding="utf-8", errors="replace")
     return implementation.language == "triton"
-
-
-def _spread(cases: tuple[Case, ...], count: int) -> list[Case]:
-    """Some cases with plain values, elements and a gradient, from the whole range."""
-    plain = [case for case in cases if case.gradient and _is_plain(case)]
-    return list(dict.fromkeys(plain[:: max(1, len(plain) // count)]))[:count]
-
-
-def _is_plain(case: Case) -> bool:
-    """torch's own checks compare NaN with NaN, which an empty mean gives, and call it different; on
-    a CPU they have no arithmetic for 8-bit floats."""
-    tensors = [value for value in case.make(0).values() if isinstance(value, Tensor)]
-    return all(
-        value.numel() and not (value.is_floating_point() and value.element_size() == 1)
-        for value in tensors
-    )
 
 
 def _reference_gradcheck(op: Op, seed: int) -> list[Finding]:
