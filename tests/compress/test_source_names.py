@@ -7,10 +7,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import (
+    AutoModelForCausalLM,
     AutoModelForMaskedLM,
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
     BertConfig,
+    BloomConfig,
+    FalconConfig,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
     LlamaConfig,
@@ -97,6 +100,36 @@ def test_what_the_model_does_not_use_is_named(tmp_path: Path) -> None:
         **{"vision.weight": torch.ones(3), "model.layers.0.self_attn.rotary_emb.inv_freq": IDS},
     )
     assert tercet.compress(source, PLAN, tmp_path / "packed").unused == ["vision.weight"]
+
+
+@pytest.mark.parametrize(
+    ("config", "fused"),
+    [
+        (
+            BloomConfig(vocab_size=96, hidden_size=64, n_layer=2, n_head=4),
+            "transformer.h.1.self_attention.query_key_value",
+        ),
+        (
+            FalconConfig(**{**SIZES, "num_hidden_layers": 2}),
+            "transformer.h.1.self_attention.query_key_value",
+        ),
+    ],
+)
+@pytest.mark.parametrize("to", ["int4", "nonary-g32"])
+def test_layers_that_are_called_h(config: Any, fused: str, to: str, tmp_path: Path) -> None:
+    source = save_drawn(AutoModelForCausalLM.from_config(config), tmp_path / "source")
+    # two sequences at a time, and then one
+    tokens = torch.randint(96, (3, 400), generator=torch.Generator().manual_seed(1))
+    result = tercet.compress(source, to, tmp_path / "packed", calibration=tokens)
+    assert result.unmatched == []
+    assert result.modules[fused].format == {"int4": "int4-g64"}.get(to, to)
+    twin = AutoModelForCausalLM.from_pretrained(source).eval()
+    checkpoint = tercet.open_packed(tmp_path / "packed")
+    with torch.no_grad():
+        for name in checkpoint.modules:
+            twin.get_submodule(name).weight.copy_(checkpoint.read_packed(name).dequantize())
+        found = AutoModelForCausalLM.from_pretrained(tmp_path / "packed").eval()(IDS).logits
+        torch.testing.assert_close(found, twin(IDS).logits, atol=1e-4, rtol=1e-4)
 
 
 def test_a_name_that_transformers_changes(tmp_path: Path) -> None:

@@ -214,12 +214,14 @@ def load_plan(reference: str | Path) -> Plan:
     _check_format(name)
     base = _read(shipped_plans()[_BASE_OF.get(name.split("-")[0], "int4")])
     rules = tuple(
-        rule.model_copy(update={"format": name}) if rule.match == "*.layer*.*" else rule
+        rule.model_copy(update={"format": name}) if rule.match in _LAYERS else rule
         for rule in base.rules
     )
     return base.model_copy(update={"name": name, "rules": rules})
 
 
+# of most models, and of Bloom's and Falcon's line
+_LAYERS = ("*.layer*.*", "*.h.*")
 _BASE_OF = {"ternary": "ternary", "nonary": "nonary", "int2": "ternary"}
 
 

@@ -10,6 +10,7 @@ SIZES = {
     "intermediate_size": 128,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
+    "num_key_value_heads": 2,
 }
 
 
@@ -24,7 +25,7 @@ def test_known(kind: str) -> None:
         ({"model_type": "granite"}, "no factors on embedding, scores, residuals or logits"),
         ({"model_type": "phi3"}, "no queries, keys and values, or gate and up, in one matrix"),
         (
-            {"model_type": "llama", "partial_rotary_factor": 0.5},
+            {"model_type": "phi3", "partial_rotary_factor": 0.5},
             "no rotation of only a part of each head",
         ),
         ({"model_type": "gemma2"}, "no caps on scores or logits"),

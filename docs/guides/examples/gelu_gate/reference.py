@@ -25,18 +25,21 @@ def magnitude(gate: Tensor, up: Tensor) -> Tensor:
     is multiplied.
     """
     g = gate.double()
-    z = _exponent(g)
-    sensitivity = 1 + z.abs() * torch.sigmoid(-z)
-    return (g * up.double()).abs() * (torch.sigmoid(z) * sensitivity + _UNDERFLOW)
+    return (g * up.double()).abs() * _size(_exponent(g))
 
 
 def gradient_magnitude(directions: list[Tensor], gate: Tensor, up: Tensor) -> dict[str, Tensor]:
     """The size of both terms of d y / d gate: s and g s (1 - s) dz/dg cancel near g = -0.75."""
     d, g = directions[0].double().abs(), gate.double()
-    s = torch.sigmoid(_exponent(g))
+    z = _exponent(g)
     slope = 2 * sqrt(2 / pi) * (1 + 3 * 0.044715 * g**2)
-    terms = s + (g * s * (1 - s) * slope).abs()
-    return {"gate": d * up.double().abs() * terms, "up": d * (g * s).abs()}
+    terms = _size(z) * (1 + (g * torch.sigmoid(-z) * slope).abs())
+    return {"gate": d * up.double().abs() * terms, "up": d * g.abs() * _size(z)}
+
+
+def _size(z: Tensor) -> Tensor:
+    """sigmoid(z), more where z is large: its rounding is a relative error of the exponential."""
+    return torch.sigmoid(z) * (1 + z.abs() * torch.sigmoid(-z)) + _UNDERFLOW
 
 
 def _exponent(g: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ share one set of statistics.
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -44,10 +44,16 @@ def batch_size(length: int, device: torch.device | None = None) -> int:
 
 @dataclass(frozen=True)
 class LayerCall:
-    """What a model passes to a layer besides the hidden state, for a whole batch."""
+    """What a model passes to a layer besides the hidden state, for a whole batch.
+
+    Attributes:
+        positional, named: the arguments.
+        batch: sequences of that batch.
+    """
 
     positional: tuple[Any, ...]
     named: dict[str, Any]
+    batch: int
 
     def __call__(self, layer: nn.Module, hidden: Tensor) -> Tensor:
         """The layer's output [batch, length, width] for a batch of at most the recorded size."""
@@ -61,9 +67,9 @@ class LayerCall:
 
     def unrounded(self, layer: Callable[..., Any], hidden: Tensor) -> Tensor:
         """The same, with products of the precision that is set."""
-        size = hidden.shape[0]
-        named = {name: _truncate_batch(value, size) for name, value in self.named.items()}
-        out: Any = layer(hidden, *_truncate_batch(self.positional, size), **named)
+        cut = partial(_truncate_batch, size=hidden.shape[0], batch=self.batch)
+        named = {name: cut(value) for name, value in self.named.items()}
+        out: Any = layer(hidden, *cut(self.positional), **named)
         return cast(Tensor, out[0] if isinstance(out, tuple) else out)
 
 
@@ -80,7 +86,7 @@ class _Recorder(nn.Module):
         if self.first:
             self.hidden.append(hidden)
         # the first batch is the largest; later ones cut what was recorded for it
-        self.call = self.call or LayerCall(positional, named)
+        self.call = self.call or LayerCall(positional, named, len(hidden))
         if self.last:
             raise Stop
         return hidden
@@ -128,7 +134,9 @@ class Stream:
             for part in torch.split(tokens, batch_size(tokens.shape[1], skeleton.device)):
                 _run(skeleton, part)
         hidden = torch.cat(recorders[0].hidden)
-        calls = [recorder.call for recorder in recorders if recorder.call]
+        # where a layer gives a tuple, the second one was called with the first sequence alone
+        batch = len(recorders[0].hidden[0])
+        calls = [replace(one.call, batch=batch) for one in recorders if one.call]
         return cls(hidden, calls, recompute=skeleton.device.type == "cuda")
 
     @torch.no_grad()
@@ -282,12 +290,16 @@ def _run(skeleton: Skeleton, ids: Tensor) -> Any:
         return None
 
 
-def _truncate_batch(value: Any, size: int) -> Any:
-    """A recorded argument, cut to a last and shorter batch where it has a batch dimension."""
+def _truncate_batch(value: Any, *, size: int, batch: int) -> Any:
+    """A recorded argument, cut to a last and shorter batch where it has a batch dimension.
+
+    Bloom's positions have one of sequences times heads.
+    """
     if isinstance(value, tuple):
-        return tuple(_truncate_batch(part, size) for part in cast("tuple[Any, ...]", value))
-    if isinstance(value, Tensor) and value.ndim and value.shape[0] > size:
-        return value[:size]
+        parts = cast("tuple[Any, ...]", value)
+        return tuple(_truncate_batch(part, size=size, batch=batch) for part in parts)
+    if size < batch and isinstance(value, Tensor) and value.ndim and not value.shape[0] % batch:
+        return value[: value.shape[0] // batch * size]
     return value
 
 
