@@ -200,6 +200,8 @@ def _differences(name: str, found: Any, now: Any) -> list[str]:
         parts = [(f"{name}.{key}", found.get(key), now.get(key)) for key in keys]
     elif kinds == {list} and len(found) == len(now):
         parts = [(f"{name}[{index}]", found[index], now[index]) for index in range(len(now))]
+    elif kinds == {list}:
+        return [f"{name}: {len(found)} of them, now {len(now)}"]
     else:
         return [] if found == now else [f"{name} {reprlib.repr(found)}, now {reprlib.repr(now)}"]
     return [line for part in parts for line in _differences(*part)]
