@@ -7,6 +7,7 @@ Buffers that no file holds (rotary frequencies) are real from the start.
 import re
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, cast
 
 import torch
@@ -53,16 +54,14 @@ class Skeleton:
                 setattr(module, name, buffer.to(self.device))
         self.kept: dict[str, Tensor] = {}
         self.layers_name, self.layers = repeated_layers(self.model)
-        self._renamed: dict[str, str] | None = None
         self._check_names()
         self._check_ties()
         self.unused = self._find_unused()
 
     def _check_names(self) -> None:
         """Every parameter must be in the source: a model half random is worth nothing."""
-        stored = set(self.source.names()) | set(self.source.aliases)
-        missing = [name for name, _ in self.model.named_parameters() if name not in stored]
-        missing = [name for name in missing if self.stored_name(name) is None]
+        names = [name for name, _ in self.model.named_parameters()]
+        missing = [name for name in names if self.stored_name(name) is None]
         for name in missing:
             kind = type(self.model.get_submodule(name.rpartition(".")[0])).__name__
             if kind.endswith("Experts"):
@@ -96,11 +95,10 @@ class Skeleton:
     def _find_unused(self) -> list[str]:
         """Stored weights that no parameter or buffer is read from."""
         model: Any = self.model
-        names = [
-            *(name for name, _ in self.model.named_parameters(remove_duplicate=False)),
-            *(name for name, _ in self.model.named_buffers()),
-        ]
-        used = {self.stored_name(name) for name in names}
+        parameters = self.model.named_parameters(remove_duplicate=False)
+        used = {self.stored_name(name) for name, _ in parameters}
+        # most buffers are in no file, and are no reason to look for other names
+        used |= {self._listed_name(name) for name, _ in self.model.named_buffers()}
         ignored = [re.compile(str(one)) for one in model._keys_to_ignore_on_load_unexpected or ()]
         return [
             name
@@ -111,16 +109,25 @@ class Skeleton:
     def stored_name(self, parameter: str) -> str | None:
         """The source's name of a parameter: its own, an alias, with the base prefix changed, or one
         that transformers renames when it loads."""
-        names, aliases = set(self.source.names()), self.source.aliases
+        return self._listed_name(parameter) or self._renamed.get(parameter)
+
+    def _listed_name(self, name: str) -> str | None:
+        """The source's name of a parameter or buffer, where it differs in the base prefix alone."""
         prefix = f"{self.model.base_model_prefix}."
-        for candidate in (parameter, prefix + parameter, parameter.removeprefix(prefix)):
-            if candidate in names:
-                return candidate
-            if candidate in aliases:
-                return aliases[candidate]
-        if self._renamed is None:
-            self._renamed = _renamed(self.model, self.source.names())
-        return self._renamed.get(parameter)
+        for candidate in (name, prefix + name, name.removeprefix(prefix)):
+            if candidate in self._listed:
+                return self._listed[candidate]
+        return None
+
+    @cached_property
+    def _listed(self) -> dict[str, str]:
+        """The source's names and aliases -> what is stored."""
+        return {**self.source.aliases, **{name: name for name in self.source.names()}}
+
+    @cached_property
+    def _renamed(self) -> dict[str, str]:
+        """As the function: asked for only where a name is not among the source's."""
+        return _renamed(self.model, self.source.names())
 
     def read(self, parameter: str) -> Tensor:
         """One parameter from the source, float32, in memory of its own on the device."""

@@ -29,3 +29,19 @@ def round_ratio(ratio: Tensor, element: str) -> Tensor:
         return ratio.round().clamp(-limit, limit)
     # + 0.0: a zero is never -0
     return ratio.clamp(-limit, limit).float().to(torch.float8_e4m3fn).float().double() + 0.0
+
+
+def room_of(
+    y: Tensor, error: Tensor, scale: Tensor, element: str, scale_error: Tensor | float = 2.0**-149
+) -> Tensor:
+    """How far apart the codes of rows y [.., K] may lie where y is off by `error`.
+
+    Args:
+        y, error: float64 [.., K].
+        scale: of y, as `scale_of` gives it [.., 1].
+        element: of the codes.
+        scale_error: what the scale may be off by; a subnormal one may be the next one.
+    """
+    ratio = ratio_to(y, scale)
+    off = ratio_to(error, scale) + ratio.abs() * torch.where(scale > 0, scale_error / scale, 0.0)
+    return round_ratio(ratio + off, element) - round_ratio(ratio - off, element)

@@ -11,24 +11,22 @@ def spread_plain(cases: tuple[Case, ...], count: int, *, short: bool) -> list[Ca
     Where `short`, without the quarter that has the longest axes: it takes most of the time where
     operations are interpreted, and drawn cases lie in other layouts, too.
     """
-    plain = [case for case in cases if case.gradient and _is_plain(case)]
+    longest = {case: _longest_axis(case) for case in cases if case.gradient}
+    plain = {case: axis for case, axis in longest.items() if axis is not None}
     if short and plain:
-        longest = {case.name: _longest_axis(case) for case in plain}
-        most = sorted(longest.values())[3 * len(longest) // 4]
-        plain = [case for case in plain if longest[case.name] <= most]
-    return list(dict.fromkeys(plain[:: max(1, len(plain) // count)]))[:count]
+        most = sorted(plain.values())[3 * len(plain) // 4]
+        plain = {case: axis for case, axis in plain.items() if axis <= most}
+    return list(plain)[:: max(1, len(plain) // count)][:count]
 
 
-def _longest_axis(case: Case) -> int:
+def _longest_axis(case: Case) -> int | None:
+    """Of its tensors; None where torch's own checks do not take it.
+
+    They compare NaN with NaN, which an empty mean gives, and call it different; on a CPU they have
+    no arithmetic for 8-bit floats.
+    """
     tensors = [value for value in case.make(0).values() if isinstance(value, Tensor)]
+    for value in tensors:
+        if not value.numel() or (value.is_floating_point() and value.element_size() == 1):
+            return None
     return max((size for tensor in tensors for size in tensor.shape), default=0)
-
-
-def _is_plain(case: Case) -> bool:
-    """torch's own checks compare NaN with NaN, which an empty mean gives, and call it different; on
-    a CPU they have no arithmetic for 8-bit floats."""
-    tensors = [value for value in case.make(0).values() if isinstance(value, Tensor)]
-    return all(
-        value.numel() and not (value.is_floating_point() and value.element_size() == 1)
-        for value in tensors
-    )

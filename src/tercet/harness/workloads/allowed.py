@@ -86,6 +86,14 @@ def _called(op: Op, drawn: Drawn, prepared: dict[str, Any]) -> Drawn | None:
     return drawn if has_all else replace(drawn, gradient=False)
 
 
+def arguments_of(op: Op, drawn: Drawn) -> dict[str, Any] | None:
+    """The case's arguments; None for sizes that the op's inputs refuse."""
+    try:
+        return drawn.arguments(op, 0)
+    except Exception:  # noqa: BLE001 whatever refuses them, they are no arguments
+        return None
+
+
 def takes(op: Op, drawn: Drawn) -> bool:
     """Whether the op's fake takes the arguments."""
     try:

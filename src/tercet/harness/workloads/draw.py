@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tercet.harness.workloads.allowed import allowed, takes
+from tercet.harness.workloads.allowed import allowed, arguments_of, takes
 from tercet.harness.workloads.arguments import tied_arguments
 from tercet.harness.workloads.drawn import FLOATS, Drawn, Incoming, numbers_in
 from tercet.harness.workloads.layouts import LAYOUTS
@@ -158,11 +158,8 @@ def draw_one(
         plain = len(own) + 1 if options is None else 3 * len(own) + 1
         kind = generator.choice(("normal",) * plain + own + wide)
     drawn = Drawn(workload=workload, kind=kind, factors={})
-    try:
-        arguments = drawn.arguments(op, 0)
-    except Exception:  # noqa: BLE001 sizes that the op's inputs refuse
-        return None
-    if sum(map(packed_elements, arguments.values())) > _WEIGHTS * elements:
+    arguments = arguments_of(op, drawn)
+    if arguments is None or sum(map(packed_elements, arguments.values())) > _WEIGHTS * elements:
         return None
     scalars = [name for name, value in arguments.items() if type(value) is float and value]
     factors = {name: _factor(generator, kind) for name in scalars if generator.random() < 0.5}

@@ -13,7 +13,7 @@ from math import inf, prod
 import torch
 from torch import Tensor
 
-from tercet.harness.workloads.allowed import allowed
+from tercet.harness.workloads.allowed import allowed, arguments_of
 from tercet.harness.workloads.arguments import tied_arguments
 from tercet.harness.workloads.draw import POWERS, draw_one
 from tercet.harness.workloads.drawn import FLOATS, Drawn
@@ -149,10 +149,7 @@ def _with_most_inputs(
 
     def inputs(workload: Workload) -> int:
         few = replace(workload, sizes=dict.fromkeys(workload.sizes, 2))
-        try:
-            arguments = Drawn(workload=few, factors={}).arguments(op, 0)
-        except Exception:  # noqa: BLE001 sizes that the op's inputs refuse
-            return 0
+        arguments = arguments_of(op, Drawn(workload=few, factors={})) or {}
         return sum(isinstance(arguments.get(name), Tensor) for name in names)
 
     shuffled = generator.sample(workloads, len(workloads))
@@ -184,16 +181,15 @@ def draw_ends(
         return ()
     most, generator = largest_sizes(op, elements, rows), random.Random(f"ends of {seed}")
     options, found, refused = (None, *single_options(op)), dict[End, Drawn](), dict[End, int]()
+    axes = op.of_role("input")[0].axes
     for _ in range(_TRIES_AN_END * count):
         if len(found) == count:
             break
         one = draw_one(op, bases, generator.choice(options), generator, most, elements)
-        axes = op.of_role("input")[0].axes
         # of a few numbers none may be where a range ends
         if one is None or prod(one.workload.sizes.get(axis, 1) for axis in axes) < _SOME:
             continue
-        workload = one.workload
-        plain = Drawn(workload=workload, factors={}, split=max(one.split, 1))
+        plain = Drawn(workload=one.workload, factors={}, split=max(one.split, 1))
         ends = [
             (end, changed)
             for end, changed in _ends(op, plain, generator)

@@ -8,7 +8,7 @@ boundary between two codes may get either; values are exact, but for the roundin
 import torch
 from torch import Tensor
 
-from tercet.packed_weight.exact_row_codes import LIMITS, ratio_to, round_ratio, scale_of
+from tercet.packed_weight.exact_row_codes import LIMITS, ratio_to, room_of, round_ratio, scale_of
 from tercet.packed_weight.row_codes import element_of
 
 # of float32 results: a norm, two products, their sum
@@ -115,11 +115,7 @@ def _room(y: Tensor, error: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]
     error = error + 2.0**-148
     scale = scale_of(y, element)
     most = error.amax(-1, keepdim=True) / LIMITS[element] + 2.0**-149
-    relative = torch.where(scale > 0, most / scale, 0.0)
-    ratio = ratio_to(y, scale)
-    off = ratio_to(error, scale) + ratio.abs() * relative
-    room = round_ratio(ratio + off, element) - round_ratio(ratio - off, element)
-    return room, (scale + most / RELATIVE).squeeze(-1)
+    return room_of(y, error, scale, element, most), (scale + most / RELATIVE).squeeze(-1)
 
 
 def _split(qkv: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:

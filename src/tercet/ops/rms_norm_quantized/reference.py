@@ -7,7 +7,7 @@ are exact but for such ties.
 
 from torch import Tensor
 
-from tercet.packed_weight.exact_row_codes import ratio_to, round_ratio, scale_of
+from tercet.packed_weight.exact_row_codes import ratio_to, room_of, round_ratio, scale_of
 
 # of float32 results: a mean of squares, a root, two products
 RELATIVE = 2.0**-18
@@ -42,13 +42,10 @@ def magnitude(
     scale = scale_of(y, element)
     # subnormal float32 numbers are a fixed distance apart
     error = y.abs() * RELATIVE + 2.0**-148
-    ratio = ratio_to(y, scale)
-    # and a scale that is one may be the next one
-    either_way = ratio_to(error, scale) + ratio_to(ratio.abs() * 2.0**-149, scale)
-    room = round_ratio(ratio + either_way, element) - round_ratio(ratio - either_way, element)
+    room = room_of(y, error, scale, element)
     sums = room.sum(-1)
     if element != "int8":
-        codes = round_ratio(ratio, element)
+        codes = round_ratio(ratio_to(y, scale), element)
         sums = sums / RELATIVE + codes.sum(-1).abs()
     kept = total.abs() if residual is not None else total.new_empty(0)
     return room, scale.squeeze(-1) + 2.0**-149 / RELATIVE, sums, kept

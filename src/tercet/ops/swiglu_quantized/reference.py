@@ -8,7 +8,7 @@ are exact but for such ties.
 import torch
 from torch import Tensor
 
-from tercet.packed_weight.exact_row_codes import ratio_to, round_ratio, scale_of
+from tercet.packed_weight.exact_row_codes import ratio_to, room_of, round_ratio, scale_of
 
 # of float32 results: an exponential, a quotient, two products
 RELATIVE = 2.0**-18
@@ -32,13 +32,11 @@ def magnitude(
     """The room of each result, over its tolerance: 1 for codes and int32, RELATIVE for float32."""
     y, error = _activated(gate, up)
     scale = scale_of(y, element)
-    ratio = ratio_to(y, scale)
-    # and a scale that is one may be the next one
-    either_way = ratio_to(error, scale) + ratio_to(ratio.abs() * 2.0**-149, scale)
-    room = round_ratio(ratio + either_way, element) - round_ratio(ratio - either_way, element)
+    room = room_of(y, error, scale, element)
     sums = room.sum(-1)
     if element != "int8":
-        sums = sums / RELATIVE + round_ratio(ratio, element).sum(-1).abs()
+        codes = round_ratio(ratio_to(y, scale), element)
+        sums = sums / RELATIVE + codes.sum(-1).abs()
     return room, scale_of(error, element).squeeze(-1) / RELATIVE, sums
 
 

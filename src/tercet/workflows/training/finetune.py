@@ -130,7 +130,7 @@ def finetune(
             text = CalibrationText(calibration, count, length, packed.directory, vocabulary)
         check_memory(skeleton, packed, settings, where)
         check_source(skeleton)
-        # its hash is not asked for
+        # its hash is not asked for any more
         source.stop_hashing()
         if where.type == "cuda":
             torch.cuda.reset_peak_memory_stats(where)
