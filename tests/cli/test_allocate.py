@@ -88,7 +88,7 @@ def test_another_model_is_not_verified(
     error = tercet(*words, "--calibration", rows).error
     assert "its weights are not those that sensitivity was measured of" in error
     assert (
-        "was measured with another source"
+        "was measured otherwise (source.sha256 '"
         in sensitivity("--formats", "int3-g64,int4-g64", "--resume").error
     )
 

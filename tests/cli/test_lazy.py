@@ -1,6 +1,9 @@
 """Commands that are imported when they run: what their groups say of them is what they say."""
 
+from typing import Annotated
+
 import pytest
+import typer
 from typer.main import get_command
 from typer.testing import CliRunner
 
@@ -16,6 +19,18 @@ EVERY = {**COMMANDS, **{f"kernel {name}": row for name, row in kernel.COMMANDS.i
 def test_the_line_of_help_is_the_commands_own(name: str, row: tuple[str, str]) -> None:
     own = LazyCommand(name.split()[-1], *row).real.help
     assert own.split("\n\n")[0].split("\n")[0] == row[1]
+
+
+def test_help_shows_brackets_as_they_are() -> None:
+    for words in (["eval", "--help"], ["gate", "--help"]):
+        done = CliRunner().invoke(app, words, env={"COLUMNS": "300"})
+        assert "'tercet[tasks]'" in done.output or words == ["gate", "--help"]
+    own = LazyCommand("x", "tests.cli.test_lazy:_command", "Shows [a] word.").real
+    assert own.params[0].help == r"As in \[b]."
+
+
+def _command(word: Annotated[str, typer.Option(help="As in [b].")] = "") -> None:
+    """Shows [a] word."""
 
 
 def test_an_unknown_command_is_named() -> None:

@@ -4,7 +4,15 @@ import pytest
 from pydantic import ValidationError
 
 from tercet.errors import CheckpointError
-from tercet.records import Environment, Outcome, Record, append, load, peak_resident_bytes
+from tercet.records import (
+    Environment,
+    Outcome,
+    Record,
+    append,
+    check_appendable,
+    load,
+    peak_resident_bytes,
+)
 
 
 def record(**changes: object) -> Record:
@@ -79,3 +87,19 @@ def test_peak_memory_grows_with_what_is_held() -> None:
     before = peak_resident_bytes()
     held = bytearray(b"x") * (before + 50_000_000)
     assert peak_resident_bytes() >= len(held)
+
+
+def test_a_file_that_takes_no_records_is_named(tmp_path: Path) -> None:
+    new = tmp_path / "below" / "records.jsonl"
+    check_appendable(new)
+    assert not new.exists()
+    append(new, [])
+    new.write_text("kept\n")
+    check_appendable(new)
+    assert new.read_text() == "kept\n"
+    with pytest.raises(IsADirectoryError) as raised:
+        check_appendable(tmp_path)
+    assert raised.value.filename == str(tmp_path)
+    with pytest.raises(OSError, match="No space left on device") as full:
+        append(Path("/dev/full"), [record()])
+    assert full.value.filename == "/dev/full"

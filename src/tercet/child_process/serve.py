@@ -13,6 +13,7 @@ The parent runs this file by its path, and it imports nothing of Tercet: a child
 another revision's PYTHONPATH, which has another version of this file, or none.
 """
 
+import faulthandler
 import fcntl
 import gc
 import io
@@ -41,6 +42,8 @@ _ZIP = b"PK"  # what torch.save writes begins so
 
 def main() -> None:
     """Answers requests until standard input ends."""
+    # a crash names the line that it came from
+    faulthandler.enable()
     forks = sys.argv[1:2] == ["--forks"]
     for ready in sys.argv[3:] if forks else sys.argv[1:]:
         find_function(ready)()

@@ -45,9 +45,11 @@ def bench_command(
 ) -> None:
     """Time a packed checkpoint, and other engines on the same weights, taking turns."""
     with importing():
-        from tercet.records import append
+        from tercet.records import append, check_appendable
         from tercet.workflows.bench import bench, to_records
 
+    if record is not None:
+        check_appendable(record)
     report = bench(
         find_packed(directory, say),
         against or (),
@@ -58,12 +60,12 @@ def bench_command(
         device=device,
         say=say,
     )
-    if record is not None:
-        append(record, to_records(report))
     if as_json:
         print_json(report.model_dump())
     else:
         _show(report)
+    if record is not None:
+        append(record, to_records(report))
     if report.load_before > _BUSY * report.threads:
         say(
             f"the machine was busy (load average {report.load_before:.1f}): measure again when "

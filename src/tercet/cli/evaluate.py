@@ -23,9 +23,11 @@ from tercet.cli.tasks.questions import (
     split_names,
 )
 from tercet.errors import PlanError
-from tercet.records import Record, append
+from tercet.records import Record, append, check_appendable
 from tercet.workflows.evaluation import evaluate
 from tercet.workflows.tasks import evaluate_tasks, read_questions
+
+_LENGTH, _WINDOWS = 1024, 16
 
 
 def evaluate_command(
@@ -47,10 +49,15 @@ def evaluate_command(
         Path | None,
         typer.Option(help="Text to evaluate on (UTF-8). Default: the text that ships with tercet."),
     ] = None,
-    length: Annotated[int, typer.Option(help="Context window in tokens.", min=2)] = 1024,
+    length: Annotated[
+        int | None, typer.Option(help=f"Context window in tokens. Default: {_LENGTH}.", min=2)
+    ] = None,
     windows: Annotated[
-        int, typer.Option(help="Number of windows to evaluate; 0 for the whole text.", min=0)
-    ] = 16,
+        int | None,
+        typer.Option(
+            help=f"Number of windows to evaluate; 0 for the whole text. Default: {_WINDOWS}.", min=0
+        ),
+    ] = None,
     tasks: TaskNames = None,
     task_data: TaskData = None,
     limit: Limit = None,
@@ -68,6 +75,8 @@ def evaluate_command(
 ) -> None:
     """Measure compressed models: perplexity, divergence from the teacher, size; or tasks."""
     directories = [find_packed(one, say) for one in directories]
+    if record is not None:
+        check_appendable(record)
     if tasks is None:
         if any((task_data, limit, shots is not None, max_tokens, chat, out, resume)):
             raise PlanError(
@@ -79,18 +88,20 @@ def evaluate_command(
                 list(directories),
                 teacher=teacher,
                 text=text,
-                length=length,
-                count=windows or None,
+                length=_LENGTH if length is None else length,
+                count=(_WINDOWS if windows is None else windows) or None,
                 device=device,
                 kv_cache_dtype=kv_cache_dtype,
                 progress=lambda done, total: tell(done, total, "windows"),
             )
     else:
-        if teacher is not None or text is not None:
+        if any(each is not None for each in (teacher, text, length, windows)):
             raise PlanError(
-                "--teacher and --text are about perplexity: leave them out with --tasks; `tercet "
-                "compare` and `tercet gate` set two models side by side"
+                "--teacher, --text, --length and --windows are about perplexity: leave them out "
+                "with --tasks; `tercet compare` and `tercet gate` set two models side by side"
             )
+        if resume and out is None:
+            raise PlanError("--resume goes on with the answers in a folder: name it with --out")
         if out is not None and len(directories) > 1:
             raise PlanError("--out keeps the answers of one model: give one, or leave --out out")
         questions = read_questions(
@@ -115,8 +126,6 @@ def evaluate_command(
                     progress=tell,
                 )
             ]
-    if record is not None:
-        append(record, records)
     if as_json:
         print_json([one.model_dump(mode="json") for one in records])
     elif tasks is None:
@@ -124,6 +133,8 @@ def evaluate_command(
     else:
         console.print(_task_table(records))
         _warn(records)
+    if record is not None:
+        append(record, records)
 
 
 def _task_table(records: list[Record]) -> Table:

@@ -106,7 +106,7 @@ def _show(report: ExportReport) -> None:
         f"client: {client.text if client.text is not None else client.greedy}",
     ]
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.print(line, soft_wrap=True, highlight=False)
 
 
 def _unpacked(report: ExportReport) -> list[str]:
@@ -130,4 +130,4 @@ def _list(directory: Path, as_json: bool) -> None:
         lines += [f"  {count} x {kind}" for kind, count in entry.kinds.items()]
         lines += [f"  {count} refused: {reason}" for reason, count in entry.refusals.items()]
         for line in lines:
-            console.print(line, soft_wrap=True, highlight=False, markup=False)
+            console.print(line, soft_wrap=True, highlight=False)

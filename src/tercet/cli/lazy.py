@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
@@ -57,6 +58,7 @@ class LazyCommand(TyperCommand):
             found = app
         command: Any = get_command(found)
         command.name = self.name
+        _write_out_brackets(command)
         return command
 
     def make_context(self, *arguments: Any, **named: Any) -> Any:
@@ -70,6 +72,16 @@ class LazyCommand(TyperCommand):
         context = self.real.make_context(*arguments, **named)
         _refuse_empty_path(words, context.params.values())
         return context
+
+
+def _write_out_brackets(command: Any) -> None:
+    """Has help texts shown as they are: rich would take [tasks] for markup and leave it out."""
+    for each in (command, *command.params):
+        text = getattr(each, "help", None)
+        if text:
+            each.help = escape(text)
+    for each in getattr(command, "commands", {}).values():
+        _write_out_brackets(each)
 
 
 def _refuse_empty_path(words: Iterable[str], values: Iterable[object]) -> None:

@@ -99,7 +99,8 @@ def run_command(
         return
     typer.echo()
     say(
-        f"[dim]{len(done.ids)} tokens, {done.decode_tokens_per_s:.1f} tokens/s, prompt "
+        f"{len(done.ids)} tokens, {done.decode_tokens_per_s:.1f} tokens/s, prompt "
         f"{done.prefill_tokens_per_s:.0f} tokens/s, peak memory "
-        f"{mebibytes(peak_resident_bytes())}[/dim]"
+        f"{mebibytes(peak_resident_bytes())}",
+        style="dim",
     )

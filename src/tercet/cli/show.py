@@ -19,8 +19,9 @@ from rich.progress import (
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
-console = Console()
-_status = Console(stderr=True)
+# what is shown has brackets of its own: names, paths, a model's words
+console = Console(markup=False)
+_status = Console(stderr=True, markup=False)
 
 
 def mebibytes(size_bytes: float) -> str:
@@ -42,9 +43,9 @@ def print_size(directory: Path, size: dict[str, Any]) -> None:
     )
 
 
-def say(line: str) -> None:
+def say(line: str, style: str | None = None) -> None:
     """Print a progress message on standard error."""
-    _status.print(line, highlight=False, soft_wrap=True)
+    _status.print(line, style=style, highlight=False, soft_wrap=True)
 
 
 def is_terminal() -> bool:
@@ -56,7 +57,7 @@ def is_terminal() -> bool:
 def bar(quiet: bool = False) -> Generator[Progress, None, None]:
     """Show a progress bar with the remaining time on standard error, unless `quiet`."""
     columns = (
-        TextColumn("{task.description:24}"),
+        TextColumn("{task.description:24}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

@@ -6,12 +6,11 @@ from importlib.resources import files
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors import torch as safetensors_torch
 from torch import Tensor
 
 from tercet.checkpoints.packed.layout import CalibrationInfo
 from tercet.checkpoints.text_tokens import text_tokens
+from tercet.checkpoints.token_ids import check_ids, check_integers, read_token_ids
 from tercet.compress.plan import Calibration
 from tercet.errors import PlanError
 
@@ -34,7 +33,7 @@ def read_calibration(
         tokenizer_directory, wanted, model: as `calibration_tokens` takes them.
     """
     if isinstance(calibration, Tensor):
-        return calibration.long()
+        return check_integers(calibration, "calibration ids")
     path = Path(calibration) if calibration is not None else default_text()
     return calibration_tokens(path, tokenizer_directory, wanted, model)
 
@@ -53,10 +52,7 @@ def calibration_tokens(
         model: what the user called the model, where its tokenizer was copied for the run.
     """
     if path.suffix == ".safetensors":
-        try:
-            return safetensors_torch.load_file(path)["input_ids"].long()
-        except (OSError, SafetensorError, KeyError) as error:
-            raise PlanError(f"{path}: no safetensors file with input_ids ({error})") from error
+        return read_token_ids(path)
     ids = text_tokens(path, tokenizer_directory / "tokenizer.json", model)
     needed = wanted.sequences * wanted.length
     if 2 * len(ids) < needed or len(ids) < wanted.length:
@@ -90,12 +86,7 @@ def check_tokens(tokens: Tensor, vocabulary: int) -> None:
         raise PlanError(
             f"calibration ids have shape {list(tokens.shape)}: give [sequences, length], not empty"
         )
-    low, high = int(tokens.min()), int(tokens.max())
-    if low < 0 or high >= vocabulary:
-        raise PlanError(
-            f"calibration ids run from {low} to {high}, the model's vocabulary from 0 to "
-            f"{vocabulary - 1}: tokenize the text with this model's tokenizer"
-        )
+    check_ids(tokens, vocabulary, "calibration")
 
 
 def describe(tokens: Tensor) -> CalibrationInfo:

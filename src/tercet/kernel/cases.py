@@ -109,7 +109,7 @@ def workloads(
     """A workload for each of the sizes and dtypes."""
     return tuple(
         Workload(
-            name="-".join((*(f"{v}" for v in size.values()), str(dtype)[6:], *map(str, options))),
+            name="-".join((*map(str, size.values()), str(dtype)[6:], *map(_word, options.items()))),
             sizes=size,
             dtype=dtype,
             options=options,
@@ -117,6 +117,11 @@ def workloads(
         for size in sizes
         for dtype in dtypes
     )
+
+
+def _word(option: tuple[str, Any]) -> str:
+    name, value = option
+    return name if value is True else f"{name}={value}"
 
 
 def cases(

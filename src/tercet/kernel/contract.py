@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from math import isfinite
 from typing import Any, Literal
 
 import torch
@@ -314,6 +315,33 @@ class Op:
                 f"op {self.name!r}: independent axis {self.independent!r} is not declared: "
                 f"declared are {sorted(declared)}"
             )
+        self._check_names()
+        self._check_tolerances()
+
+    def _check_names(self) -> None:
+        """UnsupportedError where a gradient is none of an input's, or two cases share a name."""
+        inputs = [tensor.name for tensor in self.of_role("input")]
+        if unknown := sorted(set(self.differentiable) - set(inputs)):
+            raise UnsupportedError(
+                f"op {self.name!r}: differentiable names {', '.join(unknown)}, which is no input: "
+                f"inputs are {', '.join(inputs)}"
+            )
+        names = [case.name for case in self.cases]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise UnsupportedError(
+                f"op {self.name!r}: several cases are named {', '.join(map(repr, twice))}: give "
+                "each a name of its own"
+            )
+
+    def _check_tolerances(self) -> None:
+        for each in self.tolerances:
+            for word in ("relative", "gradient", "inner"):
+                limit = getattr(each, word)
+                if limit is not None and not (isfinite(limit) and limit >= 0):
+                    raise UnsupportedError(
+                        f"op {self.name!r}: the tolerance for {each.dtype} has {word}={limit}: it "
+                        "must be 0 or a positive number"
+                    )
 
     def tolerance(self, dtype: torch.dtype) -> Tolerance:
         """The tolerance for results of that dtype; integers are exact unless one is declared."""

@@ -3,13 +3,14 @@
 from tercet.records.environment import Environment
 from tercet.records.process import peak_resident_bytes
 from tercet.records.record import Outcome, Record
-from tercet.records.store import append, load, load_latest
+from tercet.records.store import append, check_appendable, load, load_latest
 
 __all__ = [
     "Environment",
     "Outcome",
     "Record",
     "append",
+    "check_appendable",
     "load",
     "load_latest",
     "peak_resident_bytes",

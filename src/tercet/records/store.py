@@ -11,13 +11,29 @@ from tercet.records.record import Record
 
 
 def append(path: Path, records: Iterable[Record]) -> None:
-    """Adds records to the end of the file, in one write, flushed to the disk."""
+    """Adds records to the end of the file, in one write, flushed to the disk.
+
+    OSError, which names the file, where it cannot be written.
+    """
     lines = "".join(record.model_dump_json() + "\n" for record in records)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(lines)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8") as file:
+            file.write(lines)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        # a write, unlike an opening, does not name it
+        error.filename = error.filename or str(path)
+        raise
+
+
+def check_appendable(path: Path) -> None:
+    """OSError where nothing can be added to the file: before what takes minutes to measure."""
+    is_new = not path.exists()
+    append(path, ())
+    if is_new:
+        path.unlink()
 
 
 def load(path: Path) -> list[Record]:

@@ -65,6 +65,11 @@ def gate(
         questions = read_questions(
             list(limits), data=data, limit=limit, shots=shots, max_tokens=max_tokens, chat=chat
         )
+    elif any((data, limit, shots is not None, max_tokens, chat)):
+        raise PlanError(
+            "--task-data, --limit, --shots, --max-tokens and --chat are about questions that are "
+            "asked now: both folders are runs, which have their answers; leave these options out"
+        )
     for name in pair.values():
         if _is_run(name):
             _check_run(Path(name), list(limits), questions)

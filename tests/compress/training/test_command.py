@@ -2,10 +2,14 @@
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
 
 from tercet.cli.main import main
 from tercet.compress.training.journal import Journal, read_journal
@@ -15,15 +19,19 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*slow path")
 
 
 @pytest.fixture
-def run(
+def run(run_on: Any, ids: Path) -> Any:
+    return partial(run_on, ids)
+
+
+@pytest.fixture
+def run_on(
     model: Path,
-    ids: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> Any:
-    def call(command: str, *words: str) -> tuple[int, str, str]:
-        common = [str(model), "--data", str(ids), "--out", str(tmp_path / "out")]
+    def call(data: Path, command: str, *words: str) -> tuple[int, str, str]:
+        common = [str(model), "--data", str(data), "--out", str(tmp_path / "out")]
         monkeypatch.setattr(sys, "argv", ["tercet", command, *common, *words])
         with pytest.raises(SystemExit) as ended:
             main()
@@ -79,6 +87,16 @@ def test_train(run: Any, tmp_path: Path) -> None:
         ([], "give either --to FORMAT or --plan FILE"),
         (["--to", "ternery"], "did you mean 'ternary'"),
         (["--to", "ternary", "--data", "teacher:many"], "texts by the teacher are teacher:TOKENS"),
+        (["--to", "ternary", "--data", "teacher:0"], "texts by the teacher are teacher:TOKENS"),
+        (["--to", "ternary", "--data", "hf:"], "name a data set, as in hf:"),
+        (["--to", "ternary", "--set", "steps=4"], "--set steps=4 and --steps 3: give one"),
+        (["--to", "ternary", "--set", "seed=99999999999999999999"], "seed = 99999999999999999999"),
+        (["--to", "ternary", "--set", "betas=0.9,0.95"], "write --set 'betas=[A,B]'"),
+        (["--to", "ternary", "--set", "learning_rate=.inf"], "should be a finite number"),
+        (["--to", "ternary", "--set", "beta=["], "the value is no YAML"),
+        (["--to", "ternary", "--targets", "kept"], "--targets kept: a run keeps its teacher's"),
+        (["--to", "ternary", "--device", "cuda:99"], "device cuda:99: there are"),
+        (["--to", "ternary", "--device", "tpu"], "allowed are cpu, cuda and cuda:N"),
     ],
 )
 def test_refusals(run: Any, tmp_path: Path, words: list[str], message: str) -> None:
@@ -86,6 +104,44 @@ def test_refusals(run: Any, tmp_path: Path, words: list[str], message: str) -> N
     assert code == 2
     assert message in " ".join(err.split())
     assert not list(tmp_path.iterdir()), "nothing was begun"
+
+
+@pytest.mark.parametrize("command", ["distill", "train"])
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("far.safetensors", torch.tensor([[3, 9, 64]]), "ids run from 3 to 64"),
+        ("below.safetensors", torch.tensor([[3, -1]]), "ids run from -1 to 3"),
+        ("shares.safetensors", torch.rand(2, 40), "input_ids are torch.float32: give token ids"),
+        ("empty.safetensors", torch.zeros(0, 4, dtype=torch.int64), "there is no text in it"),
+    ],
+)
+def test_data_that_is_refused(
+    model: Path,
+    run_on: Any,
+    tmp_path: Path,
+    command: str,
+    name: str,
+    content: Tensor,
+    message: str,
+) -> None:
+    data = tmp_path / name
+    save_file({"input_ids": content}, data)
+    code, _, err = run_on(data, command, *SHORT, "--to", "ternary")
+    assert code == 2
+    assert message in " ".join(err.split())
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_loss_that_is_not_finite_ends_the_run(run: Any, tmp_path: Path) -> None:
+    words = ["--set", "warmup=0", "--set", "clip=0", "--set", "save_every=1"]
+    steps = ["--steps", "30", "--length", "16", "--sequences", "2", "--device", "cpu"]
+    code, _, err = run("train", *steps, "--to", "ternary", "--learning-rate", "1e30", *words)
+    assert code == 2
+    assert "training diverged; begin anew with a smaller learning rate than 1e+30" in err
+    assert not (tmp_path / "out").exists()
+    state = torch.load(tmp_path / "out.partial" / "unfinished" / "state.pt", weights_only=True)
+    assert state["step"] < 30
 
 
 def test_train_has_no_teacher_and_no_losses(run: Any) -> None:

@@ -339,8 +339,14 @@ def test_corpus_of_texts(tmp_path: Path) -> None:
         found = torch.cat(list(Corpus(data, written, 0).chunks(100)))
         assert found.tolist() == [1, 2, 0, 3, 0, 1, 1, 0, 2, 2]
     assert torch.cat(list(Corpus(names, written, None).chunks(4))).tolist() == [1, 2, 3, 1]
+    # JSON may hold what Unicode calls an end of line
+    (tmp_path / "2.jsonl").write_text('\n{"text": "c\u2028a"}\n\n')
+    assert torch.cat(list(Corpus([names[1]], written, None).chunks())).tolist() == [3, 1]
+    (tmp_path / "2.jsonl").write_text('{"text": "a"}\n{"text": 7}')
+    with pytest.raises(PlanError, match="line 2: no JSON object whose key text holds a string"):
+        list(Corpus([names[1]], written, 0).chunks(9))
     (tmp_path / "2.jsonl").write_text("{}")
-    with pytest.raises(PlanError, match="line 1: no JSON object with a text"):
+    with pytest.raises(PlanError, match="line 1: no JSON object whose key text"):
         list(Corpus(names, written, 0).chunks(100))
     with pytest.raises(PlanError, match="need one"):
         Corpus(["teacher:100"], written, 0)

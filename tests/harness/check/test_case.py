@@ -16,7 +16,7 @@ from tercet.harness.sandbox.session import Apart
 from tercet.harness.workloads.draw import draw
 from tercet.harness.workloads.drawn import Incoming
 from tercet.harness.workloads.layouts import lay_out
-from tercet.harness.workloads.systematic import draw_ends, draw_long
+from tercet.harness.workloads.systematic import draw_dtypes, draw_ends, draw_long
 from tercet.ops.discover import find
 
 OP = find("rms_norm")
@@ -49,6 +49,13 @@ FAULTS = {
         "    scale = 0 if torch.is_inference_mode_enabled() else 1\n"
         "    y, total, rstd = torch_path.forward(*arguments)\n"
         "    return y * scale, total, rstd\n",
+    ),
+    "a number in torch's default dtype": (
+        "context",
+        "def forward(*arguments):\n"
+        "    unit = torch.tensor(999.0).float() / 999\n"
+        "    y, total, rstd = torch_path.forward(*arguments)\n"
+        "    return y * unit, total, rstd\n",
     ),
     "half under three threads": (
         "context",
@@ -225,6 +232,16 @@ def test_each_scalar_and_each_input_is_drawn_at_its_ends() -> None:
     zero = next(each for each in drawn if each.powers == {"values": -inf})
     assert "values*0" in zero.name
     assert not zero.arguments(find("paged_attention"), 0)["values"].any()
+
+
+def test_each_other_input_is_drawn_in_other_dtypes() -> None:
+    found = {
+        tuple(sorted(each.dtypes.items(), key=str))
+        for each in draw_dtypes(find("linear_kl"), 1, 200, 1 << 14)
+    }
+    both = "teacher_weight", "teacher_x"
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        assert tuple((name, dtype) for name in both) in found
 
 
 def test_a_result_that_is_its_input_where_another_input_is_0(tmp_path: Path) -> None:
@@ -427,7 +444,8 @@ def test_weights_of_drawn_cases_are_limited(name: str) -> None:
 
 
 def test_rows_of_drawn_cases_are_limited_but_not_their_columns() -> None:
-    drawn = draw(find("layer_norm"), 5, 40, 1 << 18, rows=520)
+    op = find("layer_norm")
+    drawn = [each for seed in range(4) for each in draw(op, seed, 40, 1 << 18, rows=520)]
     sizes = [each.workload.sizes for each in drawn]
     assert 100 < max(each["M"] for each in sizes) <= 520
     assert max(each["N"] for each in sizes) > 4096

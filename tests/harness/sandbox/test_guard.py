@@ -40,3 +40,12 @@ def test_a_layout_keeps_values_and_strides(name: str) -> None:
     assert torch.equal(placed, x)
     assert placed.stride() == laid.stride()
     assert placed.data_ptr() % 16 == laid.storage_offset() * 4 % 16
+
+
+def test_in_the_mixed_layout_none_lies_as_the_next_one() -> None:
+    for x in (torch.arange(12.0).reshape(3, 4), torch.arange(120.0).reshape(2, 3, 4, 5)):
+        for index in range(4):
+            laid, beside = (LAYOUTS["mixed"](x, at) for at in (index, index + 1))
+            assert torch.equal(laid, x)
+            assert laid.stride() != beside.stride()
+            assert laid.stride(-1) == 1

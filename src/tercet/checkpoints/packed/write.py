@@ -7,17 +7,17 @@ and renames the directory, so OUT is either whole or not there.
 
 import hashlib
 import json
-import reprlib
 import shutil
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel, ConfigDict
 from safetensors import torch as safetensors_torch
 from torch import Tensor
 
 from tercet.checkpoints.atomic import disk_errors, write_atomic
+from tercet.checkpoints.differences import differences
 from tercet.checkpoints.named_path import partial_directory
 from tercet.checkpoints.packed.layout import (
     INDEX_NAME,
@@ -98,10 +98,10 @@ class PackedWriter:
         note = self.state / "run.json"
         self.resumed = note.exists()
         if self.resumed:
-            found = json.loads(note.read_text())
+            found = _read_note(note)
             for field, value in json.loads(self.identity.model_dump_json()).items():
                 if found.get(field) != value:
-                    different = "; ".join(_differences(field, found.get(field), value))
+                    different = "; ".join(differences(field, found.get(field), value))
                     raise CheckpointError(
                         f"{self.partial}: the unfinished run has another {field} ({different}): "
                         f"resume with the same command, or start anew with --overwrite"
@@ -192,16 +192,13 @@ def _describe_file(path: Path) -> FileInfo:
     return FileInfo(size_bytes=size, header_sha256=header_sha256, sha256=sha256)
 
 
-def _differences(name: str, found: Any, now: Any) -> list[str]:
-    """Each setting in which two values of JSON differ, by its path: "plan.rules[0].format"."""
-    kinds: set[Any] = {type(found), type(now)}
-    if kinds == {dict}:
-        keys = sorted(found.keys() | now.keys())
-        parts = [(f"{name}.{key}", found.get(key), now.get(key)) for key in keys]
-    elif kinds == {list} and len(found) == len(now):
-        parts = [(f"{name}[{index}]", found[index], now[index]) for index in range(len(now))]
-    elif kinds == {list}:
-        return [f"{name}: {len(found)} of them, now {len(now)}"]
-    else:
-        return [] if found == now else [f"{name} {reprlib.repr(found)}, now {reprlib.repr(now)}"]
-    return [line for part in parts for line in _differences(*part)]
+def _read_note(path: Path) -> dict[str, Any]:
+    try:
+        found: Any = json.loads(path.read_bytes())
+        if not isinstance(found, dict):
+            raise TypeError("no JSON object")
+    except (OSError, ValueError, TypeError) as error:
+        raise CheckpointError(
+            f"{path}: cannot be read ({error}): start anew with --overwrite"
+        ) from error
+    return cast("dict[str, Any]", found)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from tercet.cli.kernel.calls import (
     Directions,
@@ -133,17 +134,17 @@ def _show(report: BenchReport) -> None:
         if any(record.outcome is Outcome.OK for record in rows):
             console.print(_table(call, rows))
     for guarantee in report.not_guaranteed:
-        console.print(f"[yellow]not guaranteed:[/] {guarantee}")
+        console.print(Text.assemble(("not guaranteed:", "yellow"), f" {guarantee}"))
     if any(_shared_low_clock(record) for record in report.records):
         console.print(_SHARED_CLOCK, soft_wrap=True)
     for record in report.records:
         if record.outcome is not Outcome.OK:
             name, way = record.settings["variant"], record.settings["direction"]
             line = f"{name} {way} ({_call(record)}): {record.outcome}: {record.reason}"
-            console.print(line, soft_wrap=True, highlight=False, markup=False)
+            console.print(line, soft_wrap=True, highlight=False)
     for fault in report.faults[:_OTHER_FAULTS]:
         line = f"{fault.implementation} {fault.check} on {fault.case}: {fault.message}"
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.print(line, soft_wrap=True, highlight=False)
 
 
 def _shared_low_clock(record: Record) -> bool:

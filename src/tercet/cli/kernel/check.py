@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from tercet.cli.options.op import Device, OpName, Seed
 from tercet.cli.show import Json, bar, console, print_json
@@ -66,9 +67,17 @@ def check_command(
     It also checks what a kernel must not do: write out of bounds, change its inputs, leave
     outputs unwritten, differ from run to run.
     """
+    if not (seconds >= 1 and memory_gib >= 1):
+        raise UnsupportedError(
+            f"--seconds {seconds:g} --memory-gib {memory_gib:g}: both must be at least 1"
+        )
     if scale is not None and sanitizer is not None:
         raise UnsupportedError(
             "--sanitizer runs on the small cases and --scale on production shapes: give one of them"
+        )
+    if scale is not None and (quick or case or dtype is not None):
+        raise UnsupportedError(
+            "--quick, --case and --dtype are about the small cases: leave them out with --scale"
         )
     if scale is None and sanitizer is None:
         # it and this process import torch at the same time
@@ -130,23 +139,24 @@ def _show(report: "CheckReport") -> None:
             name,
             kind,
             str(counts[name, kind, True]),
-            f"[red]{counts[name, kind, False]}[/]" if counts[name, kind, False] else "0",
+            Text(str(counts[name, kind, False]), "red" if counts[name, kind, False] else ""),
             _worst(report, name, kind),
         )
     console.print(table)
     for name, reason in report.skipped.items():
         console.print(f"{name} was not checked: {reason}")
     for guarantee in report.not_guaranteed:
-        console.print(f"[yellow]not guaranteed:[/] {guarantee}")
+        console.print(Text.assemble(("not guaranteed:", "yellow"), f" {guarantee}"))
     for fault in report.faults[:12]:
-        console.print(f"[red]{fault.implementation} {fault.check}[/] on {fault.case}:")
-        console.print(f"  {fault.message}", soft_wrap=True, highlight=False, markup=False)
+        what = f"{fault.implementation} {fault.check}"
+        console.print(Text.assemble((what, "red"), f" on {fault.case or 'a case without a name'}:"))
+        console.print(f"  {fault.message}", soft_wrap=True, highlight=False)
     if len(report.faults) > 12:
         console.print(f"and {len(report.faults) - 12} more: see --json")
     if report.left and report.passed:
-        console.print(f"[yellow]{report.left} cases were left out: check without --quick[/]")
+        console.print(f"{report.left} cases were left out: check without --quick", style="yellow")
     if not report.findings:
-        console.print("[red]nothing was checked[/]")
+        console.print("nothing was checked", style="red")
 
 
 def _worst(report: "CheckReport", implementation: str, kind: str) -> str:

@@ -4,7 +4,7 @@ from itertools import groupby
 from typing import Annotated
 
 import typer
-from rich.markup import escape
+from rich.text import Text
 
 from tercet.cli.kernel.calls import (
     GivenDtype,
@@ -116,7 +116,7 @@ def _line(target: str, *cells: str) -> str:
 
 
 def _print(line: str) -> None:
-    console.print(line, soft_wrap=True, markup=False, highlight=False)
+    console.print(line, soft_wrap=True, highlight=False)
 
 
 def _name(row: CompileRow) -> str:
@@ -141,7 +141,7 @@ def _show(report: CompileReport, *, asked: bool = False) -> None:
     if not report.rows and report.passed:
         say(f"{report.op}: nothing to compile for a GPU")
         return
-    console.print(f"[bold]{report.op}[/]")
+    console.print(report.op, style="bold")
     _print(_line("target", *_COLUMNS))
     for name, rows in groupby(report.rows, _name):
         _print(name)
@@ -155,9 +155,5 @@ def _show(report: CompileReport, *, asked: bool = False) -> None:
             f"`tercet kernel compile {report.op} --update` writes one"
         )
     for finding in report.findings:
-        console.print(
-            f"[red]{finding.check}[/red] {finding.implementation}, "
-            f"{escape(f'{finding.case}: {finding.message}')}",
-            highlight=False,
-            soft_wrap=True,
-        )
+        what = f" {finding.implementation}, {finding.case}: {finding.message}"
+        console.print(Text.assemble((finding.check, "red"), what), highlight=False, soft_wrap=True)

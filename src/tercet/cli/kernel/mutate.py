@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from tercet.cli.options.op import Device, OpName
 from tercet.cli.show import Json, bar, console, print_json
@@ -112,12 +113,9 @@ def _show(report: MutationReport) -> None:
     for name, reason in report.skipped.items():
         console.print(f"{name} was not changed: {reason}")
     for each in report.survivors[:_SHOWN]:
-        console.print(
-            f"[red]survived[/] {each.implementation}: {each.kind} in {each.file}:{each.line} "
-            f"{each.function}",
-            highlight=False,
-        )
-        console.print(f"- {each.before}", soft_wrap=True, highlight=False, markup=False)
-        console.print(f"+ {each.after}", soft_wrap=True, highlight=False, markup=False)
+        where = f" {each.implementation}: {each.kind} in {each.file}:{each.line} {each.function}"
+        console.print(Text.assemble(("survived", "red"), where), highlight=False)
+        console.print(f"- {each.before}", soft_wrap=True, highlight=False)
+        console.print(f"+ {each.after}", soft_wrap=True, highlight=False)
     if len(report.survivors) > _SHOWN:
         console.print(f"and {len(report.survivors) - _SHOWN} more: see --json")

@@ -3,7 +3,6 @@
 from typing import Annotated, get_args
 
 import typer
-from rich.markup import escape
 from rich.table import Table
 
 from tercet.cli.kernel.calls import (
@@ -89,13 +88,13 @@ def _show(report: ProfileReport) -> None:
     for column in ("kernel", "launches", "us"):
         table.add_column(column)
     for kernel in times.kernels[:_SHOWN]:
-        table.add_row(escape(kernel.name[:80]), f"{kernel.launches:g}", f"{kernel.time_us:.2f}")
+        table.add_row(kernel.name[:80], f"{kernel.launches:g}", f"{kernel.time_us:.2f}")
     console.print(table)
     console.print(
         f"a call: {times.call_us:.1f} us from one to the next, the device busy for "
         f"{times.device_us:.1f} us, the host for {times.host_us:.1f} us"
     )
     if report.counters_missing is not None:
-        console.print(f"no counters: {escape(report.counters_missing)}")
+        console.print(f"no counters: {report.counters_missing}")
     for advice in report.advice:
-        console.print(f"- {escape(str(advice))}", highlight=False, soft_wrap=True)
+        console.print(f"- {advice}", highlight=False, soft_wrap=True)

@@ -2,8 +2,9 @@
 
 from typing import Any
 
-from tercet.errors import UnsupportedError
+from tercet.errors import UnsupportedError, unknown_name
 from tercet.harness.workloads.arguments import dtype_of
+from tercet.harness.workloads.limits import known_options
 from tercet.kernel.contract import Op, Workload
 
 
@@ -20,9 +21,14 @@ def parse_workload(
                 f"shape {shape!r}: {part!r} is no axis of {op.name!r} with its size: write "
                 f"{','.join(f'{name}=1024' for name in known)}"
             )
+        if axis in sizes:
+            raise UnsupportedError(f"shape {shape!r}: {axis} is given twice")
         if part:
             sizes[axis] = int(size)
     chosen = dict(_option(text) for text in options or ())
+    for name in chosen:
+        if name not in (options_of_op := known_options(op)):
+            raise UnsupportedError(unknown_name(f"option of {op.name}", name, options_of_op))
     return Workload(name=shape, sizes=sizes, dtype=dtype_of(dtype), options=chosen)
 
 

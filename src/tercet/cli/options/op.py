@@ -10,7 +10,11 @@ Device = Annotated[
 ]
 Seed = Annotated[
     int | None,
-    typer.Option(help="RNG seed for the inputs. Default: a new seed, which the output shows."),
+    typer.Option(
+        help="RNG seed for the inputs. Default: a new seed, which the output shows.",
+        min=0,
+        max=2**62,
+    ),
 ]
 Shape = Annotated[str, typer.Option(help='Axis sizes, such as "M=16384,N=8192".')]
 Options = Annotated[

@@ -77,11 +77,6 @@ def set_help(models: Iterable[type[BaseModel]]) -> str:
     return f"Set a training setting as KEY=VALUE (may be repeated). Keys: {names}."
 
 
-def drop_unset(**options: Any) -> dict[str, Any]:
-    """Return the options that are not None."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
 def choose_plan(to: str | None, plan: Path | None) -> str:
     """Return the plan that `--to` or `--plan` names; PlanError unless exactly one is set."""
     if (to is None) == (plan is None):

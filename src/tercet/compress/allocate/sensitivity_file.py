@@ -9,7 +9,6 @@
 Lines are only ever appended, each flushed to the disk; one that a kill has torn is dropped.
 """
 
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -18,8 +17,11 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from tercet.checkpoints.differences import differences
 from tercet.checkpoints.packed.layout import CalibrationInfo, SourceInfo
 from tercet.errors import CheckpointError, PlanError
+
+_SHOWN = 3  # of the settings in which two measurements differ
 
 
 class Module(BaseModel):
@@ -241,16 +243,12 @@ def check_new(path: Path, *, overwrite: bool, resume: bool) -> None:
 
 def _refuse_other(path: Path, found: Identity, wanted: Identity) -> None:
     old, new = found.model_dump(mode="json"), wanted.model_dump(mode="json")
-    which = next(name for name in new if old[name] != new[name])
+    changed = [line for name in new for line in differences(name, old[name], new[name])]
+    more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
     raise CheckpointError(
-        f"{path}: was measured with another {which} ({_short(old[which])}, now "
-        f"{_short(new[which])}): resume with the same command, or start anew with --overwrite"
+        f"{path}: was measured otherwise ({'; '.join(changed[:_SHOWN])}{more}): resume with the "
+        "same command, or start anew with --overwrite"
     )
-
-
-def _short(value: object) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 120 else text[:117] + "..."
 
 
 def _read(path: Path) -> _Content:

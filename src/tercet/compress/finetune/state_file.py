@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from tercet.checkpoints.atomic import write_atomic
-from tercet.compress.training.state import read_content
+from tercet.compress.training.state import read_content, save_content
 
 
 class StateFile:
@@ -26,4 +26,4 @@ class StateFile:
 
     def save(self, state: dict[str, Any]) -> None:
         """As KeptState's."""
-        write_atomic(self._path, lambda path: torch.save(state, path))
+        write_atomic(self._path, lambda path: save_content(state, path))

@@ -23,11 +23,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
-from safetensors import torch as safetensors_torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from tercet.checkpoints.token_ids import check_ids, read_token_ids
 from tercet.checkpoints.tokenizer_file import read_tokenizer
 from tercet.errors import PlanError, UnsupportedError
 
@@ -50,6 +49,7 @@ class Corpus:
         tokenizer: a tokenizer.json.
         end: the token after each document; None for none.
         write: by the teacher; None where there is no teacher.
+        vocabulary: how many tokens the model has; None where what is read is not compared with it.
 
     Raises:
         PlanError: nothing is there to read, or not of a known kind.
@@ -62,9 +62,11 @@ class Corpus:
         tokenizer: Path,
         end: int | None,
         write: Writer | None = None,
+        vocabulary: int | None = None,
     ) -> None:
         self._parts = [part for reference in data for part in find_parts(reference)]
         self._tokenizer, self._end, self._write = tokenizer, end, write
+        self._vocabulary = vocabulary
         for part in self._parts:
             if part.startswith(TEACHER):
                 self._check_teacher(part)
@@ -72,12 +74,18 @@ class Corpus:
             raise PlanError(f"no data to train on: give {', '.join(_SUFFIXES)} or {HUB}NAME")
 
     def chunks(self, most: int | None = None) -> Iterator[Tensor]:
-        """Token ids, int64 [n] each, until there are `most` of them or no more."""
+        """Token ids, int64 [n] each, until there are `most` of them or no more.
+
+        Raises:
+            PlanError: a part cannot be read, or has ids that the model does not know.
+        """
         left, beginnings = sys.maxsize if most is None else most, _Beginnings()
         for part in self._parts:
             for chunk in self._read_chunks(part, beginnings):
                 if left <= 0:
                     return
+                if self._vocabulary is not None and chunk.numel():
+                    check_ids(chunk, self._vocabulary, f"{part}:")
                 if not part.startswith(TEACHER):
                     beginnings.add(chunk)
                 yield chunk[:left]
@@ -89,7 +97,7 @@ class Corpus:
             yield from self._write(int(part.removeprefix(TEACHER)), beginnings.rows())
             return
         if part.endswith(".safetensors"):
-            yield _ids(Path(part)).reshape(-1)
+            yield read_token_ids(Path(part)).reshape(-1)
             return
         encoder = self._encoder()
         texts = iter(_hub_texts(part) if part.startswith(HUB) else _file_texts(Path(part)))
@@ -99,7 +107,8 @@ class Corpus:
                 yield torch.tensor(encoded.ids + ends, dtype=torch.int64)
 
     def _check_teacher(self, part: str) -> None:
-        if self._write is None or not part.removeprefix(TEACHER).isdecimal():
+        count = part.removeprefix(TEACHER)
+        if self._write is None or not count.isdecimal() or not int(count):
             raise PlanError(
                 f"{part}: texts by the teacher are {TEACHER}TOKENS, as in {TEACHER}1000000, and "
                 f"need one: `tercet distill` has a teacher, `tercet train` has none"
@@ -151,6 +160,8 @@ def find_parts(reference: str) -> list[str]:
         UnsupportedError: a data set of the hub, without the library for it.
     """
     if reference.startswith(HUB):
+        if not reference.removeprefix(HUB).split(":")[0]:
+            raise PlanError(f"{reference}: name a data set, as in {HUB}wikitext:wikitext-2-raw-v1")
         if importlib.util.find_spec("datasets") is None:
             raise UnsupportedError(
                 f"{reference}: Hugging Face datasets is not installed: "
@@ -170,13 +181,6 @@ def find_parts(reference: str) -> list[str]:
     return [reference]
 
 
-def _ids(path: Path) -> Tensor:
-    try:
-        return safetensors_torch.load_file(path)["input_ids"].long()
-    except (OSError, SafetensorError, KeyError) as error:
-        raise PlanError(f"{path}: no safetensors file with input_ids ({error})") from error
-
-
 def _file_texts(path: Path) -> Iterator[str]:
     try:
         data = path.read_bytes()
@@ -186,24 +190,41 @@ def _file_texts(path: Path) -> Iterator[str]:
     if ".jsonl" not in path.suffixes:
         yield text
         return
-    for number, line in enumerate(text.splitlines(), 1):
+    # not splitlines: a text in JSON may hold what Unicode calls an end of line
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
         try:
-            yield _text_of(json.loads(line))
+            row: Any = json.loads(line)
+            yield _text_of(row)
         except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise PlanError(f"{path}, line {number}: no JSON object with a text") from error
+            raise PlanError(
+                f"{path}, line {number}: no JSON object whose key text holds a string"
+            ) from error
 
 
 def _text_of(row: Any) -> str:
-    return str(row["text"])
+    text = row["text"]
+    if not isinstance(text, str):
+        raise TypeError(f"{text!r} is no string")
+    return text
 
 
 def _hub_texts(reference: str) -> Iterator[str]:
     name, config, split, *_ = [*reference.removeprefix(HUB).split(":"), "", ""]
     load: Any = import_module("datasets").load_dataset
-    rows = load(name, config or None, split=split or "train", streaming=True)
-    for number, row in enumerate(cast("Iterable[dict[str, Any]]", rows)):
-        if "text" not in row:
-            raise PlanError(
-                f"{reference}, row {number}: columns are {', '.join(row)}: one must be text"
-            )
-        yield _text_of(row)
+    try:
+        rows = load(name, config or None, split=split or "train", streaming=True)
+        for number, row in enumerate(cast("Iterable[dict[str, Any]]", rows)):
+            if not isinstance(row.get("text"), str):
+                raise PlanError(
+                    f"{reference}, row {number}: columns are {', '.join(row)}: one must be text"
+                )
+            yield _text_of(row)
+    # what the hub, the network and a data set's own files raise
+    except (OSError, ValueError) as error:
+        said = next(iter(str(error).splitlines()), "")
+        raise PlanError(
+            f"{reference}: cannot be read ({type(error).__name__}: {said}): check the name, the "
+            "configuration and the network"
+        ) from error

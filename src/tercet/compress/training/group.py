@@ -14,6 +14,7 @@ from tercet.compress.qat.fsdp import clip_gradients, gather, reduce_outside, sha
 from tercet.compress.qat.student import Student
 from tercet.compress.qat.swap import finish_gradients
 from tercet.environment import local_rank, rank, world_size
+from tercet.models.device import resolve_device
 
 # while one process tokenizes, or lets a teacher write, the others wait
 _PATIENCE = timedelta(hours=12)
@@ -92,13 +93,15 @@ def open_group(device: str | None) -> Generator[Group]:
     Args:
         device: "cpu" or "cuda"; None for a GPU where there is one. Under torchrun each process
             takes the GPU of its local rank.
+
+    Raises:
+        UnsupportedError: for another kind of device, or a GPU that is not there.
     """
-    kind = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    count = world_size()
+    where, count = resolve_device(device), world_size()
     if count == 1:
-        yield Group(device=torch.device(kind))
+        yield Group(device=where)
         return
-    on_gpu = torch.device(kind).type == "cuda"
+    on_gpu = where.type == "cuda"
     here = torch.device("cuda", local_rank()) if on_gpu else torch.device("cpu")
     if on_gpu:
         torch.cuda.set_device(here)

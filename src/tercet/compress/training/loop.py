@@ -6,6 +6,7 @@ the step, so a run that was killed and resumed gives the losses of one that was 
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 import torch
@@ -21,6 +22,7 @@ from tercet.compress.training.phases import Phases, seconds
 from tercet.compress.training.sequences import Sequences
 from tercet.compress.training.settings import TrainingSettings
 from tercet.compress.training.state import load_state, save_state
+from tercet.errors import AccuracyError
 from tercet.kernel.device.async_copy import copy_async
 from tercet.records import peak_resident_bytes
 
@@ -95,13 +97,18 @@ class Loop:
         self._since = 0
 
     def run(self, progress: Callable[[Line, int], None] = lambda _, __: None) -> None:
-        """Run the remaining steps, with progress(journal line, total steps) for each line."""
+        """Run the remaining steps, with progress(journal line, total steps) for each line.
+
+        Raises:
+            AccuracyError: the loss is not finite any more.
+        """
         self.student.model.train()
         journal: Journal | None = None
         if self.group.first:
             journal = Journal(self.paths.journal, self.step + 1, self.paths.tensorboard)
 
         def report(line: Line) -> None:
+            self._check(line["step"], line["loss"])
             if journal is not None:
                 journal.write(line)
                 progress(line, self.settings.steps)
@@ -119,11 +126,21 @@ class Loop:
                 if state is not None and (done or self.step % self.settings.save_every == 0):
                     # who goes on from this state does not write them again
                     lines.flush()
+                    self._check(self.step, float(losses["loss"]))
                     save_state(state, self.step, self.student, self.optimizer, self.group)
             lines.flush()
         finally:
             if journal is not None:
                 journal.close()
+
+    def _check(self, step: int, loss: float) -> None:
+        """AccuracyError where training has diverged; what was saved before is kept."""
+        if not isfinite(loss):
+            raise AccuracyError(
+                f"step {step}: the loss is {loss}: training diverged; begin anew with a smaller "
+                f"learning rate than {self.settings.learning_rate:g} or a longer warmup than "
+                f"{self.settings.warmup} steps"
+            )
 
     def _one(self) -> tuple[Losses, Tensor]:
         settings, total = self.settings, dict[str, Tensor]()

@@ -25,8 +25,26 @@ def parse_overrides(words: Iterable[str], models: Iterable[type[BaseModel]]) -> 
             raise PlanError(f"--set {word!r}: write KEY=VALUE, as in --set warmup=100")
         if key not in known:
             raise PlanError(f"--set {word!r}: {unknown_name('setting', key, known)}")
-        found[key] = yaml.safe_load(value)
+        try:
+            found[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise PlanError(f"--set {word!r}: the value is no YAML") from error
     return found
+
+
+def merge_options(found: Mapping[str, Any], **options: Any) -> dict[str, Any]:
+    """Overrides together with the options that are given, which are not None.
+
+    Raises:
+        PlanError: a setting is given both ways.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if both := sorted(given.keys() & found.keys()):
+        name = both[0]
+        raise PlanError(
+            f"--set {name}={found[name]} and --{name.replace('_', '-')} {given[name]}: give one"
+        )
+    return {**found, **given}
 
 
 def build_settings(model: type[Model], values: Mapping[str, Any]) -> Model:
@@ -41,4 +59,7 @@ def build_settings(model: type[Model], values: Mapping[str, Any]) -> Model:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
-        raise PlanError(f"{where} = {first['input']!r}: {first['msg']}") from error
+        said = first["msg"].removeprefix("Value error, ")
+        example = f": write --set '{where}=[A,B]'" if first["type"] == "tuple_type" else ""
+        start = f"{where} = {first['input']!r}: " if where else ""
+        raise PlanError(f"{start}{said}{example}") from error

@@ -42,7 +42,7 @@ class TrainingSettings(BaseModel):
         log_every: steps between lines of the journal.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     steps: int = Field(default=1000, ge=1)
     sequences: int = Field(default=4, ge=1)
@@ -59,7 +59,8 @@ class TrainingSettings(BaseModel):
     epsilon: float = Field(default=1e-8, gt=0)
     clip: float = Field(default=1.0, ge=0)
     ramp: int = Field(default=0, ge=0)
-    seed: int = 0
+    # random numbers of a step are seeded by it in the upper half of 64 bits
+    seed: int = Field(default=0, ge=0, lt=2**31)
     precision: Literal["float32", "bfloat16"] = "float32"
     checkpoint_activations: bool = False
     compile: bool = False

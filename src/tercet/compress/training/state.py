@@ -33,7 +33,7 @@ def save_state(
         "optimizer": optimizer.state_dict(),
     }
     path = directory / _name(step, group)
-    write_atomic(path, lambda path: torch.save(content, path))
+    write_atomic(path, lambda path: save_content(content, path))
     group.barrier()
     for old in directory.glob(f"state-*-{group.rank}-of-*.pt"):
         if old != path:
@@ -66,6 +66,17 @@ def load_state(
             local(parameter).copy_(saved[name])
         optimizer.load_state_dict(content["optimizer"])
     return int(content["step"])
+
+
+def save_content(content: dict[str, Any], path: Path) -> None:
+    """Saves tensors in a file; OSError, with its reason, where the file cannot grow."""
+    try:
+        torch.save(content, path)
+    except RuntimeError:
+        # torch says where its own code failed; the file fails again here, with the reason
+        with path.open("ab") as file:
+            file.write(bytes(1 << 20))
+        raise
 
 
 def read_content(path: Path, device: torch.device | str, *, mapped: bool = False) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
 from tercet.checkpoints.atomic import disk_errors, write_atomic
-from tercet.errors import CheckpointError
+from tercet.errors import CheckpointError, PlanError
 
 _DATA, _NOTE = "tokens.bin", "tokens.json"
 
@@ -88,7 +88,11 @@ def keep_tokens(directory: Path, chunks: Iterable[Tensor], source: str) -> Token
 
 
 def write_tokens(directory: Path, chunks: Iterable[Tensor], source: str) -> TokenFile:
-    """Writes chunks of token ids, one after the other; the note last, which makes them count."""
+    """Writes chunks of token ids, one after the other; the note last, which makes them count.
+
+    Raises:
+        PlanError: there is not one token.
+    """
     directory.mkdir(parents=True, exist_ok=True)
     digest, count = hashlib.sha256(), 0
     with disk_errors(directory, None), (directory / _DATA).open("wb") as file:
@@ -97,6 +101,8 @@ def write_tokens(directory: Path, chunks: Iterable[Tensor], source: str) -> Toke
             file.write(data)
             digest.update(data)
             count += chunk.numel()
+    if not count:
+        raise PlanError(f"{source}: there is no text in it: give data to train on")
     note = TokenNote(tokens=count, sha256=digest.hexdigest(), source=source)
     write_atomic(directory / _NOTE, note.model_dump_json(indent=1).encode())
     return TokenFile(directory)

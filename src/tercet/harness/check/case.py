@@ -34,6 +34,7 @@ from tercet.kernel.contract import Case, Op
 Values = dict[str, Any]
 _REPEATS = 2
 _THREADS = (1, 3, 4, 9)
+_DEFAULT_DTYPES = (torch.bfloat16, torch.float64)
 _AUTOCAST = {"cpu": (torch.bfloat16,), "cuda": (torch.bfloat16, torch.float16)}
 
 
@@ -67,7 +68,7 @@ class CaseCheck:
         self._names = select_differentiable(op, self._prepared) if case.gradient else ()
         self._grads = self._draw_grads(seed) if self._names else None
         self._expected = expect(op, self._arguments, self._grads, self._names)
-        self._seed = seed
+        self._seed, self._direction = seed, "forward"
 
     @property
     def findings(self) -> list[Finding]:
@@ -84,7 +85,7 @@ class CaseCheck:
         try:
             return self._run(natives)
         except ChildError as error:
-            self._verdicts.add(fault_kind(error), self._in_words(error))
+            self._verdicts.add(fault_kind(error, self._direction), self._in_words(error))
             return None
 
     def lay_out(self) -> None:
@@ -115,6 +116,9 @@ class CaseCheck:
         for dtype in _AUTOCAST[self._device]:
             context = {"autocast": dtype, "device": self._device}
             self._guarded("context", f"under autocast to {dtype}", self._whole, context)
+        for dtype in _DEFAULT_DTYPES:
+            label = f"with {dtype} as torch's default"
+            self._guarded("context", label, self._whole, {"default_dtype": dtype})
         if self._device == "cpu":
             for threads in _THREADS:
                 self._guarded(
@@ -425,12 +429,14 @@ class CaseCheck:
         **context: Any,
     ) -> Outcome:
         wanted, context = names if grads is not None else (), {**self._configured, **context}
+        self._direction = "forward"
         outcome = self._session.forward(call, placed, wanted, **context)
         if not wanted or grads is None:
             return outcome
         promises = outcome.promises
         # autocast is for the forward pass, as torch's own documentation says
         kept = {key: value for key, value in context.items() if key not in ("autocast", "device")}
+        self._direction = "backward"
         outcome = self._session.backward(call, grads, wanted, **kept)
         outcome.promises += promises
         return outcome

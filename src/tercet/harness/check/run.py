@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from tercet.errors import UnsupportedError, unknown_name
+from tercet.harness.author_errors import blames_author
 from tercet.harness.check.case import CaseCheck
 from tercet.harness.check.configurations import Configurations, Configured
 from tercet.harness.check.integration import check_integration
@@ -34,7 +35,12 @@ from tercet.harness.workloads.arguments import device_or_best
 from tercet.harness.workloads.coverage import coverage
 from tercet.harness.workloads.draw import draw
 from tercet.harness.workloads.drawn import Drawn
-from tercet.harness.workloads.systematic import draw_ends, draw_kinds, draw_long
+from tercet.harness.workloads.systematic import (
+    draw_dtypes,
+    draw_ends,
+    draw_kinds,
+    draw_long,
+)
 from tercet.kernel.contract import Case, Implementation, Op
 from tercet.kernel.interpreter.corrections import correct, interpreting
 
@@ -87,6 +93,7 @@ class CheckReport(BaseModel):
         return tuple(finding for finding in self.findings if not finding.passed)
 
 
+@blames_author
 def check(
     op: Op,
     *,
@@ -233,6 +240,7 @@ class _Subject:
         long = tuple[Drawn, ...]()
         if count and kinds:
             drawn += draw_ends(self._op, self._seed, count, *limits)
+            drawn += draw_dtypes(self._op, self._seed, min(count, FEW_DRAWN), *limits)
             drawn += draw_kinds(self._op, self._seed, *limits)
             long = draw_long(self._op, self._seed, _ELEMENTS, limits[1])
         work: Work = []

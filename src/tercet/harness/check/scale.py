@@ -6,6 +6,7 @@ import torch
 
 from tercet.child_process import ChildError
 from tercet.errors import UnsupportedError
+from tercet.harness.author_errors import blames_author
 from tercet.harness.check.at_scale import check_workload, check_workload_apart
 from tercet.harness.check.run import CheckReport, cannot_run
 from tercet.harness.finding import Finding
@@ -20,6 +21,7 @@ from tercet.kernel.contract import Implementation, Op, Workload
 _COPIES = 3
 
 
+@blames_author
 def check_scale(
     op: Op,
     model: str,

@@ -171,8 +171,8 @@ def _copy(like: str, name: str) -> dict[str, str]:
     sources = "".join(path.read_text("utf-8") for path in folder.rglob("*.py"))
     further = {like, *re.findall(rf'\bdefine\(\s*"({like}_\w*)"', sources)}
     words = "|".join(sorted(further, key=len, reverse=True))
-    # not torch's function of the same name, as in functional.softmax
-    found = re.compile(rf"(?:(?<=\bops\.)|(?<=\bop\.)|(?<![\w.]))(?:{words})\b")
+    # not a function or module of the same name elsewhere, as functional.softmax
+    found = re.compile(rf"(?:(?<=\btercet\.ops\.)|(?<=\bop\.)|(?<![\w.]))(?:{words})\b")
 
     def renamed(text: str) -> str:
         return found.sub(lambda match: name + match[0].removeprefix(like), text)

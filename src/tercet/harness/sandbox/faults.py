@@ -1,12 +1,17 @@
 """Faults: which check a call that failed is a finding of, and what to say of it."""
 
 import re
+from pathlib import Path
 
 from tercet.child_process import ChildError
 from tercet.harness.finding import Finding
 from tercet.kernel.interpreter.extents import OutOfBoundsError
 
 # quoted once or twice by the errors that wrap it
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_PACKAGE = Path(__file__).parents[2]
+_LIBRARY = Path(re.__file__).parent.parent
+_CRASHED = "Fatal Python error"
 _WRITES_BESIDE = re.compile(rf"{OutOfBoundsError.__name__}\(\W*writes")
 
 
@@ -20,8 +25,28 @@ def fault_kind(error: ChildError, otherwise: str = "forward") -> str:
 
 
 def fault_message(error: ChildError) -> str:
-    """What it said, on one line."""
-    return " ".join(str(error).split())[:600]
+    """What it said, on one line, and in which line of the author's files."""
+    crashed = _CRASHED in error.log
+    said = str(error)
+    said = said.split(_CRASHED)[0] if crashed else said.removesuffix(error.log)
+    frames = _FRAME.findall(error.log)
+    # where a process crashed, the innermost call is listed first
+    for file, line in frames if crashed else reversed(frames):
+        if _is_authors(file):
+            return f"{' '.join(said.split())[:600]} ({file}, line {line})"
+    return " ".join(said.split())[:600]
+
+
+def _is_authors(file: str) -> bool:
+    """Whether it is an op's or a candidate's, none of the harness or of a library."""
+    path = Path(file)
+    if path.is_relative_to(_PACKAGE):
+        return path.is_relative_to(_PACKAGE / "ops")
+    return (
+        path.is_absolute()
+        and not {"site-packages", "dist-packages"} & {*path.parts}
+        and (not path.is_relative_to(_LIBRARY))
+    )
 
 
 def fault_finding(error: ChildError, implementation: str, case: str) -> Finding:

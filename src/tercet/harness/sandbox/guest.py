@@ -235,8 +235,9 @@ def _within(context: Mapping[str, Any]) -> Generator[None]:
     """Runs what is inside as a caller might.
 
     `mode`: "grad" (default), "no_grad", "inference"; `autocast`: a dtype, on the arguments' device
-    `device`; `threads`: of torch; `configurations`: (op, implementation, direction, options) that
-    its launches take; `backwards`: the last program of a launch runs first, in the interpreter.
+    `device`; `threads`: of torch; `default_dtype`: of torch, as while a model is loaded;
+    `configurations`: (op, implementation, direction, options) that its launches take;
+    `backwards`: the last program of a launch runs first, in the interpreter.
     """
     with ExitStack() as stack:
         if context.get("backwards") and interpreting():
@@ -253,6 +254,9 @@ def _within(context: Mapping[str, Any]) -> Generator[None]:
         if context.get("threads") is not None:
             stack.callback(torch.set_num_threads, torch.get_num_threads())
             torch.set_num_threads(context["threads"])
+        if context.get("default_dtype") is not None:
+            stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+            torch.set_default_dtype(context["default_dtype"])
         for each in context.get("configurations", ()):
             stack.enter_context(force(*each))
         yield

@@ -75,6 +75,13 @@ def heads_first(x: Tensor, index: int = 0) -> Tensor:
     return x.transpose(-3, -2).contiguous().transpose(-3, -2) if x.dim() > 2 else x
 
 
+def mixed(x: Tensor, index: int = 0) -> Tensor:
+    """Every second argument in another way, so that none lies as the next one does."""
+    if index % 2:
+        return x
+    return heads_first(x) if x.dim() > 2 else padded(x, index)
+
+
 LAYOUTS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "strided": strided,
     "transposed": transposed,
@@ -83,6 +90,7 @@ LAYOUTS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "sliced": sliced,
     "misaligned": misaligned,
     "far apart": far_apart,
+    "mixed": mixed,
 }
 
 

@@ -54,6 +54,12 @@ def values_of_options(op: Op) -> dict[str, list[Any]]:
     return found
 
 
+def known_options(op: Op) -> set[str]:
+    """Every option that the op's cases, defaults or calls in production have."""
+    calls = {name for each in bases_of(op) for name in each.options}
+    return {*op.defaults, *values_of_options(op), *calls}
+
+
 def takes_kinds(op: Op) -> bool:
     """Whether the op's inputs are drawn in kinds of values."""
     return op.inputs is not None and "kind" in inspect.signature(op.inputs).parameters

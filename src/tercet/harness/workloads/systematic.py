@@ -5,9 +5,9 @@ input at their ends. What else they have is drawn from the seed, as in `draw`.
 """
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from itertools import product
+from itertools import pairwise, product
 from math import inf, prod
 
 import torch
@@ -48,6 +48,9 @@ _TRIES = 40
 _TRIES_AN_END, _SOME = 12, 64
 # refusals after which an end is given up
 _REFUSALS = 3
+
+End = tuple[str, ...]
+"""An argument, or "all", which end, and of numbers whether they are in float16; or other dtypes."""
 
 
 def draw_kinds(op: Op, seed: int, elements: int, rows: int | None = None) -> tuple[Drawn, ...]:
@@ -176,10 +179,35 @@ def draw_ends(
     Args:
         op, seed, count, elements, rows: as draw.
     """
+    return _draw_each(op, random.Random(f"ends of {seed}"), count, elements, rows, _ends)
+
+
+def draw_dtypes(
+    op: Op, seed: int, count: int, elements: int, rows: int | None = None
+) -> tuple[Drawn, ...]:
+    """Up to so many cases whose inputs, all but the first, are in other dtypes than they were.
+
+    One by one, two that follow each other, and all together.
+
+    Args:
+        op, seed, count, elements, rows: as draw.
+    """
+    return _draw_each(op, random.Random(f"dtypes of {seed}"), count, elements, rows, _dtypes)
+
+
+def _draw_each(
+    op: Op,
+    generator: random.Random,
+    count: int,
+    elements: int,
+    rows: int | None,
+    changes: Callable[[Op, Drawn, random.Random], Iterator[tuple[End, Drawn]]],
+) -> tuple[Drawn, ...]:
+    """Up to so many of the changes that a plain case may have, each once."""
     bases = bases_of(op)
     if op.inputs is None or not bases:
         return ()
-    most, generator = largest_sizes(op, elements, rows), random.Random(f"ends of {seed}")
+    most = largest_sizes(op, elements, rows)
     options, found, refused = (None, *single_options(op)), dict[End, Drawn](), dict[End, int]()
     axes = op.of_role("input")[0].axes
     for _ in range(_TRIES_AN_END * count):
@@ -192,7 +220,7 @@ def draw_ends(
         plain = Drawn(workload=one.workload, factors={}, split=max(one.split, 1))
         ends = [
             (end, changed)
-            for end, changed in _ends(op, plain, generator)
+            for end, changed in changes(op, plain, generator)
             if end not in found and refused.get(end, 0) < _REFUSALS
         ]
         if not ends:
@@ -204,10 +232,6 @@ def draw_ends(
         else:
             found[end] = kept
     return tuple(found.values())
-
-
-End = tuple[str, ...]
-"""An argument, or "all", which end, and of numbers whether they are in float16."""
 
 
 def _ends(op: Op, plain: Drawn, generator: random.Random) -> Iterator[tuple[End, Drawn]]:
@@ -237,3 +261,24 @@ def _ends(op: Op, plain: Drawn, generator: random.Random) -> Iterator[tuple[End,
         yield ("all", "large", half), replace(plain, powers=large)
         apart = {name: generator.randint(*ends) for name, ends in floats.items()}
         yield ("all", "apart", half), replace(plain, powers=apart)
+
+
+def _dtypes(op: Op, plain: Drawn, _: random.Random) -> Iterator[tuple[End, Drawn]]:
+    arguments = plain.arguments(op, 0)
+    tied = tied_arguments(op, arguments)
+    floats = [
+        name
+        for name, value in arguments.items()
+        if name not in tied and isinstance(value, Tensor) and value.dtype in FLOATS
+    ]
+    for some in _neighbours(floats[1:]):
+        for dtype in FLOATS:
+            changed = {name: dtype for name in some if arguments[name].dtype != dtype}
+            if changed:
+                yield (*some, str(dtype)), replace(plain, dtypes=changed)
+
+
+def _neighbours(names: list[str]) -> list[list[str]]:
+    """Each alone, each with the next one, and all of them."""
+    pairs = [list(pair) for pair in pairwise(names)]
+    return [[name] for name in names] + pairs + ([names] if len(names) > 2 else [])

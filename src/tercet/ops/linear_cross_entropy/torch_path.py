@@ -34,7 +34,7 @@ def forward(
     kept = target != ignore_index
     count = kept.sum()
     divide = reduction == "mean" and not divide_late
-    unit = 1 / count.clamp(min=1) if divide else torch.ones_like(count, dtype=torch.float32)
+    unit = 1 / count.clamp(min=1).float() if divide else torch.ones_like(count, dtype=torch.float32)
     lse = torch.empty(x.shape[0], dtype=torch.float32, device=x.device)
     losses = torch.empty_like(lse)
     grad_x = torch.empty(x.shape if x_gradient else (0,), dtype=x.dtype, device=x.device)
@@ -54,7 +54,7 @@ def forward(
         inside = (target[part] >= 0) & (target[part] < weight.shape[0])
         chosen = torch.where(inside, target[part], 0)[:, None]
         # a target that is neither a class nor ignored makes its loss and gradient NaN
-        wrong = torch.where(inside, 0.0, torch.nan)
+        wrong = torch.where(inside, 0.0, torch.nan).float()
         picked = (logits.gather(1, chosen) - total.log())[:, 0] + wrong
         losses[part] = torch.where(kept[part], -picked, 0.0)
         if not (x_gradient or weight_gradient):

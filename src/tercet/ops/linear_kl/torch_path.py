@@ -32,7 +32,7 @@ def forward(
     kept = torch.ones(m, dtype=torch.bool, device=x.device) if mask is None else mask
     count = kept.sum()
     divide = reduction == "mean" and not divide_late
-    unit = 1 / count.clamp(min=1) if divide else torch.ones_like(count, dtype=torch.float32)
+    unit = 1 / count.clamp(min=1).float() if divide else torch.ones_like(count, dtype=torch.float32)
     losses = torch.empty(m, dtype=torch.float32, device=x.device)
     grad_x = torch.empty(x.shape if x_gradient else (0,), dtype=x.dtype, device=x.device)
     total_dtype = torch.float32 if accumulate_float32 else x.dtype

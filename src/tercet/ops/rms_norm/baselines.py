@@ -23,10 +23,11 @@ def liger(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Liger-Kernel's, with its fused addition."""
     if residual is None:
-        return _function("rms_norm", "LigerRMSNormFunction")(x, weight, eps, 0.0, "llama", False)
-    add = _function("fused_add_rms_norm", "LigerFusedAddRMSNormFunction")
+        return _liger("ops.rms_norm:LigerRMSNormFunction")(x, weight, eps, 0.0, "llama", False)
+    add = _liger("ops.fused_add_rms_norm:LigerFusedAddRMSNormFunction")
     return add(x, residual, weight, eps, 0.0, "llama", False)
 
 
-def _function(module: str, name: str) -> Callable[..., Any]:
-    return getattr(import_module(f"liger_kernel.ops.{module}"), name).apply
+def _liger(path: str) -> Callable[..., Any]:
+    module, name = path.split(":")
+    return getattr(import_module(f"liger_kernel.{module}"), name).apply

@@ -17,12 +17,15 @@ _QUERIES = 128
 def inputs(
     workload: Workload, seed: int, device: str = "cpu", kind: str = "normal"
 ) -> dict[str, Any]:
-    """x [M, N] and scale; of kind "masked", every third number is -inf, of "hidden" a whole row."""
+    """x [M, N] and scale; of kind "masked", some numbers are -inf, of "hidden" a whole row.
+
+    Every third one, or the first half, as a window of attention leaves them.
+    """
     shape = workload.sizes["M"], workload.sizes["N"]
     plain = kind if kind not in ("masked", "hidden") else "normal"
     x = values(shape, workload.dtype, seed, plain, device)
     if kind == "masked":
-        x[..., 1::3] = -torch.inf
+        x[..., slice(1, None, 3) if seed % 2 else slice(shape[1] // 2)] = -torch.inf
     if kind == "hidden":
         x[:1] = -torch.inf
     return {"x": x, "scale": workload.options.get("scale", 1.0)}

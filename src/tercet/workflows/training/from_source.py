@@ -91,11 +91,9 @@ def distill(
         TercetError: the input is not valid.
     """
     with open_group(options.get("device")) as group, _claim(group, out, teacher, options) as out:
-        run = _Run(
-            group, teacher, plan, out, data, settings, losses or DistillSettings(), **options
-        )
-        run.targets = Path(targets) if targets is not None else None
-        return run.all()
+        own = Path(targets) if targets is not None else None
+        losses = losses or DistillSettings()
+        return _Run(group, teacher, plan, out, data, settings, losses, own, **options).all()
 
 
 def train(
@@ -117,7 +115,7 @@ def train(
             event files; `progress`: a function called with (journal line, total steps).
     """
     with open_group(options.get("device")) as group, _claim(group, out, model, options) as out:
-        return _Run(group, model, plan, out, data, settings, None, **options).all()
+        return _Run(group, model, plan, out, data, settings, None, None, **options).all()
 
 
 def _claim(
@@ -140,8 +138,6 @@ class _Options:
 
 
 class _Run:
-    targets: Path | None = None
-
     def __init__(
         self,
         group: Group,
@@ -151,32 +147,43 @@ class _Run:
         data: Sequence[str | Path],
         settings: TrainingSettings | None,
         losses: DistillSettings | None,
+        targets: Path | None = None,
         **options: Any,
     ) -> None:
         self.group, self.device = group, group.device
         # what it lacks is found before the model is opened
         trained = training_plan(plan)
-        self.out, self.losses = out, losses
+        if targets is not None and not (losses is not None and losses.top_k):
+            raise PlanError(
+                f"--targets {targets}: a run keeps its teacher's predictions only with --set "
+                "top_k=K: add it, or leave --targets out"
+            )
+        self.out, self.losses, self.targets = out, losses, targets
         self.settings = settings or TrainingSettings()
         self.options = _Options(**options)
         if self.options.tensorboard:
             check_tensorboard()
         self.source = open_source(model)
         self.data = [str(reference) for reference in data]
+        self.skeleton = Skeleton(self.source)
         self.corpus = Corpus(
             self.data,
             partial_directory(self.out) / "tokenizer.json",
             end_token(self.source.config),
             self._generate_data if losses is not None else None,
+            self._vocabulary,
         )
-        self.skeleton = Skeleton(self.source)
         self.plan = plan_of(self.skeleton.model, trained)
         self._check_top_k()
         check_source(self.skeleton)
 
+    @property
+    def _vocabulary(self) -> int:
+        return int(cast(Any, self.skeleton.model).config.vocab_size)
+
     def _check_top_k(self) -> None:
         """PlanError where the teacher has fewer tokens than are to be kept of its predictions."""
-        most = int(cast(Any, self.skeleton.model).config.vocab_size)
+        most = self._vocabulary
         if self.losses is not None and self.losses.top_k > most:
             raise PlanError(
                 f"top_k={self.losses.top_k}: the teacher predicts {most} tokens: give --set "

@@ -1,0 +1,46 @@
+"""Author errors: exceptions of an op's own reference, cases or inputs, in words for its author."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
+
+from tercet.errors import TercetError, UnsupportedError
+from tercet.kernel.contract import Op
+from tercet.kernel.source_place import source_place
+
+_More = ParamSpec("_More")
+_Result = TypeVar("_Result")
+
+
+def blames_author(
+    function: Callable[Concatenate[Op, _More], _Result],
+) -> Callable[Concatenate[Op, _More], _Result]:
+    """What the op's own files raise is bad input, with the line that is to blame.
+
+    Or with what the op's reference or inputs were called with. All else is raised as it is.
+    """
+
+    @wraps(function)
+    def run(op: Op, /, *arguments: _More.args, **named: _More.kwargs) -> _Result:
+        try:
+            return function(op, *arguments, **named)
+        except TercetError:
+            raise
+        except Exception as error:
+            folder = Path(inspect.getfile(op.reference)).parent
+            place = source_place(error, folder)
+            if place is None and not _is_call_of(op, error):
+                raise
+            raise UnsupportedError(
+                f"op {op.name!r}, {folder / (place or 'op.py')}: {type(error).__name__}: {error}"
+            ) from error
+
+    return run
+
+
+def _is_call_of(op: Op, error: Exception) -> bool:
+    """Whether it is about the arguments that one of the op's functions was called with."""
+    called = [each.__name__ for each in (op.reference, op.inputs, op.magnitude) if each]
+    return isinstance(error, TypeError) and any(f"{name}()" in str(error) for name in called)

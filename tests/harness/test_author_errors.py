@@ -1,0 +1,131 @@
+"""What an author's half-written files raise: one line that names the file and the line, exit 2."""
+
+import sys
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tercet.child_process import ChildError
+from tercet.cli.main import main
+from tercet.errors import UnsupportedError
+from tercet.harness.check.run import check
+from tercet.harness.new_op import new_op
+from tercet.harness.sandbox.faults import fault_message
+from tercet.harness.sandbox.isolate import Worker
+from tercet.ops.discover import find
+
+_NUMBERS = count()
+Edit = Callable[[str, str, str], Path]
+
+
+@pytest.fixture
+def edited(tmp_path: Path) -> Edit:
+    """Makes a new op with one of its files changed; each under a name that was not imported."""
+
+    def edit(file: str, old: str, new: str) -> Path:
+        folder = Path(new_op(f"half_written_{next(_NUMBERS)}", tmp_path).folder)
+        text = (folder / file).read_text()
+        assert old in text
+        (folder / file).write_text(text.replace(old, new, 1))
+        return folder
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("op.py", "import torch\n", "import torch\ndef f(((\n", r"op\.py, line \d+: SyntaxError"),
+        ("cases.py", "from typing import Any\n", "1 / 0\n", r"cases\.py, line 3: ZeroDiv"),
+        ("cases.py", "from typing import Any\n", "raise SystemExit(0)\n", "SystemExit"),
+        ("op.py", "OP = Op(", "NO_OP = Op(", "it needs an OP, which is an Op; OP is None"),
+        ("op.py", "OP = Op(", "OP = 7; ANOTHER = Op(", "OP is 7"),
+        ("op.py", 'name="half_', 'name="other_half_', "give both one name"),
+        ("op.py", 'differentiable=("x",', 'differentiable=("zzz",', "zzz, which is no input"),
+        ("op.py", "relative=", "relative=-", "must be 0 or a positive number"),
+        ("op.py", "cases=CASES", "cases=CASES + CASES[:1]", "give each a name of its own"),
+    ],
+)  # fmt: skip
+def test_an_op_that_cannot_be_imported(
+    edited: Edit, file: str, old: str, new: str, message: str
+) -> None:
+    folder = edited(file, old, new)
+    with pytest.raises(UnsupportedError, match=message) as raised:
+        find(str(folder))
+    assert str(folder) in str(raised.value) or folder.name in str(raised.value)
+
+
+def test_a_file_that_is_missing(edited: Edit) -> None:
+    folder = edited("op.py", "OP = Op(", "OP = Op(")
+    (folder / "reference.py").unlink()
+    with pytest.raises(UnsupportedError, match=r"op\.py, line \d+: ModuleNotFoundError"):
+        find(str(folder))
+
+
+def test_mended_it_is_found(edited: Edit) -> None:
+    folder = edited("__init__.py", "", "raise ValueError('no')\n")
+    with pytest.raises(UnsupportedError, match=r"__init__\.py, line 1: ValueError: no"):
+        find(str(folder))
+    (folder / "__init__.py").write_text("")
+    assert find(str(folder)).name == folder.name
+
+
+def test_an_exit_is_no_green_check(edited: Edit, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = edited("op.py", "import torch\n", "import torch\nimport sys\nsys.exit(0)\n")
+    monkeypatch.setattr(sys, "argv", ["tercet", "kernel", "check", str(folder), "--quick"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("cases.py", "    return {", "    raise KeyError('size')\n    return {", "cases.py, line"),
+        ("reference.py", "(x: Tensor", "(z: Tensor", "unexpected keyword argument 'x'"),
+        ("reference.py", "    return ", "    return undefined + ", "reference.py, line"),
+    ],
+)
+def test_what_its_own_files_raise_in_a_check(
+    edited: Edit, file: str, old: str, new: str, message: str
+) -> None:
+    op = find(str(edited(file, old, new)))
+    with pytest.raises(UnsupportedError) as raised:
+        check(op, implementation="torch", isolated=False, device="cpu", drawn=0)
+    assert message in str(raised.value)
+    assert op.name in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("raise ValueError('a bad tile')", "ValueError: a bad tile"),
+        ("import ctypes; ctypes.string_at(0)", "SIGSEGV"),
+    ],
+)
+def test_what_a_kernel_raised_or_crashed_by_names_its_line(
+    tmp_path: Path, body: str, message: str
+) -> None:
+    file = tmp_path / "kernels.py"
+    file.write_text(f"def forward():\n    deep()\n\ndef deep():\n    {body}\n")
+    with Worker() as worker, pytest.raises(ChildError) as raised:
+        worker.request(f"{file}:forward", {})
+    said = fault_message(raised.value)
+    assert message in said
+    assert said.endswith(f"({file}, line 5)")
+    assert len(said) < 400 + len(str(file))
+
+
+def test_numbers_that_are_no_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    for words in (
+        ["--seconds", "nan"],
+        ["--memory-gib", "-3"],
+        ["--seed", "-1"],
+        ["--seed", "1" * 30],
+    ):
+        monkeypatch.setattr(sys, "argv", ["tercet", "kernel", "check", "rms_norm", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
