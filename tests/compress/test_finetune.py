@@ -263,6 +263,9 @@ def test_killed_and_resumed_gives_the_same_bytes(update: dict[str, Any], tmp_pat
         tune(packed, out, settings)
     with pytest.raises(CheckpointError, match="another plan"):
         tune(packed, out, settings.model_copy(update={"epochs": 5}), resume=True)
+    other = save("llama", tmp_path / "other", layers=1)
+    with pytest.raises(CheckpointError, match=r"another plan .*finetuning.teacher None, now "):
+        tune(packed, out, settings, resume=True, teacher=other)
     told: list[int] = []
     tune(packed, out, settings, resume=True, progress=lambda done, *_: told.append(done))
     assert told == [0, 2, 3, 4, 4], "what was measured is not run again"

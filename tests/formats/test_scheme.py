@@ -1,5 +1,7 @@
 """Scheme: names both ways, refusals with the nearest names, sizes by hand."""
 
+import pickle
+from copy import deepcopy
 from itertools import product
 
 import pytest
@@ -32,6 +34,15 @@ def every_scheme() -> list[Scheme]:
             scaling = Scaling(**sharing, dtype=dtype, zero=zero, second_level=second)
             found.append(Scheme(element=element, scaling=scaling, storage=storage))
     return found
+
+
+def test_a_copy_is_the_same_scheme() -> None:
+    for name in ("int4-g64", "ternary", "nonary-g32", "ternary-g64-sparse_2_4", "mxfp4"):
+        scheme = parse_scheme(name)
+        for copied in (deepcopy(scheme), pickle.loads(pickle.dumps(scheme))):
+            assert copied == scheme
+            assert hash(copied) == hash(scheme)
+    assert parse_scheme("int4-g64").storage != parse_scheme("int5-g64").storage
 
 
 def test_every_scheme_has_a_name_of_its_own_that_reads_back() -> None:

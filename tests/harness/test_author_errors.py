@@ -17,6 +17,10 @@ from tercet.harness.sandbox.isolate import Worker
 from tercet.ops.discover import find
 
 _NUMBERS = count()
+_ROUNDED = (
+    "x.double().relu().square() * weight.double()",
+    "x.float().relu().square() * weight.float()",
+)
 Edit = Callable[[str, str, str], Path]
 
 
@@ -70,6 +74,20 @@ def test_mended_it_is_found(edited: Edit) -> None:
         find(str(folder))
     (folder / "__init__.py").write_text("")
     assert find(str(folder)).name == folder.name
+
+
+def test_a_folder_named_like_an_op_of_the_package(tmp_path: Path) -> None:
+    made = new_op("my_swiglu", tmp_path)
+    folder = Path(made.folder).rename(tmp_path / "swiglu")
+    with pytest.raises(UnsupportedError, match="the package has an op 'swiglu' of its own"):
+        find(str(folder))
+
+
+def test_a_reference_that_is_not_exact_is_told_so(edited: Edit) -> None:
+    op = find(str(edited("reference.py", *_ROUNDED)))
+    report = check(op, implementation="torch", isolated=False, device="cpu", drawn=0)
+    (fault,) = [each for each in report.faults if each.check == "gradcheck"]
+    assert "gives torch.float32 for float64 arguments" in fault.message
 
 
 def test_an_exit_is_no_green_check(edited: Edit, monkeypatch: pytest.MonkeyPatch) -> None:

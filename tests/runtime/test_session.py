@@ -9,6 +9,7 @@ from transformers import LlamaForCausalLM
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.models import Decoder
 from tercet.runtime import GenerationSettings, Generator, Message, load
+from tercet.runtime.settings import read_settings
 
 PROMPT = [256, 20, 40, 60]
 
@@ -123,6 +124,9 @@ def test_text_that_is_no_unicode_is_named(session: Generator, prompt: Any) -> No
 def test_settings_of_another_type_are_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=f"^{message}$"):
         GenerationSettings(**settings)
+    with pytest.raises(UnsupportedError, match="unknown setting 'max_tokens': did you mean 'max_n"):
+        read_settings({"max_tokens": 3})
+    assert read_settings({"top_k": 3}) == GenerationSettings(top_k=3)
     GenerationSettings(max_new_tokens=int(np.int64(3)), temperature=1, top_p=np.float32(0.5))
 
 

@@ -10,7 +10,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import tercet
+from tercet.errors import PlanError
 from tercet.evaluate.text import windows
+from tercet.workflows.evaluation import evaluate
 from tercet.workflows.materialize import materialize
 
 PLAN = tercet.Plan.model_validate(
@@ -73,6 +75,17 @@ def test_a_cache_of_codes_changes_the_student_alone(folder: Path) -> None:
 def test_another_cache_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
     with pytest.raises(tercet.UnsupportedError, match=r"cache 'int4'.*known: fp8_e4m3, int8"):
         tercet.evaluate(tmp_path / "nowhere", kv_cache_dtype="int4")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [({"count": 0}, "0 windows of 24 tokens"), ({"count": 2, "length": 1}, "2 windows of 1 tok")],
+)
+def test_no_window_is_refused(folder: Path, words: dict[str, int], message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        evaluate(folder, **{"length": 24, **words})
+    with pytest.raises(PlanError, match="no checkpoint to evaluate"):
+        evaluate([])
 
 
 def test_a_source_that_changed_since_is_no_teacher(folder: Path, tmp_path: Path) -> None:

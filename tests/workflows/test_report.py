@@ -123,6 +123,15 @@ def test_sizes_errors_and_bytes_of_checkpoints(packed: Path, tmp_path: Path) -> 
     assert f"{names[1]}, layer 1: {wanted:.1%}" in page
 
 
+def speed(engine: str, checkpoint: str, tokens_per_s: float) -> Record:
+    return record(
+        engine,
+        kind="export-speed",
+        settings={"checkpoint": checkpoint},
+        metrics={"decode_tokens_per_s": tokens_per_s},
+    )
+
+
 def test_values_intervals_and_the_uncompressed_model(tmp_path: Path) -> None:
     bounds = {"perplexity_low": 25.1, "perplexity_high": 26.3}
     small = {"perplexity": 45.13, "disk_bytes": 60e6, "decode_tokens_per_s": 100.0}
@@ -145,6 +154,8 @@ def test_values_intervals_and_the_uncompressed_model(tmp_path: Path) -> None:
             record("ternary", settings=other, metrics={"perplexity": 31.0}),
             record("int4", kind="task", settings=task, metrics=score),
             teacher,
+            speed("tercet 0.1.0", "ternary", 210.0),
+            speed("llama.cpp 1", "ternary", 999.0),
         ],
     )
     report = write_model_report([tmp_path / "r.jsonl"], tmp_path / "r.html")
@@ -155,6 +166,7 @@ def test_values_intervals_and_the_uncompressed_model(tmp_path: Path) -> None:
     assert (int4["model"], ternary["model"]) == ("int4", "ternary")
     assert int4[perplexity] == "25.72 (25.10 to 26.30)", "the last record counts"
     assert (ternary[perplexity], ternary[elsewhere]) == ("45.13", "31.00")
+    assert ternary["tokens/s"] == "210", "by the last bench of our own engine"
     assert int4[elsewhere] == whole[divergence] == ""
     assert (int4["MB"], whole["MB"], int4["tokens/s"]) == ("85.8", "", "70")
     assert int4["piqa (acc), 100 questions, 0 shots"] == "50.0% (40.0% to 60.0%)"

@@ -71,6 +71,8 @@ def bench_command(
             f"the machine was busy (load average {report.load_before:.1f}): measure again when "
             f"it is not"
         )
+    if all(engine.reason is not None for engine in report.engines):
+        raise typer.Exit(1)
 
 
 def _show(report: "BenchReport") -> None:

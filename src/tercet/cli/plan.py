@@ -8,7 +8,9 @@ import yaml
 from tercet.cli.show import Json, print_json
 from tercet.compress.plan import load_plan, shipped_plans
 
-app = typer.Typer(help="List and show compression plans.", no_args_is_help=True)
+app = typer.Typer(
+    help="List and show compression plans.", no_args_is_help=True, add_completion=False
+)
 
 
 @app.command("list")

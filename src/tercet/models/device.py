@@ -1,4 +1,4 @@
-"""The device that a model runs on, from what a user says."""
+"""The device that a model runs on, and the dtype of its activations, from what a user says."""
 
 import torch
 
@@ -25,3 +25,18 @@ def resolve_device(device: torch.device | str | None) -> torch.device:
             f"device {device!s}: there are {count} CUDA devices here; use cpu, or leave it out"
         )
     return found
+
+
+_DTYPES = {str(dtype)[6:]: dtype for dtype in (torch.float32, torch.bfloat16, torch.float16)}
+
+
+def resolve_dtype(dtype: torch.dtype | str) -> torch.dtype:
+    """The dtype of activations of that name.
+
+    Raises:
+        UnsupportedError: for another dtype.
+    """
+    name = str(dtype).removeprefix("torch.")
+    if name not in _DTYPES:
+        raise UnsupportedError(f"dtype {dtype!s}: activations may be {', '.join(_DTYPES)}")
+    return _DTYPES[name]

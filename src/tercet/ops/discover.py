@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tercet.errors import TercetError, UnsupportedError, unknown_name
 from tercet.kernel.contract import Op
+from tercet.kernel.register import folder_of
 from tercet.kernel.source_place import source_place
 
 _FOLDER = Path(__file__).parent
@@ -21,8 +22,8 @@ def names() -> tuple[str, ...]:
 
 @lru_cache(maxsize=1)
 def discover() -> dict[str, Op]:
-    """Every op by name."""
-    return {name: import_module(f"tercet.ops.{name}.op").OP for name in names()}
+    """Every op by name. UnsupportedError, with the line, for one that cannot be imported."""
+    return {name: find(name) for name in names()}
 
 
 def find(name: str) -> Op:
@@ -41,7 +42,17 @@ def find(name: str) -> Op:
         raise UnsupportedError(
             f"{unknown_name('op', name, names())}; or give the path of a folder with an op.py"
         )
+    if folder.name in names() and folder != _FOLDER / folder.name:
+        raise UnsupportedError(
+            f"{folder}: the package has an op {folder.name!r} of its own: give the folder another "
+            "name"
+        )
     return _import(folder)
+
+
+def address_of(op: Op) -> str:
+    """What `find` finds the op by: its name, or the path of its folder outside the package."""
+    return op.name if op.name in names() else str(folder_of(op.name))
 
 
 def _import(folder: Path) -> Op:

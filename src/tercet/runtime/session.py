@@ -17,11 +17,11 @@ from tercet.checkpoints.sources.fetch import find_packed
 from tercet.errors import UnsupportedError
 from tercet.models import Decoder
 from tercet.models.decoder.kv_cache import check_kv_cache_dtype
-from tercet.models.device import resolve_device
+from tercet.models.device import resolve_device, resolve_dtype
 from tercet.runtime.chat_template import Message
 from tercet.runtime.generate import stream
 from tercet.runtime.prompt import Prompt, read_prompt
-from tercet.runtime.settings import GenerationSettings
+from tercet.runtime.settings import GenerationSettings, read_settings
 from tercet.runtime.tokenizer import Tokenizer, load_tokenizer, read_json
 
 
@@ -142,8 +142,12 @@ class Generator:
         return self.tokenizer.encode_chat(messages) if messages else ids
 
     def stream(self, prompt: Prompt, *, chat: bool | None = None, **settings: Any) -> TextStream:
-        """Generate text chunk by chunk; `settings` are the fields of GenerationSettings."""
-        return TextStream(self, self.encode(prompt, chat), GenerationSettings(**settings))
+        """Generate text chunk by chunk; `settings` are the fields of GenerationSettings.
+
+        Raises:
+            UnsupportedError: as `encode`, or for a setting that there is not or of a wrong value.
+        """
+        return TextStream(self, self.encode(prompt, chat), read_settings(settings))
 
     def generate(self, prompt: Prompt, *, chat: bool | None = None, **settings: Any) -> Generation:
         """Generate the whole text; `settings` are the fields of GenerationSettings."""
@@ -171,7 +175,7 @@ def read_stop_ids(directory: Path, tokenizer: Tokenizer) -> frozenset[int]:
 
 def load(
     directory: str | Path,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     device: torch.device | str | None = None,
     *,
     verify: bool | Verification = True,
@@ -181,8 +185,8 @@ def load(
 
     Args:
         directory: the packed checkpoint, or the name of one that `tercet fetch` knows.
-        dtype: dtype of activations and unpacked tensors; None for float32 on a CPU and bfloat16 on
-            a GPU.
+        dtype: of activations and unpacked tensors: float32, bfloat16 or float16, also as a word;
+            None for float32 on a CPU and bfloat16 on a GPU.
         device: "cpu", "cuda" or "cuda:N"; None for the GPU where there is one.
         verify: check every file against the checkpoint's hashes, in threads beside the reading;
             False skips that, and a Verification is one that was begun before.
@@ -199,6 +203,7 @@ def load(
     directory = find_packed(directory)
     if dtype is None:
         dtype = torch.float32 if target.type == "cpu" else torch.bfloat16
+    dtype = resolve_dtype(dtype)
     with verified(directory, verify):
         checkpoint = open_packed(directory)
         with stream_weights(checkpoint) as weights:

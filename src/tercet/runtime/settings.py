@@ -1,9 +1,11 @@
 """Settings of text generation."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from numbers import Integral, Real
+from typing import Any
 
-from tercet.errors import UnsupportedError
+from tercet.errors import UnsupportedError, unknown_name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,15 @@ class GenerationSettings:
         penalty = self.repetition_penalty
         _check("repetition_penalty", penalty, 0 < penalty < 100, "above 0 and below 100")
         _check("seed", self.seed, self.seed is None or 0 <= self.seed < 2**63, "in [0, 2^63)")
+
+
+def read_settings(values: Mapping[str, Any]) -> GenerationSettings:
+    """The settings of these names; UnsupportedError for a name or a value that is none."""
+    known = [each.name for each in fields(GenerationSettings)]
+    for name in values:
+        if name not in known:
+            raise UnsupportedError(unknown_name("setting", name, known))
+    return GenerationSettings(**values)
 
 
 def _check_type(name: str, value: object, kind: type, allowed: str) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tercet.checkpoints.packed.read import open_packed
 from tercet.checkpoints.sources.open import open_source
-from tercet.errors import UnsupportedError
+from tercet.errors import PlanError, UnsupportedError
 from tercet.evaluate.compare import Logits, compare
 from tercet.evaluate.size import measure_size
 from tercet.evaluate.text import default_text, windows
@@ -54,6 +54,7 @@ def evaluate(
         A record for the teacher, if there is one, followed by one record for each checkpoint.
 
     Raises:
+        PlanError: no checkpoint, or no window.
         UnsupportedError: there is no such device or dtype of a cache, or a checkpoint's
             architecture is not one that the decoder runs, which alone has such caches.
         CheckpointError: without `teacher`, the model that the manifests name has other weights now,
@@ -62,6 +63,12 @@ def evaluate(
     check_kv_cache_dtype(kv_cache_dtype)
     target = resolve_device(device)
     given = [directories] if isinstance(directories, str | Path) else list(directories)
+    if not given:
+        raise PlanError("no checkpoint to evaluate: give at least one")
+    if length < 2 or (count is not None and count < 1):
+        raise PlanError(
+            f"{count} windows of {length} tokens: give at least 1, or None for all, of at least 2"
+        )
     checkpoints = {str(directory): open_packed(directory) for directory in given}
     path = Path(text) if text is not None else default_text()
     ids = windows(path, Path(given[0]) / "tokenizer.json", length, count)

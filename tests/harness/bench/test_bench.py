@@ -158,6 +158,7 @@ def test_time_is_that_of_one_call(judge: Callable[..., BenchReport]):
 def test_a_missing_package_is_a_row_that_says_what_to_install():
     report = bench(OP, [WORKLOAD], implementations=(), baselines=["liger"], seconds_per_row=0.02)
     assert report.passed
+    assert not report.timed
     assert [record.settings["direction"] for record in report.records] == ["forward", "backward"]
     for record in report.records:
         assert record.outcome is Outcome.FAILED

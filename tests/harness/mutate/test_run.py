@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from tercet.harness.mutate.mutant_check import Verdict
 from tercet.harness.mutate.record import records_of
 from tercet.harness.mutate.run import mutants_of, mutate
 from tercet.harness.mutate.sources import importers_of, modules_of, sources_of
+from tercet.harness.new_op import new_op
 from tercet.kernel.contract import Implementation, Op
 from tercet.kernel.register import folder_of
 from tercet.ops.discover import discover, find
@@ -28,6 +30,13 @@ def test_what_survives_and_what_does_not() -> None:
     assert report.survivors == ()
     assert report.score("torch") == 1.0
     assert {each.by for each in report.tried} & {"forward", "backward"}
+
+
+def test_an_op_outside_of_the_package(tmp_path: Path) -> None:
+    made = new_op("mutated_elsewhere", tmp_path)
+    report = mutate(find(made.address), implementation="torch", device="cpu", sample=3, seed=3)
+    assert {each.end for each in report.tried} <= {"killed", "survived"}
+    assert report.score("torch"), "some are killed, so that its own files are those that are run"
 
 
 def test_a_check_without_eyes_lets_mutants_live() -> None:

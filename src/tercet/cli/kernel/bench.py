@@ -114,10 +114,10 @@ def bench_command(
     if out is not None:
         say(f"{len(report.records)} records appended to {out}")
     if as_json:
-        print_json({**report.model_dump(mode="json"), "passed": report.passed})
+        print_json({**report.model_dump(mode="json"), "passed": report.passed and report.timed})
     else:
         _show(report)
-    if not report.passed:
+    if not (report.passed and report.timed):
         raise typer.Exit(1)
 
 

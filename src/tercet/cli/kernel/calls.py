@@ -70,6 +70,11 @@ def select_workloads(
             asked = {**call.options, **given.options}
             kind = given.dtype if dtype is not None else call.dtype
             found.append(replace(call, dtype=kind, options=asked))
+    if not found and models:
+        raise UnsupportedError(
+            f"op {op.name!r} has no call in {', '.join(models)}: give --shape "
+            f"{','.join(f'{a.name}=1024' for a in op.axes)}"
+        )
     if not found:
         raise UnsupportedError(
             f"nothing to run: give --shape {','.join(f'{a.name}=1024' for a in op.axes)} or "

@@ -27,7 +27,7 @@ from tercet.harness.cross_compile import (
     baseline_path,
     cross_compile,
 )
-from tercet.ops.discover import discover, find
+from tercet.ops.discover import address_of, discover, find
 
 
 def compile_command(
@@ -96,7 +96,7 @@ def compile_command(
             say(f"wrote {baseline_path(op)}")
         reports.append(report)
         if not as_json:
-            _show(reports[-1], asked=asked)
+            _show(reports[-1], address_of(op), asked=asked)
     passed = all(report.passed for report in reports)
     if as_json:
         print_json(
@@ -137,7 +137,7 @@ def _values(row: CompileRow) -> tuple[str, ...]:
     )
 
 
-def _show(report: CompileReport, *, asked: bool = False) -> None:
+def _show(report: CompileReport, address: str, *, asked: bool = False) -> None:
     if not report.rows and report.passed:
         say(f"{report.op}: nothing to compile for a GPU")
         return
@@ -152,7 +152,7 @@ def _show(report: CompileReport, *, asked: bool = False) -> None:
     if not report.has_baseline and not asked:
         say(
             f"{report.op}: no committed baseline, so only spills are judged; in the repository "
-            f"`tercet kernel compile {report.op} --update` writes one"
+            f"`tercet kernel compile {address} --update` writes one"
         )
     for finding in report.findings:
         what = f" {finding.implementation}, {finding.case}: {finding.message}"

@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 import torch
 from torch import Tensor, nn
 
+from tercet.checkpoints.output_lock import lock_output
 from tercet.checkpoints.packed.layout import SourceInfo
 from tercet.checkpoints.packed.write import library_versions
 from tercet.checkpoints.sources.open import ModelSource, open_source
@@ -123,11 +124,12 @@ def measure_sensitivity(
     for ids in (rows.calibration, rows.windows):
         text.check_tokens(ids, int(getattr(skeleton.model.config, "vocab_size", 2**31)))
     identity = _identity(skeleton, scope, plan, rules, rows)
-    writer = SensitivityWriter(Path(out), identity, overwrite=overwrite, resume=resume)
-    if writer.content().missing:
-        with skeleton.materialize([name for name, _ in skeleton.model.named_children()]):
-            _measure(skeleton, scope, plan, rules, rows, writer, progress)
-    return writer.content()
+    with lock_output(Path(out)):
+        writer = SensitivityWriter(Path(out), identity, overwrite=overwrite, resume=resume)
+        if writer.content().missing:
+            with skeleton.materialize([name for name, _ in skeleton.model.named_children()]):
+                _measure(skeleton, scope, plan, rules, rows, writer, progress)
+        return writer.content()
 
 
 def _measure(

@@ -37,6 +37,14 @@ class Storage(ABC):
     pad_code: int = 0
     words_per_unit: int = 1
 
+    def __eq__(self, other: object) -> bool:
+        """Storages of one name are one: a copy, or one that was pickled, too."""
+        return isinstance(other, Storage) and self.name == other.name
+
+    def __hash__(self) -> int:
+        """As they are equal."""
+        return hash(self.name)
+
     @property
     def bits(self) -> float:
         """Bits per weight, padding apart."""

@@ -76,6 +76,11 @@ class BenchReport(BaseModel):
         return not self.faults and all(r.outcome is not Outcome.WRONG for r in self.records)
 
     @property
+    def timed(self) -> bool:
+        """Whether any time was measured."""
+        return any(record.outcome is Outcome.OK for record in self.records)
+
+    @property
     def faults(self) -> tuple[Finding, ...]:
         """What is wrong."""
         return tuple(finding for finding in self.findings if not finding.passed)

@@ -441,6 +441,12 @@ def _reference_gradcheck(op: Op, seed: int) -> list[Finding]:
             message = ""
         except (RuntimeError, AssertionError) as error:
             message = " ".join(str(error).split())[:400]
+            dtypes = {each.dtype for each in run(*(exact[name] for name in names))}
+            if other := dtypes - {torch.float64}:
+                message = (
+                    f"the reference gives {', '.join(map(str, other))} for float64 arguments, and "
+                    f"is to be computed in float64 throughout: {message}"
+                )
         return [
             Finding(
                 implementation="reference",

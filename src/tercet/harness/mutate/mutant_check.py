@@ -28,7 +28,7 @@ from tercet.harness.mutate.reached import Lines, reached_lines
 from tercet.harness.mutate.sources import importers_of, modules_of, sources_of
 from tercet.kernel.contract import Implementation, Op, Tolerance
 from tercet.kernel.jit.cpp import INCLUDE, sources_from
-from tercet.ops.discover import find
+from tercet.ops.discover import address_of, find
 
 _NATIVE = (".cpp", ".hpp", ".h", ".cu", ".cuh")
 _MOST_BYTES = 8 * 2**30
@@ -76,7 +76,7 @@ class MutantCheck:
             target=_child,
             args=(
                 there,
-                op.name,
+                address_of(op),
                 op.tolerances,
                 implementation.name,
                 mutant,

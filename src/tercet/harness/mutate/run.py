@@ -30,6 +30,7 @@ from tercet.harness.mutate.sources import sources_of
 from tercet.harness.workloads.arguments import device_or_best
 from tercet.kernel.contract import Implementation, Op
 from tercet.kernel.register import folder_of
+from tercet.ops.discover import address_of
 
 # a mutant that takes longer than the sources as they are, by so much, counts as endless
 _SLOWER, _SECONDS = 4.0, 20.0
@@ -195,7 +196,7 @@ def _unchanged(op: Op, implementation: Implementation, device: str, seed: int) -
     if verdict.by is not None:
         raise UnsupportedError(
             f"{op.name!r}: {implementation.name!r} is red without any change: {verdict.by}: "
-            f"{verdict.message}; run `tercet kernel check {op.name}` and mend it first"
+            f"{verdict.message}; run `tercet kernel check {address_of(op)}` and mend it first"
         )
     return verdict
 

@@ -8,9 +8,8 @@ from tercet.harness.profile.report import ProfileReport, Timeline
 from tercet.harness.profile.timeline import timeline
 from tercet.harness.profile.words import Facts, advise
 from tercet.kernel.contract import Cost, Op, Workload
-from tercet.kernel.register import folder_of
 from tercet.kernel.tuned import Direction
-from tercet.ops.discover import names
+from tercet.ops.discover import address_of
 
 
 def profile(
@@ -40,7 +39,7 @@ def profile(
         UnsupportedError: where the implementation may not run here, or there is no such direction.
     """
     request = Request(
-        op=op.name if op.name in names() else str(folder_of(op.name)),
+        op=address_of(op),
         implementation=choose_implementation(op, workload, device, implementation),
         name=workload.name,
         sizes=dict(workload.sizes),

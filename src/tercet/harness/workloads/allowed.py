@@ -2,12 +2,13 @@
 
 import warnings
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from tercet.errors import TercetError
+from tercet.formats import PackedTensor
 from tercet.harness.workloads.drawn import Drawn
 from tercet.harness.workloads.gradients import (
     describe_outputs,
@@ -16,6 +17,7 @@ from tercet.harness.workloads.gradients import (
     select_differentiable,
     vjp,
 )
+from tercet.harness.workloads.limits import float_of
 from tercet.kernel.contract import Op, outputs_of
 from tercet.kernel.select import using
 
@@ -29,6 +31,8 @@ def allowed(op: Op, drawn: Drawn) -> Drawn | None:
     """
     try:
         arguments = drawn.arguments(op, 0)
+        if drawn.powers and _overflows(op, drawn, arguments):
+            return None
         prepared = op.prepare(arguments)
         promised = describe_outputs(op, prepared)
         kept = _called(op, drawn, prepared)
@@ -41,6 +45,23 @@ def allowed(op: Op, drawn: Drawn) -> Drawn | None:
     except Exception:  # noqa: BLE001 whatever refuses them, they are no arguments
         return None
     return kept
+
+
+def _overflows(op: Op, drawn: Drawn, arguments: dict[str, Any]) -> bool:
+    """Whether numbers that were finite are infinite by the powers that they are multiplied by."""
+    before = replace(drawn, powers={}).arguments(op, 0)
+    return any(
+        float_of(arguments[name]) is not None
+        and _infinities(arguments[name]) > _infinities(before[name])
+        for name in drawn.powers
+    )
+
+
+def _infinities(value: Any) -> int:
+    if isinstance(value, tuple):
+        return sum(map(_infinities, cast("tuple[Any, ...]", value)))
+    numbers = value.scale if isinstance(value, PackedTensor) else value
+    return int(numbers.isinf().sum()) if isinstance(numbers, Tensor) else 0
 
 
 def _kept_in_range(

@@ -159,7 +159,7 @@ def forward(
             num_warps=options["num_warps"],
         )  # fmt: skip
         if x_gradient:
-            torch.mm(grads[:size], weight, out=grad_x[part])
+            add_product(grad_x[part], grads[:size], weight, fresh=True)
         if weight_gradient:
             add_product(total, grads[:size].t(), x[part], fresh=first == 0)
     loss = losses.sum()

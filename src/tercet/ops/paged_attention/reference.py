@@ -39,10 +39,12 @@ def magnitude(
     """sum_n p_n |v_n| (1 + a_n + sum_m p_m a_m), a_n = scale |q| |k_n|.
 
     A score's rounding error is relative to a_n; the exponential makes it one of p_n, and so does
-    the sum that p is divided by.
+    the sum that p is divided by. A capped one is rounded as (1 - e) / (1 + e), to 2^-23 of half the
+    cap: with relative = 4e-6 a thirty-second of the cap beside a_n.
     """
     keys, values = _of_codes(keys, key_scales), _of_codes(values, value_scales)
     share, size, v = _shares(q, keys, values, blocks, lengths, scale, window, soft_cap)
+    size = size + abs(soft_cap) / 32
     off = 1 + size + (share * size).sum(-1, keepdim=True)
     return torch.einsum("bgrqn,bngd->bqgrd", share * off, v.abs()).reshape(q.shape)
 

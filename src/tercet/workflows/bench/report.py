@@ -97,6 +97,7 @@ def _record(report: BenchReport, engine: EngineReport) -> Record:
         kind="export-speed",
         subject=engine.engine,
         settings={
+            "checkpoint": report.directory,
             "model": report.model,
             "format": report.format,
             "kind": engine.kind,

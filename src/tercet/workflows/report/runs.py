@@ -97,6 +97,15 @@ def read_runs(paths: Iterable[str | Path]) -> list[Model]:
     return list(models.values())
 
 
+_KINDS = ("evaluation", "task")
+
+
+def _is_speed(record: Record) -> bool:
+    """Whether it is Tercet's own of a `tercet bench`; other engines ran an export."""
+    is_own = record.kind == "export-speed" and record.subject.startswith("tercet ")
+    return is_own and {"checkpoint", "decode_tokens_per_s"} <= {*record.settings, *record.metrics}
+
+
 def _model(models: dict[str, Model], name: str) -> Model:
     path = Path(name)
     key = str(path.resolve()) if path.exists() else name
@@ -112,12 +121,17 @@ def _add_checkpoint(models: dict[str, Model], path: Path) -> None:
 
 
 def _add_records(models: dict[str, Model], path: Path) -> None:
-    records = [one for one in load(path) if one.metrics and one.kind in ("evaluation", "task")]
+    records = [one for one in load(path) if one.metrics and (one.kind in _KINDS or _is_speed(one))]
     if not records:
         raise CheckpointError(
-            f"{path}: holds no record of an evaluation: `tercet eval --record FILE` writes them"
+            f"{path}: holds no record of an evaluation or of a checkpoint's speed: `tercet eval "
+            "--record FILE` and `tercet bench --record FILE` write them"
         )
     for record in records:
+        if _is_speed(record):
+            model = _model(models, str(record.settings["checkpoint"]))
+            model.tokens_per_s = record.metrics["decode_tokens_per_s"]
+            continue
         model = _model(models, record.subject)
         metrics = record.metrics
         model.size_bytes = metrics.get("disk_bytes", model.size_bytes)

@@ -60,7 +60,7 @@ def finetune(
     *,
     teacher: str | Path | None = None,
     calibration: str | Path | Tensor | None = None,
-    data: Sequence[str | Path] = (),
+    data: str | Path | Sequence[str | Path] = (),
     sequences: int | None = None,
     length: int = LENGTH,
     settings: FineTuning | None = None,
@@ -97,6 +97,7 @@ def finetune(
             training. UnsupportedError also where too little of the device's memory is free.
     """
     settings = settings or FineTuning()
+    data = [data] if isinstance(data, str | Path) else data
     with claim_output(
         out, overwrite=overwrite, resume=resume, sources=[checkpoint, teacher]
     ) as out:
@@ -130,14 +131,17 @@ def finetune(
             text = CalibrationText(calibration, count, length, packed.directory, vocabulary)
         check_memory(skeleton, packed, settings, where)
         check_source(skeleton)
-        # its hash is not asked for any more
-        source.stop_hashing()
+        if teacher is None:
+            # its hash, which the manifest names, is not asked for any more
+            source.stop_hashing()
         if where.type == "cuda":
             torch.cuda.reset_peak_memory_stats(where)
         with skeleton.materialize([name for name, _ in skeleton.model.named_children()]):
             with verified(packed.directory):
                 student = PackedStudent(skeleton, packed, settings)
             training = {**settings.model_dump(mode="json"), **text.describe()}
+            if teacher is not None:
+                training["teacher"] = {"reference": source.reference, "sha256": source.sha256()}
             writer = open_writer(
                 packed, manifest, training, out, where, overwrite=overwrite, resume=resume
             )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -42,7 +42,7 @@ from tercet.compress.training.sequences import Sequences
 from tercet.compress.training.settings import TrainingSettings
 from tercet.compress.training.token_file import TokenFile, keep_tokens
 from tercet.compress.units import plan_of
-from tercet.errors import PlanError, UnsupportedError
+from tercet.errors import PlanError, UnsupportedError, unknown_name
 from tercet.workflows.training.teacher_text import write_texts
 
 
@@ -64,7 +64,7 @@ def distill(
     plan: str | Plan,
     out: str | Path,
     *,
-    data: Sequence[str | Path],
+    data: str | Path | Sequence[str | Path],
     settings: TrainingSettings | None = None,
     losses: DistillSettings | None = None,
     targets: str | Path | None = None,
@@ -101,7 +101,7 @@ def train(
     plan: str | Plan,
     out: str | Path,
     *,
-    data: Sequence[str | Path],
+    data: str | Path | Sequence[str | Path],
     settings: TrainingSettings | None = None,
     **options: Any,
 ) -> Trained:
@@ -137,6 +137,17 @@ class _Options:
     progress: Callable[[Line, int], None] = field(default=lambda _, __: None)
 
 
+def _read_options(options: dict[str, Any]) -> _Options:
+    known = [each.name for each in fields(_Options)]
+    for name in options:
+        if name not in known:
+            raise PlanError(
+                f"{unknown_name('option', name, known)}; how it is trained goes into settings, a "
+                "TrainingSettings"
+            )
+    return _Options(**options)
+
+
 class _Run:
     def __init__(
         self,
@@ -144,7 +155,7 @@ class _Run:
         model: str | Path,
         plan: str | Plan,
         out: Path,
-        data: Sequence[str | Path],
+        data: str | Path | Sequence[str | Path],
         settings: TrainingSettings | None,
         losses: DistillSettings | None,
         targets: Path | None = None,
@@ -160,11 +171,12 @@ class _Run:
             )
         self.out, self.losses, self.targets = out, losses, targets
         self.settings = settings or TrainingSettings()
-        self.options = _Options(**options)
+        self.options = _read_options(options)
         if self.options.tensorboard:
             check_tensorboard()
         self.source = open_source(model)
-        self.data = [str(reference) for reference in data]
+        given = [data] if isinstance(data, str | Path) else data
+        self.data = [str(reference) for reference in given]
         self.skeleton = Skeleton(self.source)
         self.corpus = Corpus(
             self.data,
