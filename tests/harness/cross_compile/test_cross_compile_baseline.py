@@ -100,10 +100,10 @@ def test_without_a_committed_baseline_the_command_says_so(
     assert report.passed
     assert not report.has_baseline
     row = _row(ACCEPTED.model_copy(update={"spills": 0}))
-    _show(baseline.judge(find("rms_norm"), [row]))
+    _show(baseline.judge(find("rms_norm"), [row]), "rms_norm")
     assert "rms_norm: no committed baseline" in capsys.readouterr().err
     baseline.write_baseline(find("rms_norm"), [row])
-    _show(baseline.judge(find("rms_norm"), [row]))
+    _show(baseline.judge(find("rms_norm"), [row]), "rms_norm")
     assert "no committed baseline" not in capsys.readouterr().err
 
 

@@ -16,11 +16,12 @@ def forward(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """As op.rms_norm."""
     n = x.shape[-1]
-    scratch = torch.zeros((*x.shape[:-1], -(-n // 128) * 128), device=x.device)
+    shape = (*x.shape[:-1], -(-n // 128) * 128)
+    scratch = torch.zeros(shape, dtype=torch.float32, device=x.device)
     scratch[..., :n] = x
     if residual is not None:
         scratch[..., :n] += residual
-    rstd = torch.rsqrt(scratch.square().sum(-1, keepdim=True) / torch.tensor(float(n)) + eps)
+    rstd = torch.rsqrt(scratch.square().sum(-1, keepdim=True) / float(n) + eps)
     y = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     y.copy_(scratch[..., :n] * rstd * weight)
     kept = x.new_empty(0) if residual is None else scratch[..., :n].to(x.dtype).contiguous()

@@ -85,7 +85,11 @@ class CaseCheck:
         try:
             return self._run(natives)
         except ChildError as error:
-            self._verdicts.add(fault_kind(error, self._direction), self._in_words(error))
+            kind = fault_kind(error, self._direction)
+            self._verdicts.add(kind, self._in_words(error))
+            if kind == "backward":
+                # its results were not judged, and may be the cause
+                self._guarded("forward", "without gradients", self._forward_only, {})
             return None
 
     def lay_out(self) -> None:
