@@ -32,7 +32,8 @@ def inputs(
         torch.arange(half).double() / max(half, 1)
     )
     kept = torch.float32 if options.get("float32_angles", False) else dtype
-    lengths = torch.randint(0, t * s + 1, (b,), generator=generator)
+    # some sequences are longer than their table: such positions are not written
+    lengths = torch.randint(0, t * s + q + 2, (b,), generator=generator)
     if options.get("full", False):
         lengths = torch.full((b,), t * s)
     order = torch.randperm(max(p, b * t), generator=generator)[: b * t].view(b, t)
