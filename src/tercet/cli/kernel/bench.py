@@ -113,11 +113,12 @@ def bench_command(
     )
     if out is not None:
         say(f"{len(report.records)} records appended to {out}")
+    passed = report.passed and report.timed
     if as_json:
-        print_json({**report.model_dump(mode="json"), "passed": report.passed and report.timed})
+        print_json({**report.model_dump(mode="json"), "passed": passed})
     else:
         _show(report)
-    if not (report.passed and report.timed):
+    if not passed:
         raise typer.Exit(1)
 
 

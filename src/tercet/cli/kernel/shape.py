@@ -26,9 +26,10 @@ def parse_workload(
         if part:
             sizes[axis] = int(size)
     chosen = dict(_option(text) for text in options or ())
+    allowed = known_options(op) if chosen else set[str]()
     for name in chosen:
-        if name not in (options_of_op := known_options(op)):
-            raise UnsupportedError(unknown_name(f"option of {op.name}", name, options_of_op))
+        if name not in allowed:
+            raise UnsupportedError(unknown_name(f"option of {op.name}", name, allowed))
     return Workload(name=shape, sizes=sizes, dtype=dtype_of(dtype), options=chosen)
 
 

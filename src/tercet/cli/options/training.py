@@ -10,6 +10,7 @@ from pydantic import BaseModel
 
 from tercet.cli.pace import follow
 from tercet.cli.show import console, print_json, print_size
+from tercet.compress.training.setting_overrides import merge_options, parse_overrides
 from tercet.compress.training.settings import TrainingSettings
 from tercet.environment import rank
 from tercet.errors import PlanError
@@ -75,6 +76,24 @@ def set_help(models: Iterable[type[BaseModel]]) -> str:
     """Return the help text of `--set`, with every setting that it accepts."""
     names = ", ".join(name for model in models for name in model.model_fields)
     return f"Set a training setting as KEY=VALUE (may be repeated). Keys: {names}."
+
+
+def choose_settings(
+    words: list[str] | None,
+    models: Iterable[type[BaseModel]],
+    steps: int | None,
+    sequences: int | None,
+    length: int | None,
+    learning_rate: float | None,
+) -> dict[str, Any]:
+    """Return the settings that `--set` and the options name; PlanError for one given both ways."""
+    return merge_options(
+        parse_overrides(words or [], models),
+        steps=steps,
+        sequences=sequences,
+        length=length,
+        learning_rate=learning_rate,
+    )
 
 
 def choose_plan(to: str | None, plan: Path | None) -> str:

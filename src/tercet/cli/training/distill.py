@@ -10,11 +10,7 @@ from tercet.cli.pace import follow
 from tercet.cli.show import Json
 from tercet.cli.training.finetune import show_finetuned
 from tercet.compress.distill.settings import DistillSettings
-from tercet.compress.training.setting_overrides import (
-    build_settings,
-    merge_options,
-    parse_overrides,
-)
+from tercet.compress.training.setting_overrides import build_settings
 from tercet.compress.training.settings import TrainingSettings
 from tercet.errors import PlanError
 from tercet.recipes.catalog import RECIPES, find_recipe
@@ -93,12 +89,8 @@ def distill_command(
         return
     if calibration is not None:
         raise PlanError("--calibration is for --recipe: a training without one reads --data alone")
-    chosen_settings = merge_options(
-        parse_overrides(words or [], _MODELS),
-        steps=steps,
-        sequences=sequences,
-        length=length,
-        learning_rate=learning_rate,
+    chosen_settings = option.choose_settings(
+        words, _MODELS, steps, sequences, length, learning_rate
     )
     with option.run_live(as_json) as progress:
         result = distill(

@@ -7,11 +7,7 @@ import typer
 from tercet.cli.options import training as option
 from tercet.cli.options.source_model import SourceModel
 from tercet.cli.show import Json
-from tercet.compress.training.setting_overrides import (
-    build_settings,
-    merge_options,
-    parse_overrides,
-)
+from tercet.compress.training.setting_overrides import build_settings
 from tercet.compress.training.settings import TrainingSettings
 from tercet.workflows.training.from_source import train
 
@@ -39,12 +35,8 @@ def train_command(
     as_json: Json = False,
 ) -> None:
     """Train a quantized model on text by next-token prediction and write a packed checkpoint."""
-    chosen_settings = merge_options(
-        parse_overrides(words or [], _MODELS),
-        steps=steps,
-        sequences=sequences,
-        length=length,
-        learning_rate=learning_rate,
+    chosen_settings = option.choose_settings(
+        words, _MODELS, steps, sequences, length, learning_rate
     )
     with option.run_live(as_json) as progress:
         result = train(

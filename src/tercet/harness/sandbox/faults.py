@@ -7,11 +7,11 @@ from tercet.child_process import ChildError
 from tercet.harness.finding import Finding
 from tercet.kernel.interpreter.extents import OutOfBoundsError
 
-# quoted once or twice by the errors that wrap it
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _PACKAGE = Path(__file__).parents[2]
 _LIBRARY = Path(re.__file__).parent.parent
 _CRASHED = "Fatal Python error"
+# quoted once or twice by the errors that wrap it
 _WRITES_BESIDE = re.compile(rf"{OutOfBoundsError.__name__}\(\W*writes")
 
 
@@ -29,12 +29,13 @@ def fault_message(error: ChildError) -> str:
     crashed = _CRASHED in error.log
     said = str(error)
     said = said.split(_CRASHED)[0] if crashed else said.removesuffix(error.log)
+    said = " ".join(said.split())[:600]
     frames = _FRAME.findall(error.log)
     # where a process crashed, the innermost call is listed first
     for file, line in frames if crashed else reversed(frames):
         if _is_authors(file):
-            return f"{' '.join(said.split())[:600]} ({file}, line {line})"
-    return " ".join(said.split())[:600]
+            return f"{said} ({file}, line {line})"
+    return said
 
 
 def _is_authors(file: str) -> bool:
@@ -45,7 +46,7 @@ def _is_authors(file: str) -> bool:
     return (
         path.is_absolute()
         and not {"site-packages", "dist-packages"} & {*path.parts}
-        and (not path.is_relative_to(_LIBRARY))
+        and not path.is_relative_to(_LIBRARY)
     )
 
 
