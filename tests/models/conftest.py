@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.models.falcon_h1 import FalconH1Config
 from transformers.models.gemma2 import Gemma2Config
 from transformers.models.gemma3 import Gemma3TextConfig
 from transformers.models.granite import GraniteConfig
@@ -20,6 +21,7 @@ from tercet.checkpoints.packed.layout import PackedModule
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
 
 CONFIGS = {
+    "falcon_h1": FalconH1Config,
     "gemma2": Gemma2Config,
     "gemma3_text": Gemma3TextConfig,
     "granite": GraniteConfig,
@@ -53,7 +55,7 @@ def build_model(kind: str, **options: Any) -> PreTrainedModel:
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "norm" in name or name.endswith("bias"):
+            if "norm" in name or name.endswith(("bias", ".D", ".A_log")):
                 parameter.copy_(torch.rand_like(parameter) + 0.5)
     return model
 

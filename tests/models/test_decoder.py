@@ -1,5 +1,6 @@
 """The lean decoder against transformers' own implementation of the same weights."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +44,24 @@ GEMMA3 = {
         "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
         "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 10000.0},
     },
+}
+# no two factors alike, and groups of more than one head
+FALCON_H1 = {
+    "mamba_d_ssm": 96,
+    "mamba_n_heads": 6,
+    "mamba_d_head": 16,
+    "mamba_n_groups": 2,
+    "mamba_d_state": 8,
+    "mamba_chunk_size": 8,
+    "embedding_multiplier": 3.0,
+    "lm_head_multiplier": 0.5,
+    "key_multiplier": 0.3,
+    "attention_in_multiplier": 1.2,
+    "attention_out_multiplier": 0.6,
+    "mlp_multipliers": [0.7, 0.4],
+    "ssm_in_multiplier": 1.25,
+    "ssm_multipliers": [0.35, 0.25, 0.17, 0.5, 0.4],
+    "ssm_out_multiplier": 0.3,
 }
 Make = Callable[..., Any]
 
@@ -112,6 +131,28 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "smollm3 scaled rope": ("smollm3", {"no_rope_layers": [0, 1], "rope_parameters": LLAMA3_ROPE}),
+    "falcon h1": ("falcon_h1", FALCON_H1),
+    "falcon h1 norm behind the gate": (
+        "falcon_h1",
+        {**FALCON_H1, "mamba_rms_norm": True, "mamba_norm_before_gate": False},
+    ),
+    "falcon h1 norm before the gate": ("falcon_h1", {**FALCON_H1, "mamba_rms_norm": True}),
+    "falcon h1 biases, tied": (
+        "falcon_h1",
+        {
+            **FALCON_H1,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "mamba_proj_bias": True,
+            "projectors_bias": True,
+            "mamba_conv_bias": False,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "falcon h1 as wide as it is": (
+        "falcon_h1",
+        {"mamba_d_ssm": None, "mamba_n_heads": 4, "mamba_d_head": "auto", "mamba_d_conv": 2},
+    ),
     "qwen3 biases": ("qwen3", {"head_dim": 32, "attention_bias": True}),
 }
 
@@ -215,7 +256,7 @@ def test_capped_attention_in_blocks_of_queries(
         torch.testing.assert_close(whole, model(ids).logits, atol=6e-5, rtol=2e-5)
 
 
-@pytest.mark.parametrize("kind", ["gemma2", "qwen3"])
+@pytest.mark.parametrize("kind", ["gemma2", "qwen3", "falcon_h1"])
 def test_bfloat16_is_close(kind: str, build: Make, source_of: Make) -> None:
     model = build(kind, head_dim=16)
     ids = torch.arange(3, 30).unsqueeze(0)
@@ -229,7 +270,7 @@ def test_unknown_architecture_names_the_known_ones(build: Make, source_of: Make)
     config = {"model_type": "gpt_neox"}
     with pytest.raises(
         UnsupportedError,
-        match=r"known: gemma2, gemma3_text, granite, llama, mistral, olmo2, olmoe, "
+        match=r"known: falcon_h1, gemma2, gemma3_text, granite, llama, mistral, olmo2, olmoe, "
         r"phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, smollm3; .*transformers",
     ):
         Decoder.from_checkpoint(source_of(build("llama"), config))
@@ -277,6 +318,84 @@ def test_wrong_config_is_refused(
     config = {**model.config.to_dict(), **changes}
     with pytest.raises(error, match=message):
         Decoder.from_checkpoint(source_of(model, config))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        (
+            {"mamba_n_heads": 5},
+            CheckpointError,
+            "mamba_n_heads 5: must be a multiple of .*groups 2",
+        ),
+        ({"mamba_d_head": 8}, CheckpointError, "mamba_d_ssm 96 that many times mamba_d_head 8"),
+        ({"ssm_multipliers": [1.0]}, CheckpointError, "ssm_multipliers .*a list of 5 numbers"),
+        ({"mlp_multipliers": [1.0, 0]}, CheckpointError, "mlp_multipliers 0: must be a number"),
+        ({"time_step_limit": [0.1, 1.0]}, UnsupportedError, "bounds no time steps"),
+        (
+            {"mamba_d_state": 9},
+            CheckpointError,
+            r"conv1d.bias: shape \[128\], but .* \[132\]",
+        ),
+    ],
+)
+def test_wrong_state_spaces_are_refused(
+    changes: dict[str, object], error: type[Exception], message: str, build: Make, source_of: Make
+) -> None:
+    model = build("falcon_h1", **FALCON_H1)
+    config = {**model.config.to_dict(), **changes}
+    with pytest.raises(error, match=message):
+        Decoder.from_checkpoint(source_of(model, config))
+
+
+def test_infinities_as_transformers_writes_them(build: Make, source_of: Make, ids: Tensor) -> None:
+    model = build("falcon_h1", **FALCON_H1)
+    config = json.loads(model.config.to_json_string(use_diff=False))
+    assert config["time_step_limit"] == [0.0, {"__float__": "Infinity"}]
+    with torch.no_grad():
+        expected = model(ids).logits
+    found = Decoder.from_checkpoint(source_of(model, config)).logits(ids)
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)
+
+
+def test_long_time_steps_over_many_chunks(build: Make, source_of: Make) -> None:
+    """Sums of hundreds beside differences near 0, over more positions than two chunks have."""
+    model = build("falcon_h1", **FALCON_H1)
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.mamba.dt_bias.copy_(torch.linspace(-4.0, 40.0, 6))
+    long = torch.randint(3, 96, (2, 300), generator=torch.Generator().manual_seed(5))
+    decoder = Decoder.from_checkpoint(source_of(model))
+    with torch.no_grad():
+        expected = model(long).logits
+    torch.testing.assert_close(decoder.logits(long), expected, atol=3e-5, rtol=3e-5)
+    cache = decoder.cache(2)
+    for part in long.split([130, 1, 64, 1, 63, 41], 1):
+        scores = decoder.extend(part, cache)
+    torch.testing.assert_close(scores, expected[:, -1], atol=3e-5, rtol=3e-5)
+
+
+def test_caches_with_states(build: Make, source_of: Make, ids: Tensor) -> None:
+    """Copied, repeated and put beside each other as keys and values are; taken back, all is new."""
+    decoder = Decoder.from_checkpoint(source_of(build("falcon_h1", **FALCON_H1)))
+    one, more = decoder.cache(), torch.randint(3, 96, (3, 4))
+    decoder.fill(ids[:1], one)
+    several, beside = one.repeat(3, 4), decoder.cache(3)
+    beside.reserve(32)
+    beside.advance(19)
+    for sequence in range(3):
+        beside.put(sequence, one)
+    whole = torch.cat((ids[:1].expand(3, -1), more), 1)
+    expected = decoder.logits(whole, last_only=True)[:, 0]
+    for cache in (several, beside):
+        torch.testing.assert_close(decoder.extend(more, cache), expected, atol=2e-5, rtol=2e-5)
+    assert several.size_bytes > 3 * 2 * 2 * 2 * 16 * 256 * 4
+    several.truncate(30)
+    assert several.length == 23
+    several.truncate(22)
+    assert several.length == 0
+    found = decoder.extend(whole, several)
+    torch.testing.assert_close(found, expected, atol=2e-5, rtol=2e-5)
 
 
 @pytest.mark.parametrize("ids", [torch.zeros(1, 0).long(), torch.zeros(3).long(), torch.ones(1, 2)])

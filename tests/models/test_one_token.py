@@ -36,6 +36,8 @@ class Sizes:
     head_dim: int = 16
     norm_epsilon: float = 1e-5
     attention_factor: float = 0.25
+    attention_input_factor: float = 1.0
+    attention_output_factor: float = 1.0
     score_cap: float | None = None
     residual_factor: float = 1.0
     activation: str = "silu"

@@ -12,7 +12,10 @@ from tercet.errors import CheckpointError, UnsupportedError
 from tercet.models import Decoder, InputTransform, PackedLinear, load_packed_linear
 
 Make = Callable[..., Any]
-PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+PROJECTIONS = (
+    *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+    *("in_proj", "out_proj"),
+)
 
 
 def pack_layers(source: Any, model: Any, scheme: str, **how: Any) -> None:
@@ -45,7 +48,9 @@ def compare(source: Any, model: Any, ids: Tensor, tolerance: float = 3e-5) -> No
 
 
 @pytest.mark.parametrize("scheme", ["ternary", "nonary-g32", "int4-g32-asym", "int8", "nvfp4"])
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2"])
+@pytest.mark.parametrize(
+    "kind", ["llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2", "falcon_h1"]
+)
 def test_packed_layers(scheme: str, kind: str, build: Make, source_of: Make, ids: Tensor) -> None:
     gemma = {"head_dim": 16, "sliding_window": 6} if kind.startswith("gemma") else {}
     model = build(kind, **gemma)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tercet.checkpoints.sources.open import ModelSource
 from tercet.compress.config_error import config_error
 from tercet.errors import CheckpointError, UnsupportedError
+from tercet.models.special_floats import decode_floats
 from tercet.models.split_experts import KINDS, fused_experts, split
 
 # tasks whose heads are kept as they are
@@ -204,7 +205,7 @@ def _empty_model(config: dict[str, Any]) -> nn.Module:
 
     model_type = str(config.get("model_type"))
     try:
-        parsed = AutoConfig.for_model(**config)
+        parsed = AutoConfig.for_model(**decode_floats(config))
     # each kind of model checks its own keys, in its own way
     except Exception as error:
         raise config_error(config, error) from error

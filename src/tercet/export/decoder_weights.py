@@ -116,6 +116,7 @@ def architecture_reason(config: Mapping[str, object]) -> str | None:
     except UnsupportedError as error:
         return str(error)
     found = {
+        "state space": sizes.state_space is not None,
         "factors on embedding, scores, residuals or logits": sizes.scaled,
         "rotation of only a part of each head": any(
             2 * len(one) != sizes.head_dim for one in rotations

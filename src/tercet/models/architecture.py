@@ -35,6 +35,26 @@ class Mixture:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StateSpace:
+    """A Mamba-2 state space (arXiv:2405.21060) that reads what attention reads; both are added.
+
+    Its sizes are config.json's keys that begin with `mamba_`.
+
+    Attributes:
+        module: of a layer.
+        input_factor: key of the factor that its input is multiplied by.
+        factors: key of the five that parts of the input projection are multiplied by: gate,
+            states' input, B, C and time steps.
+        output_factor: key of the factor that its output is multiplied by.
+    """
+
+    module: str
+    input_factor: str
+    factors: str
+    output_factor: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Architecture:
     """A decoder: RMSNorm, rotary grouped-query attention, gated feed-forward network.
 
@@ -57,9 +77,16 @@ class Architecture:
         activation: the config.json key of the gate's activation.
         queries_keys_values: modules of a layer that give them: three, or one for all.
         gate_up: modules of a layer that give the gate and what it gates: two, or one for both.
+        down: module of a layer that ends its feed-forward network.
         mixture: layers of experts; None without.
+        state_space: beside the attention of every layer; None without.
         embedding_factor: that the embedding's rows are multiplied by.
         attention_factor: that scores of attention are multiplied by; None for head_dim ** -0.5.
+        key_factor: that scores are multiplied by, too.
+        attention_input_factor: that the input of queries, keys and values is multiplied by.
+        attention_output_factor: that what attention adds is multiplied by.
+        mlp_factors: key of the two that the gate, before its activation, and what the feed-forward
+            network adds are multiplied by.
         residual_factor: that what a layer adds to the residual stream is multiplied by.
         logits_divisor: that the head's scores are divided by.
         score_cap: of attention's scores, before those out of sight are left out.
@@ -92,9 +119,15 @@ class Architecture:
         "self_attn.v_proj",
     )
     gate_up: tuple[str, ...] = ("mlp.gate_proj", "mlp.up_proj")
+    down: str = "mlp.down_proj"
     mixture: Mixture | None = None
+    state_space: StateSpace | None = None
     embedding_factor: str | Power | None = None
     attention_factor: str | Power | None = None
+    key_factor: str | Power | None = None
+    attention_input_factor: str | Power | None = None
+    attention_output_factor: str | Power | None = None
+    mlp_factors: str | None = None
     residual_factor: str | Power | None = None
     logits_divisor: str | Power | None = None
     score_cap: str | None = None

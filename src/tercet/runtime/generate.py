@@ -53,7 +53,7 @@ def _pick_tokens(
     """The tokens after `scores`; whoever reads them appends each to `ids` before the next."""
     token = sampler.pick(scores[0], ids)
     yield token
-    if model.device.type == "cuda":
+    if model.captured:
         choose = sampler.follow(count - 1, ids, scores[0], cache.length + 1)
         yield from chain.from_iterable(model.follow([token], cache, count - 1, choose))
         return

@@ -16,7 +16,7 @@ from tercet.harness.sandbox.session import Apart
 from tercet.harness.workloads.draw import draw
 from tercet.harness.workloads.drawn import Incoming
 from tercet.harness.workloads.layouts import lay_out
-from tercet.harness.workloads.systematic import draw_dtypes, draw_ends, draw_long
+from tercet.harness.workloads.systematic import draw_dtypes, draw_ends, draw_long, draw_single
 from tercet.ops.discover import find
 
 OP = find("rms_norm")
@@ -204,10 +204,19 @@ def test_each_axis_is_very_long_once(name: str) -> None:
         assert max(each.workload.sizes[axis] for each in drawn) > 16384
     assert all(each.workload.sizes["M"] <= 520 for each in draw_long(op, 3, 1 << 18, rows=520))
     if name != "linear_packed":
-        assert {each.kind for each in drawn} == {"constant", "positive", "outlier"}
+        kinds = {"constant", "positive", "outlier", "offset", "nan"}
+        assert {each.kind for each in drawn} == kinds
     held = [each for each in drawn if 512 < each.workload.sizes[axes[-1]] <= 4096]
     assert {each.kind for each in held} == {each.kind for each in drawn}
     assert {each.workload.dtype for each in held if each.workload.sizes["M"] < 9} == {torch.float32}
+
+
+def test_one_row_is_drawn_with_each_option() -> None:
+    drawn = draw_single(find("linear_packed"), 3, 200, 1 << 18)
+    assert all(each.workload.sizes["M"] == 1 for each in drawn)
+    alone = [each.workload.options for each in drawn if each.workload.options.get("residual")]
+    assert any("bias" not in options for options in alone)
+    assert len({each.workload.options.get("scheme") for each in drawn}) > 5
 
 
 def test_more_rows_than_a_chunk_has_with_a_mask() -> None:

@@ -7,7 +7,7 @@ share one set of statistics.
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -73,6 +73,21 @@ class LayerCall:
         return cast(Tensor, out[0] if isinstance(out, tuple) else out)
 
 
+class _LayerOutput(Tensor):
+    """A hidden state as any model takes it: the first of a layer's outputs is all of it.
+
+    Some models' layers give a tuple, some a tensor, and only a layer that is run shows which. No
+    model looks at the first sequence alone.
+    """
+
+    # what is computed from it is a plain tensor, as with a Parameter
+    __torch_function__: Any = torch._C._disabled_torch_function_impl  # pyright: ignore[reportPrivateUsage]
+
+    def __getitem__(self, index: Any) -> Tensor:
+        plain = self.as_subclass(Tensor)
+        return plain if type(index) is int and index == 0 else plain[index]
+
+
 class _Recorder(nn.Module):
     """Stands in a layer's place: keeps what the layer is called with, passes the input on."""
 
@@ -89,7 +104,7 @@ class _Recorder(nn.Module):
         self.call = self.call or LayerCall(positional, named, len(hidden))
         if self.last:
             raise Stop
-        return hidden
+        return hidden.as_subclass(_LayerOutput)
 
 
 class _Feeder(nn.Module):
@@ -100,7 +115,7 @@ class _Feeder(nn.Module):
         self.hidden: Tensor | None = None
 
     def forward(self, *_: Any, **__: Any) -> Any:
-        return self.hidden
+        return None if self.hidden is None else self.hidden.as_subclass(_LayerOutput)
 
 
 @dataclass
@@ -134,9 +149,7 @@ class Stream:
             for part in torch.split(tokens, batch_size(tokens.shape[1], skeleton.device)):
                 _run(skeleton, part)
         hidden = torch.cat(recorders[0].hidden)
-        # where a layer gives a tuple, the second one was called with the first sequence alone
-        batch = len(recorders[0].hidden[0])
-        calls = [replace(one.call, batch=batch) for one in recorders if one.call]
+        calls = [one.call for one in recorders if one.call]
         return cls(hidden, calls, recompute=skeleton.device.type == "cuda")
 
     @torch.no_grad()

@@ -86,7 +86,7 @@ class DecoderModel:
         # an answer may stand behind the prefix
         self._cache.truncate(shared)
         chunk = self._decoder.prompt_chunk
-        for start in range(shared, len(ids), chunk):
+        for start in range(self._cache.length, len(ids), chunk):
             self._decoder.fill(torch.tensor([ids[start : start + chunk]]), self._cache)
         self._prefix = list(ids)
 
@@ -104,7 +104,7 @@ class DecoderModel:
         self, prompts: Sequence[Sequence[int]], counts: Sequence[int], ended: Ended
     ) -> Iterator[tuple[int, list[int]]]:
         """As TokenModel's."""
-        if self._decoder.device.type != "cuda":
+        if not self._decoder.captured:
             return one_by_one(self._follow, prompts, counts, ended)
         return continue_side_by_side(
             self._decoder,

@@ -40,6 +40,7 @@ from tercet.harness.workloads.systematic import (
     draw_ends,
     draw_kinds,
     draw_long,
+    draw_single,
 )
 from tercet.kernel.contract import Case, Implementation, Op
 from tercet.kernel.interpreter.corrections import correct, interpreting
@@ -241,6 +242,8 @@ class _Subject:
         if count and kinds:
             drawn += draw_ends(self._op, self._seed, count, *limits)
             drawn += draw_dtypes(self._op, self._seed, min(count, FEW_DRAWN), *limits)
+            few = FEW_DRAWN if self._interpreted else count
+            drawn += draw_single(self._op, self._seed, few, *limits)
             drawn += draw_kinds(self._op, self._seed, *limits)
             long = draw_long(self._op, self._seed, _ELEMENTS, limits[1])
         work: Work = []

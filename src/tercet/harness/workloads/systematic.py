@@ -41,8 +41,8 @@ _OPTIONS, _FEW_OPTIONS = 8, 2
 _FEW = ((1, 2), (2, 3))
 # where each is interpreted: of all axes together, at most
 _PROGRAMS = 1 << 11
-# of which sums have the fewest bits left
-_LONG_KINDS = ("constant", "positive", "outlier")
+# of which sums have the fewest bits left, and one that no maximum may lose
+_LONG_KINDS = ("constant", "positive", "outlier", "offset", "nan")
 _EXACT = 0.3
 _TRIES = 40
 _TRIES_AN_END, _SOME = 12, 64
@@ -85,7 +85,7 @@ def draw_kinds(op: Op, seed: int, elements: int, rows: int | None = None) -> tup
 
 
 def draw_long(op: Op, seed: int, elements: int, rows: int | None = None) -> tuple[Drawn, ...]:
-    """Each axis of the first input very long: of one sign, all alike, and one far from all others.
+    """Each axis of the first input very long: of one sign, all alike, far from 0, and the like.
 
     With the options of each workload of production, and one that cases have. The last one also as
     long as a program may hold whole; and more rows than a chunk has, with options of the cases.
@@ -123,7 +123,8 @@ def draw_long(op: Op, seed: int, elements: int, rows: int | None = None) -> tupl
             continue
         dtypes = dtypes_of(op, base)
         # float32 has the least room for sums that were taken in another way
-        exact = torch.float32 in dtypes and (lengths is _HELD or generator.random() < _EXACT)
+        wanted_exact = lengths is _HELD or kind == "offset" or generator.random() < _EXACT
+        exact = torch.float32 in dtypes and wanted_exact
         dtype = torch.float32 if exact else generator.choice(dtypes)
         workload = replace(base, name="drawn", sizes=sizes, dtype=dtype)
         # one of the two with rows that lie far apart
@@ -166,6 +167,34 @@ def _make_small(sizes: dict[str, int], kept: str, generator: random.Random) -> N
             return
         if name != kept:
             sizes[name] = 1
+
+
+def draw_single(
+    op: Op, seed: int, count: int, elements: int, rows: int | None = None
+) -> tuple[Drawn, ...]:
+    """Up to so many cases of one row, as a step of decoding has; each with an option of the cases.
+
+    Args:
+        op, seed, count, elements, rows: as draw.
+    """
+    bases = bases_of(op)
+    if op.inputs is None or not bases or not (axes := op.of_role("input")[0].axes):
+        return ()
+    most, generator = largest_sizes(op, elements, rows), random.Random(f"single of {seed}")
+    options, found = single_options(op), list[Drawn]()
+    generator.shuffle(options)
+    for each in options[:count]:
+        for _ in range(_TRIES_AN_END):
+            one = draw_one(op, bases, each, generator, most, elements)
+            if one is None:
+                continue
+            workload = replace(one.workload, sizes={**one.workload.sizes, axes[0]: 1})
+            plain = Drawn(workload=workload, factors={}, split=generator.choice((0, 1)))
+            kept = allowed(op, plain)
+            if kept is not None:
+                found.append(kept)
+                break
+    return tuple(found)
 
 
 def draw_ends(

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from tercet.errors import CheckpointError, UnsupportedError, unknown_name
 from tercet.models.architecture import Architecture, Power
+from tercet.models.special_floats import decode_floats
 
 Activation = Callable[[Tensor], Tensor]
 
@@ -45,6 +46,56 @@ class MixtureConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class StateSpaceConfig:
+    """Sizes and factors of a Mamba-2 state space.
+
+    Attributes:
+        heads: H.
+        head_dim: P, numbers of a head.
+        groups: G, a divisor of H: heads of a group share B and C.
+        state: N, numbers that each of a head's P is kept as.
+        width: of the convolution over positions.
+        bias: whether the input projection has one.
+        convolution_bias: whether the convolution has one.
+        output_bias: whether the output projection has one.
+        normalized: whether there is an RMSNorm of each group of what the heads give.
+        norm_first: whether it comes before the gate.
+        input_factor: of the input.
+        factors: of the input projection's parts: gate, states' input, B, C, time steps.
+        output_factor: of the output.
+    """
+
+    heads: int
+    head_dim: int
+    groups: int
+    state: int
+    width: int
+    bias: bool
+    convolution_bias: bool
+    output_bias: bool
+    normalized: bool
+    norm_first: bool
+    input_factor: float
+    factors: tuple[float, ...]
+    output_factor: float
+
+    @property
+    def inner(self) -> int:
+        """I = H P, what all heads give."""
+        return self.heads * self.head_dim
+
+    @property
+    def channels(self) -> int:
+        """I + 2 G N, what the convolution runs over: the states' input, B and C."""
+        return self.inner + 2 * self.groups * self.state
+
+    @property
+    def rows(self) -> int:
+        """Of the input projection: gate, channels and a time step a head."""
+        return self.inner + self.channels + self.heads
+
+
+@dataclass(frozen=True, kw_only=True)
 class DecoderConfig:
     """Sizes of a decoder.
 
@@ -65,8 +116,13 @@ class DecoderConfig:
         mlp_bias: see Architecture, here resolved.
         windows: positions that each layer sees, None for all.
         mixture: of the layers that have experts; None without.
+        state_space: beside the attention of every layer; None without.
         embedding_factor: see Architecture, here resolved; as all that follow.
-        attention_factor: of scores.
+        attention_factor: of scores, the keys' among it.
+        attention_input_factor: of the input of queries, keys and values.
+        attention_output_factor: of what attention gives.
+        gate_factor: of the gate, before its activation.
+        mlp_output_factor: of what the feed-forward network gives.
         residual_factor: of what a layer adds.
         logits_divisor: of the head's scores.
         score_cap: of attention's scores, None for none.
@@ -89,8 +145,13 @@ class DecoderConfig:
     mlp_bias: bool
     windows: tuple[int | None, ...]
     mixture: MixtureConfig | None
+    state_space: StateSpaceConfig | None
     embedding_factor: float
     attention_factor: float
+    attention_input_factor: float
+    attention_output_factor: float
+    gate_factor: float
+    mlp_output_factor: float
     residual_factor: float
     logits_divisor: float
     score_cap: float | None
@@ -99,10 +160,14 @@ class DecoderConfig:
     @property
     def scaled(self) -> bool:
         """Whether there is a factor that Llama has not."""
-        usual = (1.0, self.head_dim**-0.5, 1.0, 1.0)
+        usual = (1.0, self.head_dim**-0.5, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0)
         return usual != (
             self.embedding_factor,
             self.attention_factor,
+            self.attention_input_factor,
+            self.attention_output_factor,
+            self.gate_factor,
+            self.mlp_output_factor,
             self.residual_factor,
             self.logits_divisor,
         )
@@ -130,7 +195,7 @@ def cap(scores: Tensor, limit: float) -> Tensor:
 
 def read_config(architecture: Architecture, config: Mapping[str, object]) -> DecoderConfig:
     """config.json as a DecoderConfig; CheckpointError names the key that is missing or wrong."""
-    given = {**architecture.defaults, **config}
+    given: dict[str, object] = decode_floats({**architecture.defaults, **config})
     if given.get("use_bidirectional_attention"):
         raise UnsupportedError(
             "config.json: use_bidirectional_attention: the decoder attends to earlier positions "
@@ -144,6 +209,7 @@ def read_config(architecture: Architecture, config: Mapping[str, object]) -> Dec
     layers, heads = _size(given, "num_hidden_layers"), _size(given, "num_attention_heads")
     hidden = _size(given, "hidden_size")
     head_dim = _size(given, "head_dim", hidden // heads)
+    gate_factor, mlp_output_factor = _factors(given, architecture.mlp_factors, 2)
     return DecoderConfig(
         vocabulary=_size(given, "vocab_size"),
         hidden=hidden,
@@ -161,8 +227,14 @@ def read_config(architecture: Architecture, config: Mapping[str, object]) -> Dec
         mlp_bias=_flag(given, architecture.mlp_bias),
         windows=tuple(architecture.window(given, layer) for layer in range(layers)),
         mixture=_read_mixture(architecture, given, layers),
+        state_space=_read_state_space(architecture, given, hidden),
         embedding_factor=_factor(given, architecture.embedding_factor, 1.0),
-        attention_factor=_factor(given, architecture.attention_factor, head_dim**-0.5),
+        attention_factor=_factor(given, architecture.attention_factor, head_dim**-0.5)
+        * _factor(given, architecture.key_factor, 1.0),
+        attention_input_factor=_factor(given, architecture.attention_input_factor, 1.0),
+        attention_output_factor=_factor(given, architecture.attention_output_factor, 1.0),
+        gate_factor=gate_factor,
+        mlp_output_factor=mlp_output_factor,
         residual_factor=_factor(given, architecture.residual_factor, 1.0),
         logits_divisor=_factor(given, architecture.logits_divisor, 1.0),
         score_cap=_cap(given, architecture.score_cap),
@@ -199,6 +271,46 @@ def _read_mixture(
     )
 
 
+def _read_state_space(
+    architecture: Architecture, config: Mapping[str, object], hidden: int
+) -> StateSpaceConfig | None:
+    keys = architecture.state_space
+    if keys is None:
+        return None
+    if (limit := config.get("time_step_limit")) not in (None, [0.0, inf]):
+        raise UnsupportedError(
+            f"config.json: time_step_limit {limit!r}: the decoder bounds no time steps; load such "
+            f"a model with transformers"
+        )
+    heads, groups = _size(config, "mamba_n_heads"), _size(config, "mamba_n_groups")
+    inner = config.get("mamba_d_ssm")
+    inner = (
+        _size(config, "mamba_expand") * hidden if inner is None else _size(config, "mamba_d_ssm")
+    )
+    given = config.get("mamba_d_head")
+    head_dim = inner // heads if given == "auto" else _size(config, "mamba_d_head")
+    if head_dim * heads != inner or heads % groups:
+        raise CheckpointError(
+            f"config.json: mamba_n_heads {heads}: must be a multiple of mamba_n_groups {groups}, "
+            f"and mamba_d_ssm {inner} that many times mamba_d_head {given!r}"
+        )
+    return StateSpaceConfig(
+        heads=heads,
+        head_dim=head_dim,
+        groups=groups,
+        state=_size(config, "mamba_d_state"),
+        width=_size(config, "mamba_d_conv"),
+        bias=_flag(config, "mamba_proj_bias"),
+        convolution_bias=_flag(config, "mamba_conv_bias"),
+        output_bias=_flag(config, "projectors_bias"),
+        normalized=_flag(config, "mamba_rms_norm"),
+        norm_first=_flag(config, "mamba_norm_before_gate"),
+        input_factor=_factor(config, keys.input_factor, 1.0),
+        factors=_factors(config, keys.factors, 5),
+        output_factor=_factor(config, keys.output_factor, 1.0),
+    )
+
+
 def _size(config: Mapping[str, object], key: str, default: int | None = None) -> int:
     value = config.get(key)
     value = default if value is None else value
@@ -220,6 +332,16 @@ def _factor(config: Mapping[str, object], source: str | Power | None, usual: flo
     if isinstance(source, Power):
         return _positive(config, source.key) ** source.exponent
     return _positive(config, source)
+
+
+def _factors(config: Mapping[str, object], key: str | None, count: int) -> tuple[float, ...]:
+    """So many factors of one key; all 1 where there is no key, or a null."""
+    value = None if key is None else config.get(key)
+    if value is None:
+        return (1.0,) * count
+    if not isinstance(value, list) or len(cast(list[object], value)) != count:
+        raise CheckpointError(f"config.json: {key} {value!r}: must be a list of {count} numbers")
+    return tuple(_positive({str(key): one}, str(key)) for one in cast(list[object], value))
 
 
 def _cap(config: Mapping[str, object], key: str | None) -> float | None:

@@ -22,6 +22,7 @@ from tercet.models.decoder.linear import Linear, load_head, tied_head
 from tercet.models.decoder.native_layer import NativeLayers
 from tercet.models.decoder.norm import Norm, load_norm
 from tercet.models.decoder.one_token import GATES, native
+from tercet.models.decoder.recurrent_state import RecurrentStates
 from tercet.models.decoder.rope import angles, read_rotations
 from tercet.models.decoder.weight_reader import WeightReader
 from tercet.models.packed_modules import PackedEmbedding, load_packed_embedding
@@ -78,6 +79,11 @@ class Decoder:
         """The new positions of a sequence that are best run at once."""
         return _PROMPT_CHUNK_GPU if self.device.type == "cuda" else _PROMPT_CHUNK
 
+    @property
+    def captured(self) -> bool:
+        """Whether single tokens are a captured graph: on a GPU, unless there are state spaces."""
+        return self.device.type == "cuda" and self.config.state_space is None
+
     @classmethod
     def from_checkpoint(
         cls,
@@ -91,7 +97,7 @@ class Decoder:
         Args:
             checkpoint: of an architecture that is known.
             dtype: of activations and plain weights.
-            device: a CUDA device runs single tokens as one captured graph.
+            device: a CUDA device runs single tokens as one captured graph; see `captured`.
             kv_cache_dtype: "int8" or "fp8_e4m3": codes of 8 bits that keys and values are kept as,
                 each of a head with a scale; None for numbers of `dtype`.
 
@@ -134,7 +140,11 @@ class Decoder:
 
     def cache(self, batch: int = 1) -> KeyValueCache:
         """An empty cache for so many sequences."""
-        config = self.config
+        config, states = self.config, None
+        if config.state_space is not None:
+            states = RecurrentStates(
+                config.state_space, config.layers, batch, self.dtype, self.device
+            )
         return KeyValueCache(
             config.layers,
             batch,
@@ -143,6 +153,7 @@ class Decoder:
             self.dtype,
             self.device,
             self.kv_cache_dtype,
+            states,
         )
 
     @torch.inference_mode()
@@ -181,10 +192,10 @@ class Decoder:
     def extend(self, ids: Tensor, cache: KeyValueCache) -> Tensor:
         """Appends ids [B, T] to what `cache` holds; scores [B, V] of the token after the last.
 
-        On a GPU the scores of single tokens are overwritten by the next call's.
+        Scores of single tokens that are `captured` are overwritten by the next call's.
         """
         _check(ids)
-        if ids.shape[1] == 1 and self.device.type == "cuda":
+        if ids.shape[1] == 1 and self.captured:
             return self._replay(ids[:, 0], cache)
         return self._forward(ids, cache, last_only=True)[:, 0]
 
@@ -202,7 +213,7 @@ class Decoder:
         early holds one position more than were read.
 
         Args:
-            ids: the token that each sequence goes on after.
+            ids: the token that each sequence goes on after; they are `captured`.
             cache: of all positions before.
             count: how many follow.
             choose: each token from its scores; by default the most probable one.
@@ -289,7 +300,7 @@ class Decoder:
         """Appends ids [B, T] to the cache; what leaves the last layer [B * T, hidden]."""
         _check(ids)
         ids = ids.to(self.device)
-        if self.device.type == "cuda":
+        if self.captured:
             return self._prompts.run(ids, cache)
         batch, count = ids.shape
         by = tuple(angles(one, cache.length, count, self.dtype) for one in self._inverse)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from tercet.errors import UnsupportedError, unknown_name
+from tercet.models.decoder.recurrent_state import LayerState, RecurrentStates
 from tercet.packed_weight.row_codes import (
     ELEMENTS,
     check_conversion,
@@ -40,6 +41,8 @@ class Positions:
         keys, values: of all positions, the new ones included [B, H, length, D].
         new_scales: float32 [B, 2H, count], where these are codes.
         key_scales, value_scales: float32 [B, H, length], likewise.
+        state: of the layer's state space, where it has one; overwritten by that of the last new
+            position.
     """
 
     new: Tensor
@@ -48,6 +51,7 @@ class Positions:
     new_scales: Tensor | None = None
     key_scales: Tensor | None = None
     value_scales: Tensor | None = None
+    state: LayerState | None = None
 
     def write(self, heads: Tensor) -> None:
         """Keys and then values of the new positions [B, 2H, count, D]."""
@@ -84,6 +88,7 @@ class KeyValueCache:
         device: that they lie on.
         codes: the element of row codes ("int8", "fp8_e4m3") that each key and value of a head is
             kept as, with one float32 scale; None keeps numbers of `dtype`.
+        states: of the layers' state spaces, where there are any; of as many sequences.
 
     Raises:
         UnsupportedError: for another element.
@@ -98,12 +103,13 @@ class KeyValueCache:
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
         codes: str | None = None,
+        states: RecurrentStates | None = None,
     ) -> None:
         check_kv_cache_dtype(codes, device)
         self.length = 0
         self._heads = heads
         self._shape = (layers, batch, 2 * heads, head_dim)
-        self._codes = codes
+        self._codes, self._states = codes, states
         self._dtype = dtype if codes is None else row_codes(codes).dtype
         self._held = torch.empty(
             layers, batch, 2 * heads, 0, head_dim, dtype=self._dtype, device=device
@@ -135,7 +141,8 @@ class KeyValueCache:
     @property
     def size_bytes(self) -> int:
         """Bytes that the cache takes."""
-        return self._held.nbytes + (0 if self._scales is None else self._scales.nbytes)
+        parts = self._held.nbytes + (0 if self._scales is None else self._scales.nbytes)
+        return parts + (0 if self._states is None else self._states.size_bytes)
 
     @property
     def position_bytes(self) -> int:
@@ -154,20 +161,25 @@ class KeyValueCache:
             self._scales = _grow(self._scales, grown, self.length)
 
     def truncate(self, length: int) -> None:
-        """Forgets all positions but the first `length`."""
+        """Forgets all positions but the first `length`; a state space cannot, and forgets all."""
+        if self._states is not None and length < self.length:
+            self._states.reset()
+            length = 0
         self.length = min(self.length, length)
 
     def empty_like(self, batch: int | None = None) -> "KeyValueCache":
         """An empty one of the same kind, of as many sequences where no other number is given."""
         layers, own, _, head_dim = self._shape
+        batch = own if batch is None else batch
         return KeyValueCache(
             layers,
-            own if batch is None else batch,
+            batch,
             self._heads,
             head_dim,
             self._dtype,
             self._held.device,
             self._codes,
+            None if self._states is None else self._states.empty_like(batch),
         )
 
     def repeat(self, batch: int, room: int) -> "KeyValueCache":
@@ -182,15 +194,22 @@ class KeyValueCache:
         copy.length = self.length
         for to, part in copy._with_mine(self):
             to[:, :, :, : self.length] = part[:, :, :, : self.length]
+        if copy._states is not None and self._states is not None:
+            copy._states.copy_from(self._states)
         return copy
 
     def put(self, sequence: int, other: "KeyValueCache") -> None:
         """Copies what a cache of one sequence holds to the beginning of one of this one's."""
         for to, part in self._with_mine(other):
             to[:, sequence, :, : other.length] = part[:, 0, :, : other.length]
+        if self._states is not None and other._states is not None:
+            self._states.copy_from(other._states, sequence)
 
     def copy_from(self, other: "KeyValueCache", length: int) -> None:
-        """Holds the first `length` positions of another of as many sequences, and no others."""
+        """Holds the first `length` positions of another of as many sequences, and no others.
+
+        Neither has states.
+        """
         self.reserve(length)
         self.length = length
         for to, part in self._with_mine(other):
@@ -209,10 +228,17 @@ class KeyValueCache:
         """The last `count` positions of each layer, as `extend` gives them."""
         start, end = self.length - count, self.length
         parts = self._views(self._held, start, end)
-        if self._scales is None:
-            return [Positions(*part) for part in parts]
-        scales = self._views(self._scales, start, end)
-        return [Positions(*part, *scale) for part, scale in zip(parts, scales, strict=True)]
+        layers = len(parts)
+        scales: list[tuple[Tensor | None, ...]] = [(None, None, None)] * layers
+        if self._scales is not None:
+            scales = [*self._views(self._scales, start, end)]
+        states: list[LayerState | None] = [None] * layers
+        if self._states is not None:
+            states = [*self._states.of_layers()]
+        return [
+            Positions(*part, *scale, state=state)
+            for part, scale, state in zip(parts, scales, states, strict=True)
+        ]
 
     def all_positions(self) -> tuple[list[Tensor], list[Tensor]]:
         """Keys and values [B, H, capacity, D] of each layer: a block of positions a sequence."""

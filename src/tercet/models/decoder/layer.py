@@ -15,6 +15,7 @@ from tercet.models.decoder.native_layer import NativeLayer, native_layer
 from tercet.models.decoder.norm import Norm, load_norm, normalize
 from tercet.models.decoder.one_token import Heads, Native, native
 from tercet.models.decoder.rope import Angles, rotate_
+from tercet.models.decoder.state_space import StateSpaceMixer, load_state_space
 from tercet.models.decoder.weight_reader import WeightReader
 
 
@@ -41,7 +42,8 @@ class Layer:
     """Weights of one layer; `config` gives the sizes, Architecture says what the norms are of.
 
     Queries and keys are normalized over all heads of a token where their norms are that wide, else
-    each head for itself. `rope` is the layer's kind of rotation.
+    each head for itself. `rope` is the layer's kind of rotation. What a state space gives is added
+    to what attention does.
     """
 
     config: DecoderConfig
@@ -56,6 +58,7 @@ class Layer:
     mlp_norm: Norm | None
     mlp: Gated | Routed
     mlp_output_norm: Norm | None = None
+    state_space: StateSpaceMixer | None = None
 
     def forward_(self, hidden: Tensor, step: Step, positions: Positions) -> None:
         """Adds the layer to the residual stream hidden [B * T, hidden], in place.
@@ -69,7 +72,8 @@ class Layer:
             self._native_(step.native, hidden, step, positions)
             return
         factor = self.config.residual_factor
-        mixed = self._attention(normalize(self.attention_norm, hidden), step, positions)
+        x = normalize(self.attention_norm, hidden)
+        mixed = self._mix(self._attention(self._scaled(x), step, positions), x, positions)
         hidden.add_(normalize(self.attention_output_norm, mixed), alpha=factor)
         made = self.mlp(normalize(self.mlp_norm, hidden))
         hidden.add_(normalize(self.mlp_output_norm, made), alpha=factor)
@@ -80,26 +84,28 @@ class Layer:
         if count == 1 and self.whole is not None:
             self.whole(hidden, by, positions)
             return
-        x = self.qkv(functions.normalize(hidden, self.attention_norm))
+        normal = functions.normalize(hidden, self.attention_norm)
+        qkv = self.qkv(self._scaled(normal))
         if count == 1:
-            mixed = functions.attend(x, self.heads, by, positions)
+            mixed = functions.attend(qkv, self.heads, by, positions)
         else:
-            heads = x.view(step.batch, count, -1, self.config.head_dim)
+            heads = qkv.view(step.batch, count, -1, self.config.head_dim)
             functions.store(heads, self.heads, by, positions)
             mixed = self._attend(heads[:, :, : self.config.heads], step, positions)
-        functions.add_(hidden, self.output(mixed), self.attention_output_norm, factor)
+        mixed = self._mix(self.output(mixed), normal, positions)
+        functions.add_(hidden, mixed, self.attention_output_norm, factor)
         x = functions.normalize(hidden, self.mlp_norm)
         if isinstance(self.mlp, Routed):
             made = self.mlp(x)
         else:
-            made = self.mlp.down(functions.gate(self.mlp.gate_up(x), self.config.activation))
+            made = self.mlp.finish(functions.gate(self.mlp.gate_and_up(x), self.config.activation))
         functions.add_(hidden, made, self.mlp_output_norm, factor)
 
     @cached_property
     def whole(self) -> NativeLayer | None:
         """The layer as one C++ function; None where its linears are more than packed products."""
         functions = native()
-        if functions is None or isinstance(self.mlp, Routed):
+        if functions is None or isinstance(self.mlp, Routed) or self.state_space is not None:
             return None
         return native_layer(
             functions,
@@ -128,6 +134,19 @@ class Layer:
             scale=self.config.attention_factor,
             cap=self.config.score_cap,
         )
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        """The input of queries, keys and values."""
+        factor = self.config.attention_input_factor
+        return x if factor == 1 else x * factor
+
+    def _mix(self, mixed: Tensor, x: Tensor, positions: Positions) -> Tensor:
+        """What attention gives, and what the state space makes of the same input x."""
+        factor = self.config.attention_output_factor
+        mixed = mixed if factor == 1 else mixed.mul_(factor)
+        if self.state_space is None or positions.state is None:
+            return mixed
+        return mixed.add_(self.state_space(x, positions.state))
 
     def _attention(self, x: Tensor, step: Step, positions: Positions) -> Tensor:
         config = self.config
@@ -192,6 +211,7 @@ def load_layer(
         mlp_norm=norm(architecture.mlp_norm, config.hidden),
         mlp=load_mlp(reader, architecture, config, index),
         mlp_output_norm=norm(architecture.mlp_output_norm, config.hidden),
+        state_space=load_state_space(reader, architecture, config, index),
     )
 
 

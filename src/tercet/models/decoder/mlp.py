@@ -19,16 +19,33 @@ from tercet.models.split_experts import SHARED_GATE
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Gated:
-    """down(act(gate) * up), gate and up side by side in one linear."""
+    """down(act(gate) * up), gate and up side by side in one linear.
+
+    The gate and the result may have factors.
+    """
 
     gate_up: Linear
     down: Linear
     activation: str
+    gate_factor: float = 1.0
+    output_factor: float = 1.0
 
     def __call__(self, x: Tensor) -> Tensor:
         """x [M, H] to [M, H]."""
-        gate, up = self.gate_up(x).chunk(2, -1)
-        return self.down(ACTIVATIONS[self.activation](gate).mul_(up))
+        gate, up = self.gate_and_up(x).chunk(2, -1)
+        return self.finish(ACTIVATIONS[self.activation](gate).mul_(up))
+
+    def gate_and_up(self, x: Tensor) -> Tensor:
+        """x [M, H] to gate and up, side by side [M, 2 I]."""
+        both = self.gate_up(x)
+        if self.gate_factor != 1:
+            both[:, : both.shape[1] // 2].mul_(self.gate_factor)
+        return both
+
+    def finish(self, gated: Tensor) -> Tensor:
+        """What is gated [M, I] to [M, H]."""
+        made = self.down(gated)
+        return made if self.output_factor == 1 else made.mul_(self.output_factor)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -83,7 +100,7 @@ def load_mlp(
         return _load_gated(
             reader,
             [f"{name}.{module}" for module in architecture.gate_up],
-            f"{name}.mlp.down_proj",
+            f"{name}.{architecture.down}",
             config,
             config.intermediate,
             bias=config.mlp_bias,
@@ -122,6 +139,8 @@ def _load_gated(
         gate_up=load_linear(reader, [(module, rows) for module in gate_up], config.hidden, bias),
         down=load_linear(reader, [(down, config.hidden)], inner, bias),
         activation=config.activation,
+        gate_factor=config.gate_factor,
+        output_factor=config.mlp_output_factor,
     )
 
 
