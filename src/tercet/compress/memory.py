@@ -323,7 +323,7 @@ def _modules(parameters: Iterable[str]) -> list[str]:
 
 
 def _float_bytes(skeleton: Skeleton, parameters: Iterable[str]) -> int:
-    return sum(_FLOAT_BYTES * skeleton.model.get_parameter(name).numel() for name in parameters)
+    return sum(_FLOAT_BYTES * skeleton.numbers(name) for name in parameters)
 
 
 def _packed_bytes(skeleton: Skeleton, rules: Mapping[str, Rule], module: str) -> int:
@@ -338,8 +338,8 @@ def _packed_bytes(skeleton: Skeleton, rules: Mapping[str, Rule], module: str) ->
 def _stored_bytes(skeleton: Skeleton, parameters: Iterable[str]) -> int:
     """What the source's tensors of these parameters take in memory, each once."""
     source = skeleton.source
-    names = {skeleton.stored_name(name) or name for name in parameters}
-    return sum(prod(source.shape(name)) * source.dtype(name).itemsize for name in names)
+    names = {skeleton.stored_name(name) for name in parameters}
+    return sum(prod(source.shape(name)) * source.dtype(name).itemsize for name in names if name)
 
 
 def free_bytes(device: torch.device | None = None) -> int:

@@ -74,7 +74,7 @@ class Compressed:
     Attributes:
         directory: the packed checkpoint.
         modules: format, algorithm, options and error of each packed module, by name.
-        unmatched: names of linears and embeddings that no rule matches and that stay uncompressed.
+        unmatched: names of what no rule matches and stays uncompressed, as Matched has them.
         unused: weights of the source that its class in transformers does not use; they are not in
             the checkpoint.
         idle: the patterns of rules that match no module, or none before another rule does.
@@ -164,7 +164,7 @@ class _Run:
         self.quantizer = UnitQuantizer(self.skeleton, self.plan, self.rules)
         self.table = quantized_last(self.skeleton.model, self.rules)
         parts = Units.of(self.skeleton)
-        self.before, self.behind = parts.before, parts.behind
+        self.before, self.layers, self.behind = parts.before, parts.layers, parts.behind
         self.behind_parameters, self.units = parts.behind_parameters, len(parts.parameters)
 
     @property
@@ -316,7 +316,7 @@ class _Run:
 
     def _layer(self, index: int, name: str) -> None:
         layer = self.skeleton.layers[index]
-        parameters = [f"{name}.{part}" for part, _ in layer.named_parameters()]
+        parameters = self.layers[index]
         replay = self._note(index + 1) is not None
         if replay and self.stream is None:
             self.skeleton.release(parameters)

@@ -113,8 +113,16 @@ class Plan(BaseModel):
     rules: tuple[Rule, ...] = Field(min_length=1)
 
     def rule(self, module: str) -> Rule | None:
-        """Return the first rule that matches the module's name, or None."""
-        return next((rule for rule in self.rules if fnmatchcase(module, rule.match)), None)
+        """Return the first rule that matches the module's name, or None.
+
+        A name counts with a dot before it, too: a model without a head has `layers.0` where one
+        with a head has `model.layers.0`.
+        """
+        names = module, f".{module}"
+        return next(
+            (rule for rule in self.rules if any(fnmatchcase(name, rule.match) for name in names)),
+            None,
+        )
 
     def of_model(self, tied: bool) -> "Plan":
         """The plan without the rules that are for other models.
@@ -220,8 +228,8 @@ def load_plan(reference: str | Path) -> Plan:
     return base.model_copy(update={"name": name, "rules": rules})
 
 
-# of most models, and of Bloom's and Falcon's line
-_LAYERS = ("*.layer*.*", "*.h.*")
+# of most models, of Bloom's and Falcon's line, and of RWKV and MPT
+_LAYERS = ("*.layer*.*", "*.h.*", "*.block*.*")
 _BASE_OF = {"ternary": "ternary", "nonary": "nonary", "int2": "ternary"}
 
 

@@ -5,8 +5,8 @@ Buffers that no file holds (rotary frequencies) are real from the start.
 """
 
 import re
-from collections.abc import Generator, Iterable
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from typing import Any, cast
 
@@ -17,15 +17,9 @@ from tercet.checkpoints.sources.open import ModelSource
 from tercet.compress.config_error import config_error
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.models.special_floats import decode_floats
-from tercet.models.split_experts import KINDS, fused_experts, split
+from tercet.models.split_experts import expert_name, fused_experts, split
+from tercet.models.transposed_linear import straighten
 
-# tasks whose heads are kept as they are
-_HEADS = (
-    "ForMaskedLM",
-    "ForSequenceClassification",
-    "ForTokenClassification",
-    "ForQuestionAnswering",
-)
 # what older files hold beside weights: tables that follow from config.json
 _NO_WEIGHT = re.compile(r"(rotary_emb\.inv_freq|position_ids|attn\.(masked_)?bias)$")
 
@@ -53,11 +47,54 @@ class Skeleton:
         for module in self.model.modules():
             for name, buffer in list(module.named_buffers(recurse=False)):
                 setattr(module, name, buffer.to(self.device))
+        self._split_experts()
+        self._transposed = {f"{name}.weight" for name in straighten(self.model)}
         self.kept: dict[str, Tensor] = {}
+        self._read_buffers()
         self.layers_name, self.layers = repeated_layers(self.model)
         self._check_names()
         self._check_ties()
         self.unused = self._find_unused()
+
+    def _split_experts(self) -> None:
+        """Takes experts apart where files hold them apart."""
+        fused = fused_experts(self.model)
+        split(self.model, fused)
+        for name, module in fused.items():
+            if self.stored_name(f"{name}.0.gate_proj.weight") is None:
+                self.model.set_submodule(name, module)
+
+    def _read_buffers(self) -> None:
+        """Buffers that files hold have what they hold there."""
+        for name, buffer in self._saved_buffers():
+            stored = self.stored_name(name)
+            if stored is None:
+                continue
+            value = self.source.read(stored)
+            if value.shape != buffer.shape:
+                raise CheckpointError(
+                    f"{self.source.reference}: {name} has shape {list(value.shape)}, "
+                    f"config.json calls for {list(buffer.shape)}"
+                )
+            buffer.copy_(value)
+
+    def _saved_buffers(self) -> list[tuple[str, Tensor]]:
+        """Buffers that are saved with a model; not those that follow from its configuration."""
+        named = cast("Iterable[tuple[str, nn.Module]]", self.model.named_modules())
+        return [
+            (f"{module}.{name}".removeprefix("."), buffer)
+            for module, owner in named
+            for name, buffer in owner.named_buffers(recurse=False)
+            if name not in owner._non_persistent_buffers_set  # pyright: ignore[reportPrivateUsage]
+        ]
+
+    def buffers(self, below: str | None) -> list[str]:
+        """Names of the saved buffers below a module; None for those outside of the layers."""
+        names = [name for name, _ in self._saved_buffers()]
+        inside = self.layers_name + "."
+        if below is None:
+            return [name for name in names if not name.startswith(inside)]
+        return [name for name in names if name.startswith(below + ".")]
 
     def _check_names(self) -> None:
         """Every parameter must be in the source: a model half random is worth nothing."""
@@ -68,7 +105,7 @@ class Skeleton:
             if kind.endswith("Experts"):
                 raise UnsupportedError(
                     f"{self.source.reference}: {name} of {kind} is made of matrices that the files "
-                    f"hold apart: experts are taken apart for {', '.join(KINDS)} only"
+                    f"hold apart: experts are taken apart where they compute what Qwen3's do"
                 )
         if missing:
             raise CheckpointError(
@@ -131,17 +168,35 @@ class Skeleton:
         return _renamed(self.model, self.source.names())
 
     def read(self, parameter: str) -> Tensor:
-        """One parameter from the source, float32, in memory of its own on the device."""
+        """One parameter from the source, float32, in memory of its own on the device.
+
+        The weight of a linear is [N, K], however the files hold it.
+        """
         stored = self.read_stored(parameter)
         own = stored.device != self.device
         # the narrower dtype goes to the device
-        return stored.to(self.device).to(torch.float32, copy=not own)
+        found = stored.to(self.device).to(torch.float32, copy=not own)
+        return found.T.contiguous() if parameter in self._transposed else found
 
     def read_stored(self, parameter: str) -> Tensor:
-        """One parameter in the source's dtype: what is kept, or else from the file; read only."""
+        """One parameter in the source's dtype: what is kept, or else from the file; read only.
+
+        A buffer that no file holds is what the model's class makes it.
+        """
         stored = self.stored_name(parameter)
-        assert stored is not None
+        if stored is None:
+            return self.model.get_buffer(parameter)
         return self.kept[stored] if stored in self.kept else self.source.read(stored)
+
+    def numbers(self, name: str) -> int:
+        """How many numbers a parameter has; a buffer is small, and is not counted."""
+        module, _, part = name.rpartition(".")
+        parameter = getattr(self.module(module), part)
+        return parameter.numel() if isinstance(parameter, nn.Parameter) else 0
+
+    def as_stored(self, parameter: str, value: Tensor) -> Tensor:
+        """A value of a parameter in the form that files hold it in."""
+        return value.T.contiguous() if parameter in self._transposed else value
 
     def release(self, parameters: list[str]) -> None:
         """Keeps these no longer: no work needs them again."""
@@ -181,6 +236,42 @@ class Skeleton:
                 shape = self.model.get_parameter(name).shape
                 self.put(name, torch.empty(shape, device="meta"))
 
+    @contextmanager
+    def filled_when_run(self) -> Generator[list[str], None, None]:
+        """Within the block, modules outside of the layers read their parameters once they are run.
+
+        Yields:
+            The names of those that have run.
+        """
+        found: list[str] = []
+        empty: dict[str, list[str]] = {}
+        for name in self.outside():
+            module = name.rpartition(".")[0]
+            empty.setdefault(module, [])
+            if self.model.get_parameter(name).is_meta:
+                empty[module].append(name)
+
+        def hook_for(module: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+            def hook(_: nn.Module, __: tuple[Any, ...]) -> None:
+                if module not in found:
+                    found.append(module)
+                    for name in empty[module]:
+                        self.put(name, self.read(name))
+
+            return hook
+
+        with ExitStack() as stack:
+            for module in empty:
+                handle = self.module(module).register_forward_pre_hook(hook_for(module))
+                stack.callback(handle.remove)
+            try:
+                yield found
+            finally:
+                for module in found:
+                    for name in empty[module]:
+                        shape = self.model.get_parameter(name).shape
+                        self.put(name, torch.empty(shape, device="meta"))
+
     def put(self, parameter: str, value: Tensor) -> None:
         """Sets one parameter wherever it is shared (tied embeddings stay tied)."""
         old = self.model.get_parameter(parameter)
@@ -198,9 +289,8 @@ class Skeleton:
 
 def _empty_model(config: dict[str, Any]) -> nn.Module:
     # imported here, since they take seconds and running a packed model needs neither
-    import transformers
     from accelerate import init_empty_weights
-    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, PreTrainedModel
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     model_type = str(config.get("model_type"))
@@ -209,6 +299,11 @@ def _empty_model(config: dict[str, Any]) -> nn.Module:
     # each kind of model checks its own keys, in its own way
     except Exception as error:
         raise config_error(config, error) from error
+    # what a layer is called with is kept: a cache among it would grow with each call
+    sections: list[Any] = [getattr(parsed, name) for name in cast(Any, parsed).sub_configs]
+    for section in (parsed, *sections):
+        if getattr(section, "use_cache", False):
+            section.use_cache = False
     names: list[str] = config.get("architectures") or []
     causal = any(name.endswith("ForCausalLM") for name in names) or (
         not names and model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
@@ -217,18 +312,23 @@ def _empty_model(config: dict[str, Any]) -> nn.Module:
         # unasked, transformers takes torch's own attention, and for a model that caps its scores,
         # which that cannot, another; asked for it, it raises
         try:
-            if names and names[0].endswith(_HEADS) and hasattr(transformers, names[0]):
-                kind = getattr(transformers, names[0])
-                model: Any = kind._from_config(parsed, dtype=torch.float32)
+            if issubclass(kind := _class_of(names), PreTrainedModel):
+                model: Any = cast(Any, kind)._from_config(parsed, dtype=torch.float32)
             else:
                 maker = AutoModelForCausalLM if causal else AutoModel
                 model = cast(Any, maker).from_config(parsed, dtype=torch.float32)
         except Exception as error:
             raise config_error(config, error) from error
-    split(model, fused_experts(model))
     model.eval()
     model.tie_weights()
     return cast(nn.Module, model)
+
+
+def _class_of(architectures: Sequence[str]) -> type:
+    """The class of transformers that config.json names; `object` where it names none."""
+    import transformers
+
+    return getattr(transformers, architectures[0], object) if architectures else object
 
 
 def _renamed(model: nn.Module, stored: Iterable[str]) -> dict[str, str]:
@@ -242,7 +342,9 @@ def _renamed(model: nn.Module, stored: Iterable[str]) -> dict[str, str]:
         for one in mapping.get_model_conversion_mapping(model)
         if isinstance(one, loading.WeightRenaming)
     ]
-    found = {name: loading.rename_source_key(name, renamings, [])[0] for name in stored}
+    found = {
+        name: expert_name(loading.rename_source_key(name, renamings, [])[0]) for name in stored
+    }
     return {to: name for name, to in found.items() if to != name}
 
 

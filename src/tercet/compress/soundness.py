@@ -29,7 +29,7 @@ def check_source(skeleton: Skeleton, keep_bytes: int = 0) -> None:
         name = skeleton.stored_name(parameter)
         assert name is not None
         stored.append(name)
-        wanted = tuple(value.shape)
+        wanted = tuple(skeleton.as_stored(parameter, value).shape)
         if source.shape(name) != wanted:
             raise CheckpointError(
                 f"{source.reference}: {name} has shape {list(source.shape(name))}, config.json "

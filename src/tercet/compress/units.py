@@ -4,17 +4,21 @@ Unit 0 holds the parameters outside of the repeated layers, units 1..L the layer
 the linears behind the layers, if there are any.
 """
 
+import copy
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd  # pyright: ignore[reportPrivateUsage]
 
 from tercet.compress.plan import Plan, Rule
 from tercet.compress.ptq import algorithm
 from tercet.compress.skeleton import Skeleton, name_of
 from tercet.errors import PlanError
 from tercet.formats import parse_scheme
+from tercet.models.embedding_factor import knows_factor
 from tercet.models.split_experts import SHARED_GATE
 
 
@@ -23,8 +27,8 @@ class Units:
     """The units of a model.
 
     Attributes:
-        before: parameters of unit 0.
-        layers: parameters of each layer.
+        before: parameters of unit 0, and buffers that are saved.
+        layers: parameters of each layer, and its buffers.
         behind: linears behind the layers.
         behind_parameters: their parameters.
     """
@@ -46,9 +50,12 @@ class Units:
         ]
         parameters = {f"{name}.{part}" for name in behind for part in ("weight", "bias")}
         return cls(
-            before=[name for name in outside if name not in parameters],
+            before=[name for name in outside if name not in parameters] + skeleton.buffers(None),
             layers=[
-                [f"{name}.{part}" for part, _ in skeleton.module(name).named_parameters()]
+                [
+                    *(f"{name}.{part}" for part, _ in skeleton.module(name).named_parameters()),
+                    *skeleton.buffers(name),
+                ]
                 for name in skeleton.layer_names()
             ],
             behind=behind,
@@ -68,7 +75,8 @@ class Matched:
 
     Attributes:
         rules: of each module that is packed, by name.
-        unmatched: linears and embeddings that no rule matches and that stay uncompressed.
+        unmatched: what no rule matches and stays uncompressed: linears, embeddings, and weights of
+            several linears in one.
         idle: the patterns of rules that match no module, or none before another rule does.
     """
 
@@ -89,7 +97,7 @@ def match_rules(skeleton: Skeleton, plan: Plan) -> Matched:
     for name in packable(skeleton.model):
         rule = plan.rule(name)
         used.add(id(rule))
-        if rule is None:
+        if rule is None or _has_no_inputs(skeleton, name, rule):
             unmatched.append(name)
         elif not rule.keep:
             _check_rule(skeleton, plan, name, rule)
@@ -101,8 +109,28 @@ def match_rules(skeleton: Skeleton, plan: Plan) -> Matched:
             if unmatched
             else f"plan {plan.name!r} keeps every module of {skeleton.source.reference}"
         )
+    unmatched += _stacked(skeleton)
     idle = [rule.match for rule in plan.rules if id(rule) not in used]
     return Matched(rules=rules, unmatched=unmatched, idle=idle)
+
+
+def _has_no_inputs(skeleton: Skeleton, name: str, rule: Rule) -> bool:
+    """Whether it is a small table in a layer, of positions, that a rule for the linears matches."""
+    table = isinstance(skeleton.module(name), nn.Embedding)
+    inside = any(part.isdigit() for part in name.split("."))
+    return table and inside and not rule.keep and algorithm(rule.algorithm).needs_inputs
+
+
+def _stacked(skeleton: Skeleton) -> list[str]:
+    """Weights of several linears in one, as of experts that are not taken apart."""
+    named = cast("Iterable[tuple[str, nn.Module]]", skeleton.model.named_modules())
+    return [
+        f"{name}.{part}"
+        for name, module in named
+        if not isinstance(module, _ConvNd)
+        for part, parameter in module.named_parameters(recurse=False)
+        if parameter.ndim > 2
+    ]
 
 
 def _check_rule(skeleton: Skeleton, plan: Plan, name: str, rule: Rule) -> None:
@@ -139,20 +167,54 @@ def tied_embedding(model: nn.Module) -> str | None:
     anything = cast(Any, model)
     if not hasattr(anything, "get_output_embeddings"):
         return None
-    table, head = anything.get_input_embeddings(), anything.get_output_embeddings()
+    try:
+        table, head = anything.get_input_embeddings(), anything.get_output_embeddings()
+    except NotImplementedError:  # what reads pictures and sounds
+        return None
     if head is None or table is None or head.weight is not table.weight:
         return None
     return name_of(table, model)
 
 
+def _is_plain(module: nn.Module) -> bool:
+    """Whether it is a linear or an embedding, and computes what those do."""
+    if isinstance(module, nn.Embedding):
+        return knows_factor(module)
+    if not isinstance(module, nn.Linear):
+        return False
+    return type(module).forward is nn.Linear.forward or _computes_product(module)
+
+
+def _computes_product(module: nn.Linear) -> bool:
+    """Whether a subclass with a forward of its own computes x W^T + b, tried on a few numbers."""
+    weight = torch.tensor([[1.5, -2.0, 0.25], [0.5, 3.0, -1.0]])
+    x = torch.tensor([[2.0, 1.0, -4.0]])
+    has_bias = cast("nn.Parameter | None", module.bias) is not None
+    bias = torch.tensor([0.75, -8.0]) if has_bias else None
+    probe = copy.copy(module)
+    given = {"weight": weight, "bias": bias}
+    probe._parameters = {  # pyright: ignore[reportPrivateUsage]
+        name: None if value is None else nn.Parameter(value, requires_grad=False)
+        for name, value in given.items()
+    }
+    try:
+        found: Any = probe.forward(x)
+    # whatever it is for, it is for something else
+    except Exception:  # noqa: BLE001
+        return False
+    return isinstance(found, Tensor) and torch.equal(found, nn.functional.linear(x, weight, bias))
+
+
 def packable(model: nn.Module) -> list[str]:
-    """List every linear and embedding that has its own weight; a tied head and routers are left
-    out."""
+    """List every linear and embedding that has its own weight and does what is known of it.
+
+    A tied head and routers are left out.
+    """
     own: dict[int, str] = {id(p): name for name, p in model.named_parameters()}
     return [
         name
         for name, module in cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
-        if isinstance(module, (nn.Linear, nn.Embedding))
-        and own.get(id(module.weight)) == f"{name}.weight"
+        if _is_plain(module)
+        and own.get(id(cast(Any, module).weight)) == f"{name}.weight"
         and not name.endswith(SHARED_GATE)
     ]

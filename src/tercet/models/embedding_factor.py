@@ -6,6 +6,12 @@ from torch import nn
 from tercet.errors import UnsupportedError
 
 
+def knows_factor(module: nn.Embedding) -> bool:
+    """Whether `embedding_factor` knows what it does."""
+    plain = type(module).forward is nn.Embedding.forward
+    return plain or isinstance(getattr(module, "scalar_embed_scale", None), int | float)
+
+
 def embedding_factor(module: nn.Embedding, dtype: torch.dtype) -> float:
     """What the rows are multiplied by, rounded to `dtype` as transformers does; 1 for most models.
 

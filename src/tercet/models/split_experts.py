@@ -5,14 +5,13 @@ transformers holds the experts of a layer as two 3-D parameters, `gate_up_proj` 
 checkpoint: `experts.3.gate_proj`, `experts.3.up_proj` [I, H] and `experts.3.down_proj` [H, I].
 """
 
+import inspect
+import re
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-
-KINDS = ("Qwen3MoeExperts", "Qwen2MoeExperts", "OlmoeExperts")
-"""Classes of transformers whose experts compute down(act(gate(x)) * up(x)), without biases."""
 
 SHARED_GATE = "shared_expert_gate"
 """One row that weighs the shared expert: a router, which like the others is never packed."""
@@ -53,9 +52,30 @@ class SplitExperts(nn.ModuleList):
 
 
 def fused_experts(model: nn.Module) -> dict[str, nn.Module]:
-    """The modules of a model, by name, that `split` takes apart."""
+    """The modules of a model, by name, that `split` takes apart.
+
+    They are those that compute what Qwen3's experts do, line by line, which most mixtures of
+    transformers do: down(act(gate(x)) * up(x)), without biases.
+    """
     named = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
-    return {name: module for name, module in named if type(module).__name__ in KINDS}
+    fused = {
+        name: module
+        for name, module in named
+        if type(module).__name__.endswith("Experts") and hasattr(module, "gate_up_proj")
+    }
+    if not fused:
+        return {}
+    # imported here, since it takes time and few models have experts
+    from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
+
+    known = _lines(Qwen3MoeExperts)
+    return {name: module for name, module in fused.items() if _lines(type(module)) == known}
+
+
+def _lines(kind: type[nn.Module]) -> tuple[object, ...]:
+    """What a class computes: its instructions, and the names that they are about."""
+    code = inspect.unwrap(kind.forward).__code__
+    return code.co_code, code.co_names, code.co_varnames
 
 
 def split(model: nn.Module, names: Iterable[str]) -> None:
@@ -66,6 +86,15 @@ def split(model: nn.Module, names: Iterable[str]) -> None:
         with torch.device("meta"):
             made = SplitExperts(Expert(hidden, inner, fused.act_fn) for _ in range(experts))
         model.set_submodule(name, made.to(fused.down_proj.dtype).train(fused.training))
+
+
+_NUMBERED = re.compile(r"(\.experts\.\d+\.)w([123])\.")
+_PROJECTIONS = {"1": "gate_proj", "2": "down_proj", "3": "up_proj"}
+
+
+def expert_name(stored: str) -> str:
+    """A stored name with `w1`, `w2` and `w3` of an expert, as Mixtral has them, by their names."""
+    return _NUMBERED.sub(lambda found: f"{found[1]}{_PROJECTIONS[found[2]]}.", stored)
 
 
 def is_expert(module: str) -> bool:

@@ -19,6 +19,7 @@ from tercet.models.device import resolve_device
 from tercet.records import Environment, Record
 from tercet.runtime import load
 from tercet.workflows.compressed_from import compressed_from
+from tercet.workflows.next_token_model import check_next_token
 from tercet.workflows.teacher import teacher as open_teacher
 
 TEACHER = "teacher"
@@ -56,7 +57,8 @@ def evaluate(
     Raises:
         PlanError: no checkpoint, or no window.
         UnsupportedError: there is no such device or dtype of a cache, or a checkpoint's
-            architecture is not one that the decoder runs, which alone has such caches.
+            architecture is not one that the decoder runs, which alone has such caches; or a
+            checkpoint predicts no next token.
         CheckpointError: without `teacher`, the model that the manifests name has other weights now,
             or they name several.
     """
@@ -70,6 +72,8 @@ def evaluate(
             f"{count} windows of {length} tokens: give at least 1, or None for all, of at least 2"
         )
     checkpoints = {str(directory): open_packed(directory) for directory in given}
+    for checkpoint in checkpoints.values():
+        check_next_token(checkpoint)
     path = Path(text) if text is not None else default_text()
     ids = windows(path, Path(given[0]) / "tokenizer.json", length, count)
     if teacher is None:

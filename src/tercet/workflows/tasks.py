@@ -27,6 +27,7 @@ from tercet.models.decoder.kv_cache import check_kv_cache_dtype
 from tercet.models.device import resolve_device
 from tercet.records import Environment, Record
 from tercet.runtime import load
+from tercet.workflows.next_token_model import check_next_token
 from tercet.workflows.teacher import open_uncompressed
 
 Progress = Callable[[int, int, str], None]
@@ -222,6 +223,7 @@ def open_model(
 def _open_packed_model(
     directory: Path, device: torch.device, kv_cache_dtype: str | None
 ) -> TokenModel:
+    check_next_token(open_packed(directory))
     try:
         found = load(directory, torch.float32, device, kv_cache_dtype=kv_cache_dtype)
         return DecoderModel(found.model)

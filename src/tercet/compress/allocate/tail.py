@@ -60,6 +60,9 @@ class Tail:
             for parameter in parameters
         }
         self._stream = Stream.start(skeleton, reference.windows)
+        for module in self._stream.early:
+            for part in ("weight", "bias"):
+                self._layer_of[f"{module}.{part}"] = -1
         size = batch_size(reference.windows.shape[1], skeleton.device)
         hidden = list(torch.split(self._stream.hidden, size))
         self._before = [hidden]

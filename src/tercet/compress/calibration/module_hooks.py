@@ -24,7 +24,7 @@ def one_storage(a: Tensor, b: Tensor) -> bool:
 def inputs_of(
     targets: dict[str, nn.Module], stop: bool = False
 ) -> Generator[dict[str, Tensor], None, None]:
-    """Within the block, the targets' inputs in the latest forward pass, by name.
+    """Within the block, the targets' inputs in a forward pass, by name: their first, of several.
 
     Args:
         targets: the linears by name.
@@ -34,7 +34,8 @@ def inputs_of(
 
     def hook_for(name: str) -> Hook:
         def hook(_: nn.Module, arguments: tuple[Any, ...]) -> None:
-            seen[name] = arguments[0]
+            # DeBERTa's queries and keys read positions, too
+            seen.setdefault(name, arguments[0])
             if stop and len(seen) == len(targets):
                 raise Stop
 
@@ -50,14 +51,17 @@ def inputs_of(
 def outputs_of(targets: dict[str, nn.Module]) -> Generator[dict[str, Tensor], None, None]:
     """Within the block, what those targets that make fewer columns of their input made of it.
 
-    By name, of the latest forward pass, without biases.
+    By name, of a forward pass, of their first input, without biases.
     """
     made: dict[str, Tensor] = {}
 
     def hook_for(name: str) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
-        def hook(module: nn.Module, _: tuple[Any, ...], output: Tensor) -> None:
-            bias = cast("Tensor | None", module.bias)
-            made[name] = output if bias is None else output - bias
+        def hook(module: nn.Module, _: tuple[Any, ...], output: Any) -> None:
+            # a router of Llama 4 is a linear that gives more
+            if isinstance(output, Tensor) and name not in made:
+                bias = cast("Tensor | None", module.bias)
+                # a copy: Falcon adds to what comes out
+                made[name] = output.clone() if bias is None else output - bias
 
         return hook
 

@@ -5,11 +5,11 @@ compressed layers before it really give. Linears that read the same tensor (q, k
 share one set of statistics.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, cast, get_args, get_origin
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,7 @@ from tercet.compress.calibration.module_hooks import Stop, inputs_of, outputs_of
 from tercet.compress.calibration.products import exact_products, fast_products, half_products
 from tercet.compress.calibration.recompute import Inputs, Teacher, pass_in_turns
 from tercet.compress.skeleton import Skeleton
+from tercet.errors import TercetError, UnsupportedError
 from tercet.models.input_transform import InputTransform
 
 # on a GPU a product of 1024 tokens leaves it idle
@@ -69,7 +70,8 @@ class LayerCall:
         """The same, with products of the precision that is set."""
         cut = partial(_truncate_batch, size=hidden.shape[0], batch=self.batch)
         named = {name: cut(value) for name, value in self.named.items()}
-        out: Any = layer(hidden, *cut(self.positional), **named)
+        with _refused("a layer"):
+            out: Any = layer(hidden, *cut(self.positional), **named)
         return cast(Tensor, out[0] if isinstance(out, tuple) else out)
 
 
@@ -78,21 +80,55 @@ class _LayerOutput(Tensor):
 
     Some models' layers give a tuple, some a tensor, and only a layer that is run shows which. No
     model looks at the first sequence alone.
+
+    Attributes:
+        outputs: how many a layer says that it gives, for models that name them all.
     """
 
+    outputs = 1
+
     # what is computed from it is a plain tensor, as with a Parameter
-    __torch_function__: Any = torch._C._disabled_torch_function_impl  # pyright: ignore[reportPrivateUsage]
+    __torch_function__: Any = cast(Any, torch)._C._disabled_torch_function_impl
 
     def __getitem__(self, index: Any) -> Tensor:
         plain = self.as_subclass(Tensor)
         return plain if type(index) is int and index == 0 else plain[index]
 
+    def __iter__(self) -> Iterator[Any]:
+        plain = self.as_subclass(Tensor)
+        return iter((plain, *(self.outputs - 1) * [None]) if self.outputs > 1 else plain)
 
-class _Recorder(nn.Module):
-    """Stands in a layer's place: keeps what the layer is called with, passes the input on."""
 
-    def __init__(self, first: bool, last: bool) -> None:
+class _Substitute(nn.Module):
+    """Stands in a layer's place, and has what else models look at of it."""
+
+    def __init__(self, layer: nn.Module) -> None:
         super().__init__()
+        # in a tuple it is no module of this one
+        self._layer = (layer,)
+        given = type(layer).forward.__annotations__.get("return")
+        self._outputs = len(get_args(given)) if get_origin(given) is tuple else 1
+
+    def give(self, hidden: Tensor) -> Tensor:
+        """What stands for the layer's outputs; a tensor of another kind stands for itself."""
+        if type(hidden) is not Tensor:
+            return hidden
+        found = hidden.as_subclass(_LayerOutput)
+        found.outputs = self._outputs
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self._layer[0], name)
+
+
+class _Recorder(_Substitute):
+    """Keeps what the layer is called with, and passes the input on."""
+
+    def __init__(self, layer: nn.Module, first: bool, last: bool) -> None:
+        super().__init__(layer)
         self.first, self.last = first, last
         self.hidden: list[Tensor] = []
         self.call: LayerCall | None = None
@@ -104,18 +140,18 @@ class _Recorder(nn.Module):
         self.call = self.call or LayerCall(positional, named, len(hidden))
         if self.last:
             raise Stop
-        return hidden.as_subclass(_LayerOutput)
+        return self.give(hidden)
 
 
-class _Feeder(nn.Module):
+class _Feeder(_Substitute):
     """Stands in all layers' place: gives the hidden state that they have left."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__(layer)
         self.hidden: Tensor | None = None
 
     def forward(self, *_: Any, **__: Any) -> Any:
-        return None if self.hidden is None else self.hidden.as_subclass(_LayerOutput)
+        return None if self.hidden is None else self.give(self.hidden)
 
 
 @dataclass
@@ -128,12 +164,14 @@ class Stream:
         teacher: the same in the uncompressed model; None where it is not followed.
         recompute: a batch passes a layer anew for each group of linears, and holds nothing between;
             else all batches pass it once, and each holds what it has computed.
+        early: modules outside of the layers that run before them.
     """
 
     hidden: Tensor
     calls: list[LayerCall]
     teacher: Tensor | None = None
     recompute: bool = False
+    early: frozenset[str] = frozenset()
 
     @classmethod
     @torch.no_grad()
@@ -143,14 +181,22 @@ class Stream:
 
         What is inside a layer for all tokens does not fit a GPU, so there it is computed anew.
         """
-        count = len(skeleton.layers)
-        recorders = [_Recorder(first=i == 0, last=i == count - 1) for i in range(count)]
-        with _standing_in(skeleton, recorders):
+        last = len(skeleton.layers) - 1
+        recorders = [
+            _Recorder(layer, first=index == 0, last=index == last)
+            for index, layer in enumerate(skeleton.layers)
+        ]
+        with _standing_in(skeleton, recorders), skeleton.filled_when_run() as early:
             for part in torch.split(tokens, batch_size(tokens.shape[1], skeleton.device)):
                 _run(skeleton, part)
+        if not recorders[0].hidden or recorders[-1].call is None:
+            raise UnsupportedError(
+                f"{type(skeleton.model).__name__} does not run all of {skeleton.layers_name} on "
+                f"token ids: {_DATA_FREE}"
+            )
         hidden = torch.cat(recorders[0].hidden)
         calls = [one.call for one in recorders if one.call]
-        return cls(hidden, calls, recompute=skeleton.device.type == "cuda")
+        return cls(hidden, calls, recompute=skeleton.device.type == "cuda", early=frozenset(early))
 
     @torch.no_grad()
     @fast_products()
@@ -185,7 +231,7 @@ class Stream:
         runs = [partial(self.calls[index], layer, part) for part in parts]
         after = pass_through(runs, targets, followed.groups, visit)
         for part, output in zip(parts, after, strict=True):
-            part.copy_(output)
+            _overwrite(part, output)
 
     def _advance_recomputing(
         self, layer: nn.Module, index: int, targets: dict[str, nn.Module], quantize: Quantize
@@ -210,7 +256,7 @@ class Stream:
         teachers = [Teacher(partial(call, part), part) for _, part in batches if part is not None]
         after = pass_in_turns(runs, teachers or None, targets, visit)
         for (part, _), output in zip(batches, after, strict=True):
-            part.copy_(output)
+            _overwrite(part, output)
 
     def _follow(self, layer: nn.Module, index: int, targets: dict[str, nn.Module]) -> Followed:
         """Takes the uncompressed model's hidden states through the layer, where there are any."""
@@ -224,7 +270,7 @@ class Stream:
             with inputs_of(targets) as seen, outputs_of(targets) as made:
                 after = self.calls[index](layer, teacher)
             followed.add(seen, made, teacher)
-            teacher.copy_(after)
+            _overwrite(teacher, after)
         return followed
 
     @torch.no_grad()
@@ -233,7 +279,7 @@ class Stream:
         """Takes the uncompressed model's hidden states through the layer, still uncompressed."""
         for _, teacher in self._batches():
             if teacher is not None:
-                teacher.copy_(self.calls[index](layer, teacher))
+                _overwrite(teacher, self.calls[index](layer, teacher))
 
     def _batches(self) -> list[tuple[Tensor, Tensor | None]]:
         size = batch_size(self.hidden.shape[1], self.hidden.device)
@@ -247,7 +293,7 @@ class Stream:
     def advance(self, layer: nn.Module, index: int) -> None:
         """Replaces the hidden states by the layer's outputs, in place."""
         for part, _ in self._batches():
-            part.copy_(self.calls[index](layer, part))
+            _overwrite(part, self.calls[index](layer, part))
 
     @torch.no_grad()
     @exact_products()
@@ -261,8 +307,8 @@ class Stream:
         self, skeleton: Skeleton, tokens: Tensor, targets: dict[str, nn.Module]
     ) -> Collector:
         """Statistics of linears behind the last layer (a head, a pooler)."""
-        collector, feeder = Collector(), _Feeder()
-        with _standing_in(skeleton, [feeder]):
+        collector, feeder = Collector(), _Feeder(skeleton.layers[0])
+        with _standing_in(skeleton, [feeder]), skeleton.filled_when_run():
             for ids, (part, teacher) in zip(
                 torch.split(tokens, batch_size(tokens.shape[1], self.hidden.device)),
                 self._batches(),
@@ -288,7 +334,7 @@ def logits_after(skeleton: Skeleton, ids: Tensor, hidden: Tensor) -> Tensor:
         ids: the tokens [batch, length].
         hidden: the last layer's outputs for them [batch, length, width].
     """
-    feeder = _Feeder()
+    feeder = _Feeder(skeleton.layers[0])
     feeder.hidden = hidden
     with _standing_in(skeleton, [feeder]):
         return _run(skeleton, ids).logits
@@ -298,9 +344,42 @@ def _run(skeleton: Skeleton, ids: Tensor) -> Any:
     model: Any = skeleton.model
     caching = {"use_cache": False} if getattr(model, "can_generate", bool)() else {}
     try:
-        return model(input_ids=ids.to(skeleton.device), **caching)
+        with _refused(f"{type(model).__name__}, of {ids.shape[1]} tokens at once,"):
+            return model(input_ids=ids.to(skeleton.device), **caching)
     except Stop:
         return None
+
+
+_DATA_FREE = (
+    "calibration runs a text model by its token ids alone; a plan whose rules need no inputs (rtn "
+    "or hqq) and has no blockwise takes every model"
+)
+
+
+def _overwrite(hidden: Tensor, output: Tensor) -> None:
+    """Hidden states by what a layer makes of them."""
+    if output.shape != hidden.shape:
+        raise UnsupportedError(
+            f"a layer makes {list(output.shape)} of a hidden state {list(hidden.shape)}: "
+            f"{_DATA_FREE}"
+        )
+    hidden.copy_(output)
+
+
+@contextmanager
+def _refused(what: str) -> Generator[None]:
+    """UnsupportedError for what a model of transformers raises when it is run in this way."""
+    try:
+        yield
+    except (Stop, TercetError, torch.OutOfMemoryError, MemoryError):
+        raise
+    # each class of models is code of its own
+    except Exception as error:
+        said = " ".join(str(error).split())[:300]
+        raise UnsupportedError(
+            f"{what} cannot be run on calibration text: {type(error).__name__}: {said}: "
+            f"{_DATA_FREE}"
+        ) from error
 
 
 def _truncate_batch(value: Any, *, size: int, batch: int) -> Any:

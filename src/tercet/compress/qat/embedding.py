@@ -43,10 +43,12 @@ class TiedHead(nn.Module):
 
     Args:
         embedding: whose weight it is.
+        bias: [V], a parameter of its own; None without.
     """
 
-    def __init__(self, embedding: QatEmbedding) -> None:
+    def __init__(self, embedding: QatEmbedding, bias: nn.Parameter | None = None) -> None:
         super().__init__()
+        self.bias = bias
         # a tuple keeps the embedding from being registered, and so trained, a second time
         self._embedding = (embedding,)
 
@@ -59,5 +61,6 @@ class TiedHead(nn.Module):
         table = self._embedding[0]
         x = x.to(table.dtype)
         if not self.training and table.whole:
-            return linear_packed(x, table.prepare_product())
-        return linear(x, table.trainable_values())
+            return linear_packed(x, table.prepare_product(), self.bias)
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return linear(x, table.trainable_values(), bias)

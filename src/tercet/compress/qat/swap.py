@@ -68,7 +68,10 @@ def swap(model: nn.Module, plan: str | Plan, dtype: torch.dtype = torch.float32)
         quantized[name] = new
         for other in shared.get(id(old.weight), []):
             if other != name and isinstance(new, QatEmbedding):
-                model.set_submodule(other, TiedHead(new))
+                bias = cast(
+                    "nn.Parameter | None", getattr(model.get_submodule(other), "bias", None)
+                )
+                model.set_submodule(other, TiedHead(new, bias))
     if not quantized:
         raise PlanError(
             f"plan {plan.name!r} gives no linear or embedding of {type(model).__name__} a format"

@@ -42,7 +42,8 @@ def write_student(
                 else not name.startswith(f"{skeleton.layers_name}.")
             )
         ]
-        _write_unit(unit, names, skeleton, student, plan, writer)
+        buffers = skeleton.buffers(layers[unit - 1] if unit else None)
+        _write_unit(unit, names, buffers, skeleton, student, plan, writer)
     config: dict[str, Any] = {
         **skeleton.source.config,
         "architectures": [type(skeleton.model).__name__],
@@ -53,6 +54,7 @@ def write_student(
 def _write_unit(
     unit: int,
     names: list[str],
+    buffers: list[str],
     skeleton: Skeleton,
     student: Student,
     plan: Plan,
@@ -77,5 +79,9 @@ def _write_unit(
             stored = skeleton.stored_name(name)
             assert stored is not None
             trained = student.model.get_parameter(name).detach().cpu()
-            tensors[name] = trained.to(skeleton.source.dtype(stored))
+            trained = trained.to(skeleton.source.dtype(stored))
+            tensors[name] = skeleton.as_stored(name, trained)
+    for name in buffers:
+        value, stored = student.model.get_buffer(name).cpu(), skeleton.read_stored(name)
+        tensors[name] = value.to(stored.dtype)
     writer.write(unit, tensors, entries, modules)

@@ -1,7 +1,7 @@
 """Packed modules in a model of transformers: linears, embeddings and tied heads."""
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +19,9 @@ from tercet.packed_weight import PreparedWeight
 class PackedBuffers(nn.Module):
     """Holds a weight in storage form, so that `save_pretrained` writes what was read."""
 
-    def __init__(self, module: str, entry: PackedModule) -> None:
+    def __init__(self, module: str, entry: PackedModule, dtype: torch.dtype) -> None:
         super().__init__()
-        self.entry = entry
+        self.entry, self.dtype = entry, dtype
         self.prepared: PreparedWeight | None = None
         for name, (dtype, shape) in entry.layout(module).items():
             empty = torch.empty(shape, dtype=dtype, device="meta")
@@ -51,6 +51,24 @@ class PackedBuffers(nn.Module):
             shape=self.entry.shape,
         )
 
+    @property
+    def weight(self) -> Tensor:
+        """W [N, K] in the model's dtype, made anew: for models that read it, or give it numbers.
+
+        y = x W^T is what the module computes, but for the rounding of its input. Before it is
+        filled it is on the meta device.
+        """
+        if self.prepared is None:
+            return torch.empty(self.entry.shape, dtype=self.dtype, device="meta")
+        weight = self.to_packed().dequantize()
+        transform = InputTransform(
+            scale=self._buffers.get("input_scale"), hadamard=self.entry.hadamard, activation=None
+        )
+        if not transform.identity:
+            unit = torch.eye(weight.shape[1], device=weight.device)
+            weight = weight @ transform.scale_and_rotate(unit).T
+        return weight.to(self.dtype)
+
     def weight_for(self, device: torch.device) -> PreparedWeight:
         """The weight in its compute layout on that device."""
         if self.prepared is None or self.prepared.codes.device != device:
@@ -70,6 +88,7 @@ class PackedBuffers(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
         """Moves between devices; a cast of the model leaves codes and scales as they are."""
+        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
         before = dict(self._buffers)
         super()._apply(fn, recurse)
         for name, old in before.items():
@@ -78,6 +97,12 @@ class PackedBuffers(nn.Module):
                 self._buffers[name] = old.to(new.device)
         self._prepare()
         return self
+
+    def _load_from_state_dict(self, *arguments: Any, **named: Any) -> None:
+        """As any module; what is computed by then is that of the new weight."""
+        super()._load_from_state_dict(*arguments, **named)
+        if self.prepared is not None:
+            self._prepare()
 
 
 def _mark_static(weight: PreparedWeight) -> PreparedWeight:
@@ -96,10 +121,10 @@ def _mark_static(weight: PreparedWeight) -> PreparedWeight:
 class PackedLinearForTransformers(PackedBuffers):
     """y = transform(x) W^T + bias with W packed; the bias is a parameter, as in nn.Linear."""
 
-    def __init__(self, module: str, entry: PackedModule, old: nn.Linear) -> None:
-        super().__init__(module, entry)
+    def __init__(self, module: str, entry: PackedModule, old: nn.Module) -> None:
+        super().__init__(module, entry, cast(Tensor, old.weight).dtype)
         self.out_features, self.in_features = entry.shape
-        self.bias = old.bias
+        self.bias = cast("nn.Parameter | None", old.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """x [.., K] to y [.., N] in x's dtype."""
@@ -117,14 +142,9 @@ class PackedEmbeddingForTransformers(PackedBuffers):
     def __init__(
         self, module: str, entry: PackedModule, old: nn.Embedding, dtype: torch.dtype
     ) -> None:
-        super().__init__(module, entry)
+        super().__init__(module, entry, dtype)
         self.num_embeddings, self.embedding_dim = entry.shape
-        self.dtype, self.factor = dtype, embedding_factor(old, dtype)
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> nn.Module:
-        """As all others; what comes out follows a cast of the model."""
-        self.dtype = fn(torch.empty(0, dtype=self.dtype)).dtype
-        return super()._apply(fn, recurse)
+        self.factor = embedding_factor(old, dtype)
 
     def forward(self, ids: Tensor) -> Tensor:
         """ids [..] to rows [.., K]."""
@@ -142,6 +162,11 @@ class TiedHeadForTransformers(nn.Module):
         self.bias = bias
         # a tuple keeps the embedding from being registered, and so saved, a second time
         self._embedding = (embedding,)
+
+    @property
+    def weight(self) -> Tensor:
+        """As the embedding's."""
+        return self._embedding[0].weight
 
     def forward(self, x: Tensor) -> Tensor:
         """x [.., K] to logits [.., V]."""

@@ -6,6 +6,7 @@ the model's dtype. So the checkpoint is opened and checked by Tercet's own reade
 packed buffers are filled from there.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any, cast
@@ -31,6 +32,7 @@ from tercet.export.huggingface.packed_buffers import (
 )
 from tercet.export.huggingface.token_call import get_compiled_call
 from tercet.models.split_experts import fused_experts, split
+from tercet.models.transposed_linear import is_transposed
 
 if TYPE_CHECKING:
     # transformers registers quantizers while this very class is being defined
@@ -142,13 +144,15 @@ def _swap(model: "PreTrainedModel", name: str, entry: PackedModule) -> None:
             f"{type(model).__name__} has no module {name!r}, which the checkpoint packs: load it "
             f"with the class that config.json names"
         ) from error
-    weight = getattr(old, "weight", None)
-    if not isinstance(weight, Tensor) or tuple(weight.shape) != entry.shape:
-        shape = list(weight.shape) if isinstance(weight, Tensor) else None
+    weight, transposed = getattr(old, "weight", None), is_transposed(old)
+    shape = None
+    if isinstance(weight, Tensor):
+        shape = [*weight.T.shape] if transposed else [*weight.shape]
+    if shape != [*entry.shape]:
         raise CheckpointError(
             f"{name}: packed with shape {list(entry.shape)}, config.json makes it {shape}"
         )
-    if isinstance(old, nn.Linear):
+    if isinstance(old, nn.Linear) or transposed:
         model.set_submodule(name, PackedLinearForTransformers(name, entry, old))
     elif isinstance(old, nn.Embedding):
         model.set_submodule(name, PackedEmbeddingForTransformers(name, entry, old, model.dtype))
@@ -173,10 +177,10 @@ def _tie(model: "PreTrainedModel", checkpoint: PackedCheckpoint) -> None:
 
 
 def _check_plain(model: "PreTrainedModel", checkpoint: PackedCheckpoint) -> None:
-    """Every other parameter of the model must be in the files, with its shape."""
+    """Every other parameter and saved buffer of the model must be in the files, with its shape."""
     stored = set(checkpoint.names())
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
-    for name, parameter in model.named_parameters():
+    for name, parameter in (*model.named_parameters(), *_saved_buffers(model)):
         if name in tied:
             continue
         if name not in stored:
@@ -191,6 +195,18 @@ def _check_plain(model: "PreTrainedModel", checkpoint: PackedCheckpoint) -> None
                 f"{checkpoint.directory}: {name} has shape {list(shape)}, config.json makes it "
                 f"{list(parameter.shape)}"
             )
+
+
+def _saved_buffers(model: "PreTrainedModel") -> list[tuple[str, Tensor]]:
+    """Those that are no packed weight's."""
+    named = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
+    return [
+        (f"{module}.{name}".removeprefix("."), buffer)
+        for module, owner in named
+        if not isinstance(owner, PackedBuffers)
+        for name, buffer in owner.named_buffers(recurse=False)
+        if name not in owner._non_persistent_buffers_set  # pyright: ignore[reportPrivateUsage]
+    ]
 
 
 def register() -> None:

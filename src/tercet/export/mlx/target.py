@@ -23,12 +23,14 @@ from tercet.checkpoints.imports.mlx import (
 from tercet.checkpoints.packed.layout import PackedModule
 from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.checkpoints.sources.safetensors_directory import read_json
+from tercet.errors import UnsupportedError
 from tercet.export import transformers_client
 from tercet.export.engine_directory import write_directory, write_json
 from tercet.export.mlx import client as runner
 from tercet.export.target import Holding, refuse, transform_reason
 from tercet.export.unpacked import compare_directory
 from tercet.formats import Granularity
+from tercet.models import find_architecture, read_config, supported_architecture
 from tercet.models.split_experts import is_expert
 
 GROUPS = (128, 64, 32)
@@ -72,6 +74,7 @@ class Mlx:
             CheckpointError: `out` exists, or the disk is full.
         """
         refuse(self, self.holdings(checkpoint))
+        _check_model(checkpoint.config)
         store = partial(_store, checkpoint)
         write_directory(checkpoint, out, _config(checkpoint), store, framework="mlx")
 
@@ -96,6 +99,27 @@ class Mlx:
     def differences(self, checkpoint: PackedCheckpoint, out: Path) -> Iterator[str]:
         """A line for each unpacked tensor or setting that is not as in the checkpoint."""
         return compare_directory(checkpoint, out)
+
+
+def _check_model(config: Mapping[str, Any]) -> None:
+    """UnsupportedError where mlx-lm would compute something else, and say nothing."""
+    if not supported_architecture(config):
+        return
+    architecture = find_architecture(config)
+    sizes = read_config(architecture, config)
+    usual = "gelu_pytorch_tanh" if architecture.activation != "hidden_act" else "silu"
+    what = None
+    if sizes.activation != usual:
+        what = f"{architecture.activation} {sizes.activation!r}: it computes {usual!r} always"
+    # Gemma's are part of its class there
+    local = not architecture.name.startswith("gemma")
+    if local and any(window and window < sizes.positions for window in sizes.windows):
+        what = "sliding window: its layers see all positions"
+    if what is not None:
+        raise UnsupportedError(
+            f"mlx-lm's {architecture.name} does not know this model's {what}: export to "
+            f"huggingface, which holds every model"
+        )
 
 
 def _reason(checkpoint: PackedCheckpoint, module: str, entry: PackedModule) -> str | None:

@@ -22,8 +22,8 @@ from tercet.models.decoder.linear import Linear, load_head, tied_head
 from tercet.models.decoder.native_layer import NativeLayers
 from tercet.models.decoder.norm import Norm, load_norm
 from tercet.models.decoder.one_token import GATES, native
-from tercet.models.decoder.recurrent_state import RecurrentStates
 from tercet.models.decoder.rope import angles, read_rotations
+from tercet.models.decoder.state_space.states import RecurrentStates
 from tercet.models.decoder.weight_reader import WeightReader
 from tercet.models.packed_modules import PackedEmbedding, load_packed_embedding
 from tercet.models.weight_source import WeightSource

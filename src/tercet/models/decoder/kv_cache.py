@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from tercet.errors import UnsupportedError, unknown_name
-from tercet.models.decoder.recurrent_state import LayerState, RecurrentStates
+from tercet.models.decoder.state_space.states import LayerState, RecurrentStates
 from tercet.packed_weight.row_codes import (
     ELEMENTS,
     check_conversion,

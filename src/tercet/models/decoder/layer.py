@@ -15,7 +15,7 @@ from tercet.models.decoder.native_layer import NativeLayer, native_layer
 from tercet.models.decoder.norm import Norm, load_norm, normalize
 from tercet.models.decoder.one_token import Heads, Native, native
 from tercet.models.decoder.rope import Angles, rotate_
-from tercet.models.decoder.state_space import StateSpaceMixer, load_state_space
+from tercet.models.decoder.state_space.mixer import StateSpaceMixer, load_state_space
 from tercet.models.decoder.weight_reader import WeightReader
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from tercet.models.architecture import Architecture
 from tercet.models.decoder.config import ACTIVATIONS, DecoderConfig, StateSpaceConfig
 from tercet.models.decoder.linear import Linear, load_linear
-from tercet.models.decoder.recurrent_state import LayerState
+from tercet.models.decoder.state_space.states import LayerState
 from tercet.models.decoder.weight_reader import WeightReader
 
 # positions at once: what is quadratic in them costs what the rest does
