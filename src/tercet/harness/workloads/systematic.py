@@ -113,13 +113,16 @@ def draw_long(op: Op, seed: int, elements: int, rows: int | None = None) -> tupl
     wanted += [(axes[0], _CHUNKED, base, generator.choice(kinds)) for base in some]
     most = largest_sizes(op, elements, rows)
     for axis, lengths, base, kind in wanted:
-        few = {name: generator.choice(_FEW[lengths is _CHUNKED]) for name in base.sizes}
-        # one row's sum may be right by luck
-        few[axes[0]] = generator.choice((2, 3, 5, 8))
-        sizes = {**few, axis: generator.choice(lengths)}
-        if lengths is _CHUNKED and rows is not None:
-            _make_small(sizes, axis, generator)
-        if sizes[axis] > most[axis] or elements_of(op, sizes) > elements:
+        for _ in range(_TRIES):
+            few = {name: generator.choice(_FEW[lengths is _CHUNKED]) for name in base.sizes}
+            # one row's sum may be right by luck
+            few[axes[0]] = generator.choice((2, 3, 5, 8))
+            sizes = {**few, axis: generator.choice(lengths)}
+            if lengths is _CHUNKED and rows is not None:
+                _make_small(sizes, axis, generator)
+            if sizes[axis] <= most[axis] and elements_of(op, sizes) <= elements:
+                break
+        else:
             continue
         dtypes = dtypes_of(op, base)
         # float32 has the least room for sums that were taken in another way

@@ -22,6 +22,7 @@ def magnitude(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Sums and differences with absolute values: of x and the mean, |x| + mean(|x|)."""
     _, _, rstd = reference(x, weight, bias, eps)
+    rstd = grown(rstd, eps)
     y = _parts(x, rstd) * weight.double().abs()
     if bias is not None:
         y = y + bias.double().abs()
@@ -37,6 +38,7 @@ def gradient_magnitude(
 ) -> dict[str, Tensor]:
     """The same for the gradients: a constant row, or N = 1, cancels to zero."""
     *_, rstd = reference(x, weight, bias, eps)
+    rstd = grown(rstd, eps)
     normal, g = _parts(x, rstd), directions[0].double().abs()
     weighted = g * weight.double().abs()
     along = (weighted * normal).mean(-1, keepdim=True)
@@ -47,6 +49,11 @@ def gradient_magnitude(
         "weight": (g * normal).reshape(rows).sum(0),
         "bias": g.reshape(rows).sum(0),
     }
+
+
+def grown(rstd: Tensor, eps: float) -> Tensor:
+    """rstd times (v + |eps|) / (v + eps), v what eps is added to: below 0, it is taken from v."""
+    return rstd if eps >= 0 else rstd * (1 - 2 * eps * rstd.square())
 
 
 def _parts(x: Tensor, rstd: Tensor) -> Tensor:

@@ -21,11 +21,17 @@ def magnitude(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """|x| + |residual| in place of their sum: a float32 sum is off by its parts' rounding."""
     _, total, rstd = reference(x, weight, residual, eps)
+    rstd = grown(rstd, eps)
     size = x.double().abs()
     if residual is not None:
         size = size + residual.double().abs()
     scaled = size * rstd.reshape(*x.shape[:-1], 1) * weight.double().abs()
     return scaled, size if residual is not None else total, torch.abs(rstd)
+
+
+def grown(rstd: Tensor, eps: float) -> Tensor:
+    """rstd times (v + |eps|) / (v + eps), v what eps is added to: below 0, it is taken from v."""
+    return rstd if eps >= 0 else rstd * (1 - 2 * eps * rstd.square())
 
 
 def gradient_magnitude(
@@ -41,7 +47,7 @@ def gradient_magnitude(
     are rounded to fewer bits than weight has, for their sum is kept for the backward as they are.
     """
     total = x.double() if residual is None else x.double() + residual.double()
-    rstd = (total.square().mean(-1, keepdim=True) + eps).rsqrt()
+    rstd = grown((total.square().mean(-1, keepdim=True) + eps).rsqrt(), eps)
     normal, weighted = (total * rstd).abs(), (directions[0].double() * weight.double()).abs()
     size = rstd * (weighted + normal * (weighted * normal).mean(-1, keepdim=True))
     if residual is not None:

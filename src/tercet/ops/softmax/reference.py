@@ -14,13 +14,17 @@ def magnitude(x: Tensor, scale: float = 1.0) -> Tensor:
     y = reference(x, scale)
     if not x.numel():
         return y
-    below = scale * (x.double().amax(-1, keepdim=True) - x.double())
+    scaled = scale * x.double()
+    below = scaled.amax(-1, keepdim=True) - scaled
     return torch.where(y > 0, y * (1 + below), y)
 
 
 def gradient_magnitude(
     directions: list[Tensor], x: Tensor, scale: float = 1.0
 ) -> dict[str, Tensor]:
-    """scale y (|g| + sum(|g| y)): where one element is nearly all of the sum they cancel."""
-    y, g = reference(x, scale), directions[0].double().abs()
-    return {"x": scale * y * (g + (g * y).sum(-1, keepdim=True))}
+    """|scale| y (|g| + sum(|g| y)): where one element is nearly all of the sum they cancel.
+
+    y as `magnitude` has it.
+    """
+    y, g = magnitude(x, scale), directions[0].double().abs()
+    return {"x": abs(scale) * y * (g + (g * y).sum(-1, keepdim=True))}

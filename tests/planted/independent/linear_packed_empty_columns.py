@@ -1,0 +1,56 @@
+"""linear_packed in plain torch: any device, one block of rows of W in memory at a time."""
+
+import torch
+from torch import Tensor
+
+from tercet.packed_weight.call import PackedCall, apply_epilogue, quantize_input
+from tercet.packed_weight.weight import PreparedWeight, decode_blocks
+
+OP = "linear_packed"
+FAULT = (
+    "The early exit for an empty x returns zeros: with K = 0 (x of [M, 0]) bias and residual "
+    "are dropped; every other size is right."
+)
+CAUGHT_BY = "forward"
+DEVICE = "any"
+
+
+_BLOCKS_AT_ONCE = 64
+
+
+def forward(call: PackedCall) -> Tensor:
+    """As op.linear_packed, on a weight in either layout."""
+    rows, columns = call.weight.shape
+    if not call.x.numel():
+        # nothing to multiply
+        return call.x.new_zeros((*call.x.shape[:-1], rows), dtype=call.out_dtype)
+    x, x_scale = quantize_input(call.x, call.x_scale, call.activation)
+    flat = x.reshape(_rows(x), columns).float()
+    y = torch.empty((len(flat), rows), dtype=torch.float32, device=x.device)
+    for block, first, last in _chunks(rows):
+        y[:, first:last] = flat @ decode_blocks(call.weight, block)[: last - first].T
+    y = y.view(*x.shape[:-1], rows)
+    return apply_epilogue(y, x_scale, call.bias, call.residual, call.out_dtype)
+
+
+def gradient(grad: Tensor, weight: PreparedWeight, dtype: torch.dtype) -> Tensor:
+    """grad [..., N] W: the gradient with respect to x, summed in float32, in dtype."""
+    rows, columns = weight.shape
+    flat = grad.reshape(_rows(grad), rows).float()
+    total = torch.zeros((len(flat), columns), dtype=torch.float32, device=grad.device)
+    for block, first, last in _chunks(rows):
+        total += flat[:, first:last] @ decode_blocks(weight, block)[: last - first]
+    return total.to(dtype).reshape(*grad.shape[:-1], columns)
+
+
+def _rows(x: Tensor) -> int:
+    return x.shape[:-1].numel()
+
+
+def _chunks(rows: int) -> list[tuple[slice, int, int]]:
+    """(blocks of 16 rows, first row, last row) of each piece of W."""
+    step = 16 * _BLOCKS_AT_ONCE
+    return [
+        (slice(first // 16, (first + step) // 16), first, min(first + step, rows))
+        for first in range(0, rows, step)
+    ]
