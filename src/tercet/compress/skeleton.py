@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tercet.checkpoints.sources.open import ModelSource
 from tercet.compress.config_error import config_error
 from tercet.errors import CheckpointError, UnsupportedError
+from tercet.models.saved_buffers import saved_buffers
 from tercet.models.special_floats import decode_floats
 from tercet.models.split_experts import expert_name, fused_experts, split
 from tercet.models.transposed_linear import straighten
@@ -66,7 +67,7 @@ class Skeleton:
 
     def _read_buffers(self) -> None:
         """Buffers that files hold have what they hold there."""
-        for name, buffer in self._saved_buffers():
+        for name, buffer in saved_buffers(self.model).items():
             stored = self.stored_name(name)
             if stored is None:
                 continue
@@ -78,23 +79,12 @@ class Skeleton:
                 )
             buffer.copy_(value)
 
-    def _saved_buffers(self) -> list[tuple[str, Tensor]]:
-        """Buffers that are saved with a model; not those that follow from its configuration."""
-        named = cast("Iterable[tuple[str, nn.Module]]", self.model.named_modules())
-        return [
-            (f"{module}.{name}".removeprefix("."), buffer)
-            for module, owner in named
-            for name, buffer in owner.named_buffers(recurse=False)
-            if name not in owner._non_persistent_buffers_set  # pyright: ignore[reportPrivateUsage]
-        ]
-
     def buffers(self, below: str | None) -> list[str]:
         """Names of the saved buffers below a module; None for those outside of the layers."""
-        names = [name for name, _ in self._saved_buffers()]
+        if below is not None:
+            return [f"{below}.{name}" for name in saved_buffers(self.module(below))]
         inside = self.layers_name + "."
-        if below is None:
-            return [name for name in names if not name.startswith(inside)]
-        return [name for name in names if name.startswith(below + ".")]
+        return [name for name in saved_buffers(self.model) if not name.startswith(inside)]
 
     def _check_names(self) -> None:
         """Every parameter must be in the source: a model half random is worth nothing."""

@@ -60,14 +60,20 @@ class PackedBuffers(nn.Module):
         """
         if self.prepared is None:
             return torch.empty(self.entry.shape, dtype=self.dtype, device="meta")
-        weight = self.to_packed().dequantize()
-        transform = InputTransform(
-            scale=self._buffers.get("input_scale"), hadamard=self.entry.hadamard, activation=None
-        )
-        if not transform.identity:
+        weight, transform = self.to_packed().dequantize(), self.transform
+        if transform.scale is not None or transform.hadamard is not None:
             unit = torch.eye(weight.shape[1], device=weight.device)
             weight = weight @ transform.scale_and_rotate(unit).T
         return weight.to(self.dtype)
+
+    @property
+    def transform(self) -> InputTransform:
+        """What happens to the input."""
+        return InputTransform(
+            scale=self._buffers.get("input_scale"),
+            hadamard=self.entry.hadamard,
+            activation=self.entry.activation,
+        )
 
     def weight_for(self, device: torch.device) -> PreparedWeight:
         """The weight in its compute layout on that device."""
@@ -128,10 +134,7 @@ class PackedLinearForTransformers(PackedBuffers):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [.., K] to y [.., N] in x's dtype."""
-        scale = self._buffers.get("input_scale")
-        transform = InputTransform(
-            scale=scale, hadamard=self.entry.hadamard, activation=self.entry.activation
-        )
+        transform = self.transform
         x, weight = transform.scale_and_rotate(x), self.weight_for(x.device)
         return linear_packed(x, weight, self.bias, activation=transform.product)
 

@@ -6,7 +6,6 @@ the model's dtype. So the checkpoint is opened and checked by Tercet's own reade
 packed buffers are filled from there.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any, cast
@@ -31,6 +30,7 @@ from tercet.export.huggingface.packed_buffers import (
     TiedHeadForTransformers,
 )
 from tercet.export.huggingface.token_call import get_compiled_call
+from tercet.models.saved_buffers import saved_buffers
 from tercet.models.split_experts import fused_experts, split
 from tercet.models.transposed_linear import is_transposed
 
@@ -116,13 +116,14 @@ class TercetQuantizer(HfQuantizer):
 
 def _split_experts(model: "PreTrainedModel", checkpoint: PackedCheckpoint) -> bool:
     """Takes apart the experts of which the files hold any; whether there are such."""
+    fused = fused_experts(model)
     found = [
         name
-        for name in fused_experts(model)
+        for name in fused
         if any(module.startswith(f"{name}.") for module in checkpoint.modules)
     ]
-    if found and len(found) < len(fused_experts(model)):
-        left = next(name for name in fused_experts(model) if name not in found)
+    if found and len(found) < len(fused):
+        left = next(name for name in fused if name not in found)
         raise UnsupportedError(
             f"{found[0]} is packed and {left} is not: transformers merges the experts of all "
             f"layers or of none: give all of them a format in the plan, or none"
@@ -180,7 +181,8 @@ def _check_plain(model: "PreTrainedModel", checkpoint: PackedCheckpoint) -> None
     """Every other parameter and saved buffer of the model must be in the files, with its shape."""
     stored = set(checkpoint.names())
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
-    for name, parameter in (*model.named_parameters(), *_saved_buffers(model)):
+    buffers = saved_buffers(model, leave_out=PackedBuffers)
+    for name, parameter in (*model.named_parameters(), *buffers.items()):
         if name in tied:
             continue
         if name not in stored:
@@ -195,18 +197,6 @@ def _check_plain(model: "PreTrainedModel", checkpoint: PackedCheckpoint) -> None
                 f"{checkpoint.directory}: {name} has shape {list(shape)}, config.json makes it "
                 f"{list(parameter.shape)}"
             )
-
-
-def _saved_buffers(model: "PreTrainedModel") -> list[tuple[str, Tensor]]:
-    """Those that are no packed weight's."""
-    named = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
-    return [
-        (f"{module}.{name}".removeprefix("."), buffer)
-        for module, owner in named
-        if not isinstance(owner, PackedBuffers)
-        for name, buffer in owner.named_buffers(recurse=False)
-        if name not in owner._non_persistent_buffers_set  # pyright: ignore[reportPrivateUsage]
-    ]
 
 
 def register() -> None:
