@@ -180,6 +180,18 @@ def test_our_errors_are_tool_errors(tool: str, arguments: dict[str, Any], words:
     assert words in refusal(tool, **arguments)
 
 
+def test_an_argument_that_a_tool_does_not_have_is_refused() -> None:
+    """Left out, the candidate would not be checked, and the op's own kernels be green for it."""
+    said = refusal("check", op="rms_norm", candidates="mine.py")
+    assert "candidates" in said
+    assert "did you mean 'candidate'" in said
+
+
+def test_schemas_say_that_there_are_no_other_arguments() -> None:
+    tools = talk(server, lambda client: client.list_tools()).tools
+    assert all(tool.input_schema["additionalProperties"] is False for tool in tools)
+
+
 def test_a_call_that_takes_too_long_leaves_no_process(tmp_path: Path) -> None:
     made = new_op("endless_op", tmp_path)
     with (Path(made.folder) / "torch_path.py").open("a") as file:

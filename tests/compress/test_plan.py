@@ -105,6 +105,25 @@ def test_format_name_as_plan(name: str) -> None:
     assert embedding.format != name
 
 
+@pytest.mark.parametrize("name", ["int8-g128", "int6-channel", "fp8_e4m3"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_with_a_wide_format_no_matrix_is_narrower_than_the_layers(name: str, tied: bool) -> None:
+    plan = load_plan(name).of_model(tied)
+    for module in ("model.embed_tokens", "lm_head", "transformer.wte", "model.layers.0.mlp.up"):
+        rule = plan.rule(module)
+        assert rule is not None
+        assert rule.format == name, module
+
+
+def test_a_format_between_the_plans_two_is_nowhere_undercut() -> None:
+    plan = load_plan("int5-g128")
+    embedding = {tied: plan.of_model(tied).rule("model.embed_tokens") for tied in (True, False)}
+    assert {tied: rule and rule.format for tied, rule in embedding.items()} == {
+        True: "int5-g64",
+        False: "int5-g128",
+    }
+
+
 def test_unknown_format_as_plan() -> None:
     with pytest.raises(FormatError, match=r"did you mean 'nonary'.*shipped plans: int4, nonary"):
         load_plan("nonry")

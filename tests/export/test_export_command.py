@@ -10,8 +10,9 @@ import torch
 from typer.testing import CliRunner
 
 import tercet
+from tercet.checkpoints.output_lock import lock_output
 from tercet.cli.main import app
-from tercet.errors import AccuracyError, PlanError, TercetError, UnsupportedError
+from tercet.errors import AccuracyError, CheckpointError, PlanError, TercetError, UnsupportedError
 from tercet.export import target as targets
 from tercet.export.target import Holding, Target, find_target, target_names
 from tercet.records import Outcome, load
@@ -200,3 +201,17 @@ def test_an_unverified_export_is_no_record(packed: Path, tmp_path: Path) -> None
     with pytest.raises(UnsupportedError, match="--verify"):
         record(report)
     assert {entry.target for entry in acceptances(packed)} == set(target_names())
+
+
+def test_two_exports_to_one_place_and_one_through_a_link(packed: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with lock_output(out), pytest.raises(CheckpointError, match="another run is writing there"):
+        export(packed, "compressed-tensors", out)
+    assert not out.exists()
+    link = tmp_path / "link"
+    link.symlink_to(out)
+    export(packed, "compressed-tensors", link)
+    assert link.is_symlink()
+    assert (out / "config.json").is_file()
+    with pytest.raises(CheckpointError, match="exists already"):
+        export(packed, "compressed-tensors", link)

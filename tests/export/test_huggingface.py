@@ -21,7 +21,7 @@ from transformers import (
 )
 
 import tercet
-from tercet.errors import CheckpointError
+from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export.huggingface import register
 
 ALGORITHMS = {
@@ -260,6 +260,11 @@ def test_a_scale_that_is_no_number_is_refused(damaged: Any) -> None:
 def test_the_wrong_class_is_refused(mixed: Any) -> None:
     with pytest.raises(CheckpointError, match=r"LlamaModel.*class that config.json names"):
         LlamaModel.from_pretrained(mixed.packed)
+
+
+def test_activations_of_another_dtype_are_refused_before_loading(mixed: Any) -> None:
+    with pytest.raises(UnsupportedError, match="float64: activations may be float32, bfloat16"):
+        AutoModelForCausalLM.from_pretrained(mixed.packed, dtype=torch.float64)
 
 
 def test_a_config_of_another_size_is_refused(mixed: Any, tmp_path: Path) -> None:

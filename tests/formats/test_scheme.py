@@ -42,6 +42,7 @@ def test_a_copy_is_the_same_scheme() -> None:
         for copied in (deepcopy(scheme), pickle.loads(pickle.dumps(scheme))):
             assert copied == scheme
             assert hash(copied) == hash(scheme)
+        assert repr(scheme) == f"parse_scheme('{scheme.name}')"
     assert parse_scheme("int4-g64").storage != parse_scheme("int5-g64").storage
 
 

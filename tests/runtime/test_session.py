@@ -1,3 +1,6 @@
+import copy
+import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +157,12 @@ def test_logits_match_transformers(session: Generator, teacher: LlamaForCausalLM
 def test_load_refuses_what_is_no_packed_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such directory"):
         load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps])
+def test_a_copy_is_refused_with_what_to_do(
+    session: Generator, copied: Callable[[Any], Any]
+) -> None:
+    with pytest.raises(UnsupportedError, match=r"cannot be copied or pickled: .* load it again"):
+        copied(session)
+    assert copy.copy(session).model is session.model

@@ -19,7 +19,7 @@ from tercet.checkpoints.packed.read import open_packed
 from tercet.compress.pipeline import compress
 from tercet.errors import CheckpointError, TercetError, UnsupportedError
 from tercet.records import Environment, Record, append
-from tercet.workflows.report import write_model_report
+from tercet.workflows.report import runs, write_model_report
 from tercet.workflows.report.byte_shares import find_bytes
 from tercet.workflows.report.plots import Point, find_front
 from tercet.workflows.report.runs import Value, read_runs
@@ -259,3 +259,11 @@ def test_a_directory_is_one_model_however_it_is_written(
     (model,) = read_runs(["int4-g16/", tmp_path / "r.jsonl"])
     assert model.checkpoint is not None
     assert {measure.name for measure in model.values} == {"perplexity", "KL from the teacher, nats"}
+
+
+def test_a_fetched_model_is_known_by_its_name(
+    packed: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runs, "find_packed", {"small": packed / "int4-g16"}.__getitem__)
+    (model,) = read_runs(["small"])
+    assert model.checkpoint is not None

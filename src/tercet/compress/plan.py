@@ -207,7 +207,8 @@ def load_plan(reference: str | Path) -> Plan:
     """Load a plan by a shipped plan's name, the path of a plan file, or a number format's name.
 
     A format name such as "int3-g128" stands for the shipped plan of its element with that format
-    in every decoder layer.
+    in every decoder layer, and wherever the plan has fewer bits: with "int8-g64", embedding and
+    head, too.
 
     Raises:
         PlanError, FormatError: a name is unknown or the file is malformed; the message offers the
@@ -222,10 +223,16 @@ def load_plan(reference: str | Path) -> Plan:
     _check_format(name)
     base = _read(shipped_plans()[_BASE_OF.get(name.split("-")[0], "int4")])
     rules = tuple(
-        rule.model_copy(update={"format": name}) if rule.match in _LAYERS else rule
+        rule.model_copy(update={"format": name})
+        if rule.match in _LAYERS or _levels(name) > _levels(str(rule.format))
+        else rule
         for rule in base.rules
     )
     return base.model_copy(update={"name": name, "rules": rules})
+
+
+def _levels(format: str) -> int:
+    return len(parse_scheme(format).element.levels)
 
 
 # of most models, of Bloom's and Falcon's line, and of RWKV and MPT

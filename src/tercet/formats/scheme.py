@@ -48,6 +48,9 @@ class Scheme:
                 f"use a scaling without"
             )
 
+    def __repr__(self) -> str:
+        return f"parse_scheme({self.name!r})"
+
     @property
     def name(self) -> str:
         """The name that `parse_scheme` reads back to this scheme."""

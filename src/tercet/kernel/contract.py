@@ -255,7 +255,8 @@ class Op:
         run: the torch.library op; takes prepared arguments, in order.
         reference: the meaning, in float64; takes a case's arguments; plain differentiable torch.
         magnitude: like reference, with absolute values: the size of what is summed into each
-            element, which a rounding error is relative to. None: the size of the result itself.
+            element, which a rounding error is relative to; NaN where an infinite result may be
+            NaN, too. None: the size of the result itself.
         gradient_magnitude: (directions, **arguments) -> name -> the size of what is summed into
             each element of that gradient, where terms cancel; a gradient's rounding is otherwise
             taken relative to the largest element of its row.

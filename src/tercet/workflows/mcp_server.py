@@ -7,10 +7,12 @@ with the same message.
 
 from typing import Annotated, Any, TypeVar
 
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
+from mcp.types import CallToolResult, InputRequiredResult, Tool
 from pydantic import Field, TypeAdapter
 
+from tercet.errors import unknown_name
 from tercet.harness.cross_compile import CompileReport
 from tercet.harness.new_op import PATTERNS, NewOp, guide
 from tercet.harness.profile import ProfileReport
@@ -57,7 +59,30 @@ Models = Annotated[list[str], Field(description="Models of the catalog; empty: a
 Model = Annotated[str | None, Field(description="Use the op's shapes in this catalog model.")]
 Seconds = Annotated[float, Field(gt=0, description="Time limit of this tool call, in seconds.")]
 
-server = MCPServer("tercet", instructions=_INSTRUCTIONS, version=VERSION, log_level="WARNING")
+
+class _Server(MCPServer):
+    """Refuses what a tool does not take: a misspelt argument would be left out without a word."""
+
+    async def list_tools(self) -> list[Tool]:
+        return [
+            tool.model_copy(
+                update={"input_schema": {**tool.input_schema, "additionalProperties": False}}
+            )
+            for tool in await super().list_tools()
+        ]
+
+    async def call_tool(
+        self, name: str, arguments: dict[str, Any], context: Context[Any, Any] | None = None
+    ) -> CallToolResult | InputRequiredResult:
+        tool = next((tool for tool in await self.list_tools() if tool.name == name), None)
+        known: dict[str, Any] = {} if tool is None else tool.input_schema["properties"]
+        unknown = [argument for argument in arguments if argument not in known]
+        if tool is not None and unknown:
+            raise ToolError(unknown_name("argument", unknown[0], known))
+        return await super().call_tool(name, arguments, context)
+
+
+server = _Server("tercet", instructions=_INSTRUCTIONS, version=VERSION, log_level="WARNING")
 
 
 @server.resource(

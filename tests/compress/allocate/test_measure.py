@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import LlamaForCausalLM
 
+from tercet.checkpoints.output_lock import lock_output
 from tercet.checkpoints.packed.read import open_packed
 from tercet.compress.allocate.costs import rank_correlation
 from tercet.compress.allocate.measure import Scope, measure_sensitivity
@@ -15,7 +16,7 @@ from tercet.compress.allocate.rows import Rows, Windows, split_rows
 from tercet.compress.allocate.sensitivity_file import Sensitivity
 from tercet.compress.pipeline import compress
 from tercet.compress.plan import Plan, Rule
-from tercet.errors import PlanError, UnsupportedError
+from tercet.errors import CheckpointError, PlanError, UnsupportedError
 from tercet.models.input_transform import InputTransform
 
 FORMATS = ("ternary-g64", "int3-g64", "int4-g64-asym")
@@ -205,3 +206,11 @@ def test_a_model_without_logits(tmp_path: Path, tokens: Tensor, plan: Plan) -> N
         measure_sensitivity(
             tmp_path / "bert", Scope(formats=FORMATS), tmp_path / "s", plan=plan, calibration=tokens
         )
+
+
+def test_a_file_that_another_run_writes_is_refused_before_the_model_is_read(
+    tmp_path: Path, plan: Plan
+) -> None:
+    out = tmp_path / "s.jsonl"
+    with lock_output(out), pytest.raises(CheckpointError, match="another run is writing there"):
+        measure_sensitivity(tmp_path / "no model", Scope(formats=("int4",)), out, plan=plan)

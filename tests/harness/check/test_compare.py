@@ -39,6 +39,26 @@ def test_nan_and_infinities_must_be_where_the_reference_has_them() -> None:
         assert worst(torch.tensor(wrong), special) > 1, wrong
 
 
+def test_nan_may_be_for_an_infinity_whose_magnitude_is_nan_and_nowhere_else() -> None:
+    nan, inf = torch.nan, torch.inf
+    expected = torch.tensor([inf, inf, -inf, 1.0], dtype=torch.float64)
+    magnitude = torch.tensor([nan, inf, nan, nan], dtype=torch.float64)
+
+    def worst_of(*found: float) -> float:
+        return compare("y", torch.tensor(found), expected, magnitude, 0.01).worst
+
+    for right in ((nan, inf, nan, 1.0), (inf, inf, -inf, 1.0)):
+        assert worst_of(*right) == 0.0
+    for wrong in (
+        (nan, nan, nan, 1.0),
+        (nan, inf, nan, nan),
+        (3.0, inf, nan, 1.0),
+        (-inf, inf, nan, 1.0),
+        (nan, inf, nan, 1.1),
+    ):
+        assert worst_of(*wrong) > 1, wrong
+
+
 def test_overflow_of_the_dtype_is_no_error_but_only_beyond_its_largest_number() -> None:
     inf = torch.tensor([torch.inf], dtype=torch.float16)
     assert worst(inf, torch.tensor([70000.0])) == 0.0

@@ -103,15 +103,33 @@ def measure_sensitivity(
     if isinstance(calibration, (str, Path)):
         text.check_file(Path(calibration))
     where = resolve_device(device)
-    source = model if isinstance(model, ModelSource) else open_source(model)
-    skeleton = Skeleton(source, where)
+    with lock_output(Path(out)):
+        source = model if isinstance(model, ModelSource) else open_source(model)
+        skeleton = Skeleton(source, where)
+        plan, rows = _read(skeleton, plan, calibration, windows)
+        rules = match_rules(skeleton, plan).rules
+        identity = _identity(skeleton, scope, plan, rules, rows)
+        writer = SensitivityWriter(Path(out), identity, overwrite=overwrite, resume=resume)
+        if writer.content().missing:
+            with skeleton.materialize([name for name, _ in skeleton.model.named_children()]):
+                _measure(skeleton, scope, plan, rules, rows, writer, progress)
+        return writer.content()
+
+
+def _read(
+    skeleton: Skeleton,
+    plan: Plan,
+    calibration: str | Path | Tensor | None,
+    windows: Windows | None,
+) -> tuple[Plan, Rows]:
+    """The plan for this model, and its text; see `measure_sensitivity`."""
+    source = skeleton.source
     if skeleton.model.get_output_embeddings() is None:  # pyright: ignore[reportCallIssue]
         raise UnsupportedError(
             f"{source.reference} is a {type(skeleton.model).__name__}, which gives no logits: "
             f"sensitivity is measured of language models only"
         )
     plan = plan_of(skeleton.model, plan)
-    rules = match_rules(skeleton, plan).rules
     with TemporaryDirectory() as folder:
         source.save_tokenizer(folder)
         rows = read_rows(
@@ -123,13 +141,7 @@ def measure_sensitivity(
         )
     for ids in (rows.calibration, rows.windows):
         text.check_tokens(ids, int(getattr(skeleton.model.config, "vocab_size", 2**31)))
-    identity = _identity(skeleton, scope, plan, rules, rows)
-    with lock_output(Path(out)):
-        writer = SensitivityWriter(Path(out), identity, overwrite=overwrite, resume=resume)
-        if writer.content().missing:
-            with skeleton.materialize([name for name, _ in skeleton.model.named_children()]):
-                _measure(skeleton, scope, plan, rules, rows, writer, progress)
-        return writer.content()
+    return plan, rows
 
 
 def _measure(

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from torch import Tensor, nn
 from transformers.quantizers.auto import (
     AUTO_QUANTIZATION_CONFIG_MAPPING,
@@ -30,6 +31,7 @@ from tercet.export.huggingface.packed_buffers import (
     TiedHeadForTransformers,
 )
 from tercet.export.huggingface.token_call import get_compiled_call
+from tercet.models.device import resolve_dtype
 from tercet.models.saved_buffers import saved_buffers
 from tercet.models.split_experts import fused_experts, split
 from tercet.models.transposed_linear import is_transposed
@@ -65,6 +67,10 @@ class TercetQuantizer(HfQuantizer):
 
     requires_calibration = True
     quantization_config: TercetConfig
+
+    def update_dtype(self, dtype: torch.dtype) -> torch.dtype:
+        """UnsupportedError for activations that packed weights are not multiplied with."""
+        return resolve_dtype(dtype)
 
     def _process_model_before_weight_loading(
         self, model: "PreTrainedModel", checkpoint_files: list[str] | None = None, **_: Any

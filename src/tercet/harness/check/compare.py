@@ -23,10 +23,10 @@ def compare(
 
     With `inner` the limit is relative * |expected| + inner * magnitude.
 
-    NaN must be where the reference has it. An infinity is right where the reference, rounded to
-    found's dtype, has it. One smallest normal number is always allowed, but of 8-bit floats:
-    subnormals may be flushed. These are codes, of which each bit counts: a zero has the
-    reference's sign.
+    NaN must be where the reference has it, and may be where that is infinite and the magnitude is
+    NaN. An infinity is right where the reference, rounded to found's dtype, has it. One smallest
+    normal number is always allowed, but of 8-bit floats: subnormals may be flushed. These are
+    codes, of which each bit counts: a zero has the reference's sign.
 
     Args:
         tensor: what to call it.
@@ -87,7 +87,7 @@ def _ratio(
         limit = limit + torch.finfo(found.dtype).smallest_normal
     error = (value - expected).abs()
     ratio = torch.where(limit > 0, error / limit, torch.where(error > 0, torch.inf, 0.0))
-    same_nan = value.isnan() & expected.isnan()
+    same_nan = value.isnan() & (expected.isnan() | (expected.isinf() & magnitude.isnan()))
     rounded = _double(expected.to(found.dtype)) if found.dtype.is_floating_point else expected
     same_infinity = value.isinf() & (value == rounded)
     ratio = torch.where(same_nan | same_infinity, 0.0, ratio)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import torch
 from torch import Tensor
@@ -68,6 +68,12 @@ class Decoder:
         self._norm = norm
         self._head = head
         self._graph: TokenGraph | None = None
+
+    def __reduce__(self) -> NoReturn:
+        raise UnsupportedError(
+            "a loaded model cannot be copied or pickled: it maps its files and holds addresses; "
+            "load it again where it is wanted: on a CPU both use the same memory"
+        )
 
     @property
     def device(self) -> torch.device:

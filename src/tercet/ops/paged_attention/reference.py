@@ -5,6 +5,10 @@ from torch import Tensor
 
 from tercet.ops.paged_attention.visible import gather, see
 
+# p_n times a scale of codes is a product of q's dtype, or of its two parts in bfloat16: what a
+# subnormal one is rounded by, over the tolerance
+_LOST = {torch.float32: 2.0**-132, torch.float16: 2.0**-118, torch.bfloat16: 2.0**-118}
+
 
 def reference(
     q: Tensor,
@@ -42,6 +46,8 @@ def magnitude(
     the sum that p is divided by. A capped one is rounded as (1 - e) / (1 + e), to 2^-23 of half the
     cap: with relative = 4e-6 a thirty-second of the cap beside a_n.
     """
+    if value_scales is not None:
+        value_scales = value_scales.double() + _LOST[q.dtype]
     keys, values = _of_codes(keys, key_scales), _of_codes(values, value_scales)
     share, size, v = _shares(q, keys, values, blocks, lengths, scale, window, soft_cap)
     size = size + abs(soft_cap) / 32

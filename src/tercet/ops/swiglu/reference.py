@@ -3,8 +3,10 @@
 import torch
 from torch import Tensor
 
-# a sigmoid below the smallest normal float32 may be flushed to zero; over the tolerance of float32
-_FLUSHED = 2.0**-126 * 2.0**18
+# a sigmoid below the smallest normal float32 may be flushed to zero: times an infinity that is NaN
+_SMALLEST = 2.0**-126
+# over the tolerance of float32
+_FLUSHED = _SMALLEST * 2.0**18
 
 
 def reference(gate: Tensor, up: Tensor | None = None) -> Tensor:
@@ -17,7 +19,8 @@ def magnitude(gate: Tensor, up: Tensor | None = None) -> Tensor:
     """|y|, more where gate is far below zero: exp(-gate) is off by |gate| times the rounding."""
     g, u = _double(gate, up)
     grown = 1 + (-g).clamp(0, 128) / 32
-    return reference(g, u).abs() * grown + (g * u).abs() * _FLUSHED
+    size = reference(g, u).abs() * grown + (g * u).abs() * _FLUSHED
+    return torch.where((torch.sigmoid(g) < _SMALLEST) & u.isinf(), torch.nan, size)
 
 
 def gradient_magnitude(

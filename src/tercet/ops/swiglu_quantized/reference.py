@@ -12,7 +12,7 @@ from tercet.packed_weight.exact_row_codes import ratio_to, room_of, round_ratio,
 
 # of float32 results: an exponential, a quotient, two products
 RELATIVE = 2.0**-18
-# a sigmoid below the smallest normal float32 may be flushed to zero
+# a sigmoid below the smallest normal float32 may be flushed to zero; times an infinity that is NaN
 _FLUSHED = 2.0**-126
 
 
@@ -37,7 +37,8 @@ def magnitude(
     if element != "int8":
         codes = round_ratio(ratio_to(y, scale), element)
         sums = sums / RELATIVE + codes.sum(-1).abs()
-    return room, scale_of(error, element).squeeze(-1) / RELATIVE, sums
+    off = scale_of(error, element).squeeze(-1) / RELATIVE
+    return room, torch.where(error.isnan().any(-1), torch.nan, off), sums
 
 
 def _activated(gate: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -45,7 +46,9 @@ def _activated(gate: Tensor, up: Tensor | None) -> tuple[Tensor, Tensor]:
     if up is None:
         gate, up = gate.tensor_split(2, -1)
     gate, up = gate.double(), up.double()
-    y = gate * torch.sigmoid(gate) * up
+    sigmoid = torch.sigmoid(gate)
+    y = gate * sigmoid * up
     grown = RELATIVE * (1 + (-gate).clamp(0, 128) / 32)
     # subnormal float32 numbers are a fixed distance apart
-    return y, y.abs() * grown + (gate * up).abs() * _FLUSHED + 2.0**-148
+    error = y.abs() * grown + (gate * up).abs() * _FLUSHED + 2.0**-148
+    return y, torch.where((sigmoid < _FLUSHED) & up.isinf(), torch.nan, error)

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from tercet.checkpoints.atomic import in_the_way
-from tercet.checkpoints.packed.output_directory import check_writable
+from tercet.checkpoints.output_lock import lock_output
+from tercet.checkpoints.packed.output_directory import check_writable, resolve_output
 from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
 from tercet.checkpoints.seal import verified
 from tercet.errors import AccuracyError, CheckpointError, UnsupportedError
@@ -51,7 +52,7 @@ def export(
     Args:
         directory: the packed checkpoint.
         target: a name of `target_names`.
-        out: the file or directory to write; it must not exist.
+        out: the file or directory to write; it must not exist; a link is followed.
         verify: read the export back with the target's library, run the export in the target's
             client, and compare weights, settings, logits and tokens with Tercet's.
         kind: the target's tensor type for all layers (such as "TQ2_0" for gguf); None for the
@@ -62,22 +63,24 @@ def export(
 
     Raises:
         UnsupportedError: the target cannot hold a layer exactly, or its client is not installed.
-        CheckpointError: the checkpoint is damaged, or `out` already exists.
+        CheckpointError: the checkpoint is damaged, `out` already exists, or another run writes
+            there.
     """
-    out = Path(out)
+    out = resolve_output(out)
     to = in_kind(find_target(target), kind)
-    if out.exists():
-        raise in_the_way(out)
+    _demand_free(out)
     check_writable(out)
     checkpoint = open_packed(directory)
     if not checkpoint.modules:
         raise CheckpointError(f"{directory}: no module is packed, so there is nothing to export")
     say = progress or _silent
-    # codes that were changed would get fresh checksums over there
-    with verified(directory):
-        holdings = to.holdings(checkpoint)
-    say(f"writing {out}")
-    to.write(checkpoint, out)
+    with lock_output(out):
+        _demand_free(out)
+        # codes that were changed would get fresh checksums over there
+        with verified(directory):
+            holdings = to.holdings(checkpoint)
+        say(f"writing {out}")
+        to.write(checkpoint, out)
     equal: dict[str, bool] = {}
     client = differences = None
     if verify:
@@ -98,6 +101,11 @@ def export(
         differences=differences,
         client=client,
     )
+
+
+def _demand_free(out: Path) -> None:
+    if out.exists():
+        raise in_the_way(out)
 
 
 def _silent(_: str) -> None:

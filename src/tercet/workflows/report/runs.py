@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tercet.checkpoints.packed.read import PackedCheckpoint, is_packed, open_packed
+from tercet.checkpoints.sources.fetch import find_packed
 from tercet.errors import CheckpointError
 from tercet.evaluate.size import measure_size
 from tercet.evaluate.tasks.samples import RECORDS_NAME, SETTINGS_NAME
@@ -73,13 +74,15 @@ class Model:
 def read_runs(paths: Iterable[str | Path]) -> list[Model]:
     """The models of packed checkpoints, of files of records and of folders of answered tasks.
 
+    A checkpoint may also be the name of one that `fetch` brings.
+
     Records and checkpoints of one directory are one model, however the path is written.
 
     Raises:
         CheckpointError: a path is none of these, or holds nothing that a report shows.
     """
     models: dict[str, Model] = {}
-    for path in map(Path, paths):
+    for path in map(find_packed, paths):
         if path.is_dir() and is_packed(path):
             _add_checkpoint(models, path)
         elif path.is_dir() and (path / SETTINGS_NAME).is_file():
