@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
-from tercet.records import Record, load_latest
+from tercet.records import Record, load, load_latest
 from tercet.records.page import fill, markdown, write_pages
 
 HERE = Path(__file__).parent
@@ -126,17 +126,33 @@ def _times(plain: Mapping[str, float] | None, found: Mapping[str, float], name: 
 
 
 def _attention() -> str:
-    """A row for each number of sequences and context, a column for each kind of cache."""
-    records = load_latest(ATTENTION)
-    kinds = list(dict.fromkeys(str(record.settings["kv_cache_dtype"]) for record in records))
-    rows = dict[tuple[str, str], list[str]]()
-    for record in records:
-        batch, context = str(record.settings["batch"]), str(record.settings["context"])
-        found = record.metrics
-        cell = f"{found['us']:.1f}, {found['read_TB_per_s']:.2f}"
-        rows.setdefault((batch, context), [batch, context]).append(cell)
-    where = f"{records[0].environment.accelerator}, {records[0].time[:10]}"
-    return f"{where}\n\n{markdown([('sequences', 'context', *kinds), *rows.values()])}\n"
+    """Of each GPU a row for each number of sequences and context, a column a kind of cache."""
+    devices = dict[str, dict[tuple[str, str], dict[str, Record]]]()
+    for record in load(ATTENTION):
+        settings = record.settings
+        rows = devices.setdefault(str(record.environment.accelerator), {})
+        row = rows.setdefault((str(settings["batch"]), str(settings["context"])), {})
+        row[str(settings["kv_cache_dtype"])] = record
+    return "\n".join(
+        f"{device}, {_date(rows)}\n\n{_attention_rows(rows)}" for device, rows in devices.items()
+    )
+
+
+def _date(rows: Mapping[tuple[str, str], Mapping[str, Record]]) -> str:
+    return max(record.time for row in rows.values() for record in row.values())[:10]
+
+
+def _attention_rows(rows: Mapping[tuple[str, str], Mapping[str, Record]]) -> str:
+    kinds = list(dict.fromkeys(kind for row in rows.values() for kind in row))
+    cells = [
+        (*names, *(_attention_cell(row[kind].metrics) for kind in kinds))
+        for names, row in rows.items()
+    ]
+    return f"{markdown([('sequences', 'context', *kinds), *cells])}\n"
+
+
+def _attention_cell(found: Mapping[str, float]) -> str:
+    return f"{found['us']:.1f}, {found['read_TB_per_s']:.2f}"
 
 
 def _quality() -> list[tuple[str, ...]]:

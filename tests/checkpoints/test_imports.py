@@ -207,6 +207,35 @@ def test_bitnet_keeps_every_value(
     assert {module.activation for module in modules} == {"int8_token"}
 
 
+@pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.parametrize("group", [32, None])
+def test_zero_points_beside_plain_values_are_plain(
+    bits: int, group: int | None, tmp_path: Path
+) -> None:
+    """compressed-tensors packs them beside packed values alone."""
+    weights, middle = Weights(bits, group), 1 << bits - 1
+    strategy = {"strategy": "group", "group_size": group} if group else {"strategy": "channel"}
+    of_weights = {"num_bits": bits, "type": "int", "symmetric": False, **strategy}
+    config = {"targets": ["Linear"], "weights": of_weights, "format": "int-quantized"}
+    section = {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "config_groups": {"group_0": config},
+        "ignore": ["lm_head"],
+    }
+
+    def linear(name: str) -> dict[str, Tensor]:
+        q, zero, scale = weights(name)
+        return {
+            "weight": (q - middle).to(torch.int8),
+            "weight_scale": scale,
+            "weight_zero_point": (zero - middle).to(torch.int8),
+        }
+
+    expected = f"int{bits}-{f'g{group}' if group else 'channel'}-asym"
+    check(model(tmp_path / "in", section, linear), tmp_path / "out", weights.values, expected)
+
+
 def check(source: Path, out: Path, values: Callable[[str], Tensor], expected: str) -> None:
     """Imported by the command: bit-equal, of the expected format, whole, and it runs."""
     done = CliRunner().invoke(app, ["import", str(source), "--out", str(out)])

@@ -1,12 +1,15 @@
 """Calibration sequences are cut from a text evenly, and overlap only where it is short."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tercet.compress.plan import Calibration
-from tercet.compress.text import calibration_tokens
+from tercet.compress.text import _starts, calibration_tokens  # pyright: ignore[reportPrivateUsage]
 from tercet.errors import PlanError
 
 
@@ -38,3 +41,23 @@ def cut(folder: Path, sequences: int, length: int) -> list[list[int]]:
     path.write_text(" ".join(words))
     wanted = Calibration(sequences=sequences, length=length)
     return calibration_tokens(path, folder, wanted).tolist()
+
+
+@given(data=st.data(), length=st.integers(1, 30), count=st.integers(1, 40))
+def test_sequences_that_measure_overlap_no_other(data: Any, length: int, count: int) -> None:
+    apart = sorted(data.draw(st.sets(st.integers(0, count - 1), max_size=count)))
+    tokens = data.draw(st.integers(length, 2 * length * count))
+    starts = _starts(tokens, Calibration.model_construct(sequences=count, length=length), apart)
+    first_ones = sum(at not in apart and at - 1 in (*apart, -1) for at in range(count))
+    whole = len(apart) + first_ones
+    if starts is None:
+        few = tokens < whole * length
+        assert few or 2 * (tokens - len(apart) * length) < (count - len(apart)) * length
+        return
+    assert len(starts) == count
+    assert starts[0] >= 0
+    assert starts[-1] + length <= tokens
+    rows = [set(range(start, start + length)) for start in starts]
+    for at in apart:
+        assert not any(rows[at] & row for other, row in enumerate(rows) if other != at)
+    assert starts == sorted(starts)

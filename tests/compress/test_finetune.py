@@ -381,12 +381,14 @@ def test_bad_input_is_refused_before_training(tmp_path: Path) -> None:
     _, floating = pack("llama", tmp_path / "floating", "fp4_e2m1-g16")
     one, beyond = tmp_path / "one.safetensors", tmp_path / "beyond.safetensors"
     save_file({"input_ids": tokens(1)}, one)
+    plain = tmp_path / "plain.txt"
+    plain.write_text("text")
     save_file({"input_ids": tokens() + 64}, beyond)
     read: dict[str, Any] = {"calibration": None, "length": 16}
     cases: list[tuple[type[TercetError], str, dict[str, Any]]] = [
         (PlanError, "1 sequence:", {**read, "data": [one]}),
         (PlanError, "vocabulary", {**read, "data": [beyond]}),
-        (PlanError, "has no tokenizer.json", {**read, "data": [packed / "config.json"]}),
+        (PlanError, "has no tokenizer.json", {**read, "data": [plain]}),
         (PlanError, "1 sequence", {"calibration": tokens(1)}),
         (PlanError, "vocabulary", {"calibration": tokens() + 64}),
         (PlanError, "no such file", {"calibration": tmp_path / "none.txt"}),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import tercet
 from tercet.evaluate.size import Size, measure_size
@@ -51,3 +51,17 @@ def test_everything_is_counted(tmp_path: Path) -> None:
     assert payload < size.disk_bytes < payload + 8192
     assert size.directory_bytes == sum(path.stat().st_size for path in files)
     assert size.bits_per_weight == pytest.approx(8 * weights / size.parameters)
+
+
+def test_the_body_is_the_layers_whatever_embedding_and_head_are_called(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    config = GPT2Config(n_embd=64, n_layer=1, n_head=2, n_inner=128, vocab_size=40, n_positions=16)
+    GPT2LMHeadModel(config).save_pretrained(tmp_path / "source")
+    rules = [
+        {"match": "*wte", "format": "int8-channel", "algorithm": "rtn"},
+        {"match": "*.h.*", "format": "int4-g64", "algorithm": "rtn"},
+    ]
+    plan = tercet.Plan.model_validate({"name": "test", "rules": rules})
+    tercet.compress(tmp_path / "source", plan, tmp_path / "packed")
+    size = measure_size(tercet.open_packed(tmp_path / "packed"))
+    assert size.body_bits_per_weight == pytest.approx(4 + 16 / 64)

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 import tercet
-from tercet.errors import PlanError
+from tercet.errors import CheckpointError, PlanError
 from tercet.evaluate.text import windows
 from tercet.workflows.evaluation import evaluate
 from tercet.workflows.materialize import materialize
@@ -112,6 +112,46 @@ def test_checkpoints_of_several_models_have_no_one_teacher(folder: Path, tmp_pat
         tercet.evaluate(
             [folder / "packed", tmp_path / "packed"], text=folder / "text.txt", length=8
         )
+
+
+def test_other_tokenizers_are_told_apart_by_what_they_give(folder: Path, tmp_path: Path) -> None:
+    """Each model would be asked for the probability of another text."""
+    for name in ("same", "other"):
+        shutil.copytree(folder / "packed", tmp_path / name)
+        (tmp_path / name / "SHA256SUMS").unlink()
+        tokenizer = Tokenizer.from_file(str(tmp_path / name / "tokenizer.json"))
+        letters = tokenizer.get_vocab()
+        if name == "other":
+            letters["a"], letters["e"] = letters["e"], letters["a"]
+        changed = Tokenizer(models.WordLevel(letters, unk_token="?"))
+        changed.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        changed.save(str(tmp_path / name / "tokenizer.json"))
+    given = {"teacher": "none", "text": folder / "text.txt", "length": 8}
+    one, same = evaluate([folder / "packed", tmp_path / "same"], **given)
+    assert one.metrics["perplexity"] == same.metrics["perplexity"]
+    with pytest.raises(CheckpointError, match="other: its tokenizer makes other tokens of text"):
+        evaluate([folder / "packed", tmp_path / "other"], **given)
+
+
+def test_a_teacher_of_another_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
+    config = LlamaConfig(
+        vocab_size=31, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+        num_attention_heads=2,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "teacher")
+    with pytest.raises(CheckpointError, match="packed: 27 tokens, and the teacher has 31"):
+        evaluate(
+            folder / "packed",
+            teacher=str(tmp_path / "teacher"),
+            text=folder / "text.txt",
+            length=8,
+        )
+
+
+def test_windows_beyond_a_models_positions_are_refused(folder: Path) -> None:
+    """It gives numbers there, which say nothing of it."""
+    with pytest.raises(PlanError, match="windows of 2049 tokens, but the model has 2048 positions"):
+        evaluate(folder / "packed", teacher="none", text=folder / "text.txt", length=2049)
 
 
 def test_without_a_teacher(folder: Path) -> None:

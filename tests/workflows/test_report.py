@@ -4,7 +4,7 @@ import json
 import re
 from html import unescape
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, rmtree
 from typing import Any
 
 import pytest
@@ -16,12 +16,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 import tercet
 from tercet.checkpoints.packed.read import open_packed
+from tercet.checkpoints.seal import weights_sha256
 from tercet.compress.pipeline import compress
 from tercet.errors import CheckpointError, TercetError, UnsupportedError
 from tercet.records import Environment, Record, append
 from tercet.workflows.report import runs, write_model_report
 from tercet.workflows.report.byte_shares import find_bytes
-from tercet.workflows.report.plots import Point, find_front
+from tercet.workflows.report.plots import Point, find_front, plot_layers
 from tercet.workflows.report.runs import Value, read_runs
 
 SETTINGS = {"text": "a.txt", "windows": 4, "window_tokens": 64, "role": "student"}
@@ -267,3 +268,53 @@ def test_a_fetched_model_is_known_by_its_name(
     monkeypatch.setattr(runs, "find_packed", {"small": packed / "int4-g16"}.__getitem__)
     (model,) = read_runs(["small"])
     assert model.checkpoint is not None
+
+
+def test_errors_stand_at_their_layers_numbers() -> None:
+    figure = plot_layers([("a", 0, {1: 0.25, 3: 0.5}), ("b", 1, {0: 0.125})])
+    assert re.findall(r"[ab], layer \d+: [\d.]+%", figure) == [
+        "a, layer 1: 25.0%", "a, layer 3: 50.0%", "b, layer 0: 12.5%",
+    ]  # fmt: skip
+
+
+def test_what_was_measured_otherwise_is_another_measure(tmp_path: Path) -> None:
+    def evaluated(perplexity: float, **settings: str) -> Record:
+        return record("m", settings=settings, metrics={"perplexity": perplexity})
+
+    task = {"task": "ifeval", "metric": "acc", "max_tokens": 64, "chat": True}
+    score = {"score": 0.5, "questions": 10.0}
+    append(
+        tmp_path / "r.jsonl",
+        [
+            evaluated(20.0, text_sha256="11112222", teacher="t"),
+            evaluated(21.0, text_sha256="11112222", teacher="t", kv_cache_dtype="int8"),
+            evaluated(22.0, text_sha256="33334444", teacher="t"),
+            record("m", kind="task", settings=task, metrics=score),
+        ],
+    )
+    (model,) = read_runs([tmp_path / "r.jsonl"])
+    found = {measure.title: value.value for measure, value in model.values.items()}
+    of = "perplexity, a.txt, 4 x 64 tokens"
+    assert found[f"{of} (11112222)"] == 20.0
+    assert found[f"{of} (11112222), int8 cache"] == 21.0
+    assert found[f"{of} (33334444)"] == 22.0
+    assert found["ifeval (acc), 10 questions, as chats, answers of 64 tokens"] == 0.5
+    append(tmp_path / "other.jsonl", [evaluated(20.0, text_sha256="11112222", teacher="u")])
+    (model,) = read_runs([tmp_path / "r.jsonl", tmp_path / "other.jsonl"])
+    names = {measure.name for measure in model.values}
+    assert {"KL from t, nats", "KL from u, nats", "perplexity"} < names
+
+
+def test_records_of_other_weights_than_lie_there_are_refused(packed: Path, tmp_path: Path) -> None:
+    place = tmp_path / "model"
+    copytree(packed / "int4-g16", place)
+    measured = weights_sha256(place)
+    assert measured is not None
+    append(tmp_path / "r.jsonl", [record(str(place), settings={"weights_sha256": measured})])
+    (model,) = read_runs([tmp_path / "r.jsonl", place])
+    assert model.size_bytes == open_packed(place).size_bytes, "not what the record says"
+    assert model.values
+    rmtree(place)
+    copytree(packed / "ternary-g16", place)
+    with pytest.raises(CheckpointError, match=r"compressed again since .* evaluate it again"):
+        read_runs([place, tmp_path / "r.jsonl"])

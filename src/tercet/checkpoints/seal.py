@@ -142,6 +142,14 @@ def read_seal(directory: Path) -> dict[str, str]:
     return {name: digest for digest, name in lines}
 
 
+def weights_sha256(directory: Path) -> str | None:
+    """One hash of all weight files, as the seal says; None where nothing says it."""
+    files = [
+        f"{name} {of}\n" for name, of in sorted(read_seal(directory).items()) if _is_weight(name)
+    ]
+    return hashlib.sha256("".join(files).encode()).hexdigest() if files else None
+
+
 def _read_manifest(directory: Path) -> dict[str, str]:
     try:
         files = json.loads((directory / _MANIFEST_NAME).read_bytes())["files"]

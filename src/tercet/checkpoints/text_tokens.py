@@ -30,7 +30,7 @@ def text_tokens(path: Path, tokenizer: Path, model: str | None = None) -> Tensor
         )
     try:
         data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise CheckpointError(f"{path}: cannot be read as UTF-8 text ({error})") from error
     ids = read_tokenizer(tokenizer, model).encode(text, add_special_tokens=False).ids

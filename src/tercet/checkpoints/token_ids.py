@@ -14,12 +14,20 @@ def read_token_ids(path: Path) -> Tensor:
     """The file's input_ids as int64, in their shape.
 
     Raises:
-        PlanError: there is no such file or tensor, or its numbers are no integers.
+        PlanError: there is no such file or tensor, its numbers are no integers, or some are
+            padding.
     """
     try:
-        ids = safetensors_torch.load_file(path)["input_ids"]
+        tensors = safetensors_torch.load_file(path)
+        ids = tensors["input_ids"]
     except (OSError, SafetensorError, KeyError) as error:
         raise PlanError(f"{path}: no safetensors file with input_ids ({error})") from error
+    mask = tensors.get("attention_mask")
+    if mask is not None and not bool(mask.all()):
+        raise PlanError(
+            f"{path}: attention_mask leaves out {int((mask == 0).sum())} tokens, which would count "
+            f"like any others: give sequences without padding"
+        )
     return check_integers(ids, f"{path}: input_ids")
 
 

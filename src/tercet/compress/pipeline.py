@@ -30,6 +30,7 @@ from tercet.checkpoints.sources.open import ModelSource, open_source
 from tercet.compress import memory, text
 from tercet.compress.algorithm import Quantized
 from tercet.compress.allocator import return_freed_memory
+from tercet.compress.blockwise.tune import split_sequences
 from tercet.compress.calibration.module_hooks import transforming
 from tercet.compress.calibration.stream import Stream
 from tercet.compress.plan import Plan, load_plan
@@ -178,6 +179,13 @@ class _Run:
         """Whether the uncompressed model's hidden states are followed."""
         return bool(self.plan.calibration.match_teacher) or self.plan.blockwise is not None
 
+    def _held_out(self) -> list[int]:
+        """The calibration sequences that blockwise training measures on."""
+        count = self.plan.calibration.sequences
+        if self.plan.blockwise is None or count < 2:
+            return []
+        return [int(at) for at in split_sequences(count, self.plan.blockwise.held_out)[0]]
+
     def open(
         self,
         calibration: str | Path | Tensor | None,
@@ -190,7 +198,11 @@ class _Run:
         self.tokens: Tensor | None = None
         if self.needs_inputs:
             self.tokens = text.read_calibration(
-                calibration, tokenizer, self.plan.calibration, self.source.reference
+                calibration,
+                tokenizer,
+                self.plan.calibration,
+                self.source.reference,
+                self._held_out(),
             )
             text.check_tokens(
                 self.tokens, int(getattr(self.skeleton.model.config, "vocab_size", 2**31))

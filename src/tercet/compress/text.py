@@ -2,7 +2,9 @@
 
 import hashlib
 import os
+from collections.abc import Sequence
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -25,21 +27,26 @@ def read_calibration(
     tokenizer_directory: Path,
     wanted: Calibration,
     model: str | None = None,
+    apart: Sequence[int] = (),
 ) -> Tensor:
     """Token ids [sequences, length]: those given, or of a file, or of the shipped text for None.
 
     Args:
         calibration: the ids, or the file.
-        tokenizer_directory, wanted, model: as `calibration_tokens` takes them.
+        tokenizer_directory, wanted, model, apart: as `calibration_tokens` takes them.
     """
     if isinstance(calibration, Tensor):
         return check_integers(calibration, "calibration ids")
     path = Path(calibration) if calibration is not None else default_text()
-    return calibration_tokens(path, tokenizer_directory, wanted, model)
+    return calibration_tokens(path, tokenizer_directory, wanted, model, apart)
 
 
 def calibration_tokens(
-    path: Path, tokenizer_directory: Path, wanted: Calibration, model: str | None = None
+    path: Path,
+    tokenizer_directory: Path,
+    wanted: Calibration,
+    model: str | None = None,
+    apart: Sequence[int] = (),
 ) -> Tensor:
     """Token ids [sequences, length]: the file tokenized once, cut evenly spaced.
 
@@ -50,24 +57,44 @@ def calibration_tokens(
         tokenizer_directory: where tokenizer.json lies.
         wanted: how many sequences of which length; a safetensors file is taken as it is.
         model: what the user called the model, where its tokenizer was copied for the run.
+        apart: the sequences that overlap no other, since they measure what others are fitted to.
     """
     if path.suffix == ".safetensors":
         return read_token_ids(path)
     ids = text_tokens(path, tokenizer_directory / "tokenizer.json", model)
-    needed = wanted.sequences * wanted.length
-    if 2 * len(ids) < needed or len(ids) < wanted.length:
+    starts = _starts(len(ids), wanted, sorted(apart))
+    if starts is None:
         raise PlanError(
             f"{path}: {len(ids)} tokens, but the plan asks for {wanted.sequences} sequences of "
             f"{wanted.length}: give more text with --calibration or lower the plan's numbers"
         )
-    if len(ids) < needed:
-        # they overlap, by half at most
-        room, last = len(ids) - wanted.length, wanted.sequences - 1
-        starts = [i * room // last for i in range(wanted.sequences)]
-    else:
-        stride = len(ids) // wanted.sequences
-        starts = [i * stride for i in range(wanted.sequences)]
     return torch.stack([ids[start : start + wanted.length] for start in starts])
+
+
+def _starts(tokens: int, wanted: Calibration, apart: Sequence[int]) -> list[int] | None:
+    """Where sequences begin; None for a text in which they would overlap by more than half."""
+    count, length = wanted.sequences, wanted.length
+    if count * length <= tokens:
+        return [i * (tokens // count) for i in range(count)]
+    # runs of neighbours: within each they overlap, and the next one begins behind it
+    runs = [last - first - 1 for first, last in pairwise([-1, *apart, count])]
+    steps, first_ones = sum(max(run - 1, 0) for run in runs), sum(run > 0 for run in runs)
+    left = tokens - length * len(apart)
+    room = left - length * first_ones
+    if room < 0 or 2 * left < (count - len(apart)) * length:
+        return None
+    starts, begin, done = list[int](), 0, 0
+    for at, run in enumerate(runs):
+        first = done
+        for _ in range(run):
+            starts.append(begin + room * done // max(steps, 1) - room * first // max(steps, 1))
+            done += 1
+        done -= run > 0
+        begin = starts[-1] + length if run else begin
+        if at < len(apart):
+            starts.append(begin)
+            begin += length
+    return starts
 
 
 def check_file(path: Path) -> None:

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from tercet.errors import CheckpointError
 from tercet.evaluate.intervals import bootstrap_bounds
 
 Logits = Callable[[Tensor], Tensor]
@@ -118,6 +119,9 @@ def compare(
             that all models are on.
         teacher: the same, for the uncompressed model; its logits are computed once a window.
         progress: told (windows done, windows in all).
+
+    Raises:
+        CheckpointError: a student and the teacher have vocabularies of different sizes.
     """
     models = {**({"teacher": teacher} if teacher is not None else {}), **students}
     sums: dict[str, list[_Window]] = {name: [] for name in models}
@@ -126,6 +130,11 @@ def compare(
         reference = teacher(ids)[0, :-1] if teacher is not None else None
         for name, model in models.items():
             own = reference if name == "teacher" and reference is not None else model(ids)[0, :-1]
+            if reference is not None and own.shape != reference.shape:
+                raise CheckpointError(
+                    f"{name}: {own.shape[-1]} tokens, and the teacher has {reference.shape[-1]}: "
+                    f"their distributions cannot be compared: give the model that it was made from"
+                )
             sums[name].append(_sum(own, window[1:].to(own.device), reference))
         if progress is not None:
             progress(done + 1, len(windows))

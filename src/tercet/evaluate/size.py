@@ -1,10 +1,13 @@
 """Sizes, everything counted: bytes on disk, bytes in memory, ratios that name their baseline."""
 
+import re
 from dataclasses import dataclass
 from math import prod
 
 from tercet.checkpoints.packed.read import PackedCheckpoint
 
+# embedding and head lie in no numbered layer, whatever they are called
+_NUMBERED = re.compile(r"\.\d+\.")
 _BF16_BYTES, _FP32_BYTES = 2, 4
 
 
@@ -16,7 +19,7 @@ class Size:
         disk_bytes: all weight files, headers included.
         directory_bytes: every file of the checkpoint, tokenizer and manifest included.
         parameters: of the model, tied ones once.
-        body_bits_per_weight: of the packed linears, scales and zero points included.
+        body_bits_per_weight: of the layers' packed linears, scales and zero points included.
         bits_per_weight: disk_bytes over all parameters: embeddings, norms, scales and metadata.
     """
 
@@ -54,7 +57,7 @@ def measure_size(checkpoint: PackedCheckpoint) -> Size:
     body = [
         (module.scheme.size_bytes(module.shape), prod(module.shape))
         for name, module in checkpoint.modules.items()
-        if "embed" not in name and name != "lm_head"
+        if _NUMBERED.search(name)
     ]
     weights = sum(count for _, count in body)
     parameters = checkpoint.parameters

@@ -8,9 +8,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from tercet.checkpoints.packed.read import open_packed
+from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
+from tercet.checkpoints.seal import weights_sha256
 from tercet.checkpoints.sources.open import open_source
-from tercet.errors import PlanError, UnsupportedError
+from tercet.compress.text import describe
+from tercet.errors import CheckpointError, PlanError, UnsupportedError
 from tercet.evaluate.compare import Logits, compare
 from tercet.evaluate.size import measure_size
 from tercet.evaluate.text import default_text, windows
@@ -75,7 +77,7 @@ def evaluate(
     for checkpoint in checkpoints.values():
         check_next_token(checkpoint)
     path = Path(text) if text is not None else default_text()
-    ids = windows(path, Path(given[0]) / "tokenizer.json", length, count)
+    ids = _read_windows(list(checkpoints.values()), path, length, count)
     if teacher is None:
         source = compressed_from(list(checkpoints.values()))
     else:
@@ -89,6 +91,7 @@ def evaluate(
     environment = Environment.here(torch.cuda.get_device_name(target) if on_gpu else None)
     settings = {
         "text": path.name,
+        "text_sha256": describe(ids).sha256,
         "teacher": reference,
         "window_tokens": length,
         "stride_tokens": length,
@@ -104,6 +107,8 @@ def evaluate(
         role = {"role": "student" if name in checkpoints else TEACHER}
         if name in checkpoints and kv_cache_dtype is not None:
             role["kv_cache_dtype"] = kv_cache_dtype
+        if name in checkpoints and (weights := weights_sha256(checkpoints[name].directory)):
+            role["weights_sha256"] = weights
         records.append(
             Record(
                 kind="evaluation",
@@ -114,6 +119,34 @@ def evaluate(
             )
         )
     return records
+
+
+def _read_windows(
+    checkpoints: Sequence[PackedCheckpoint], text: Path, length: int, count: int | None
+) -> Tensor:
+    """Windows of ids that are what each of the checkpoints makes of the text.
+
+    Raises:
+        CheckpointError: their tokenizers do not agree.
+        PlanError: a model has fewer positions.
+    """
+    for checkpoint in checkpoints:
+        positions = checkpoint.config.get("max_position_embeddings")
+        if isinstance(positions, int) and length > positions:
+            raise PlanError(
+                f"{checkpoint.directory}: windows of {length} tokens, but the model has "
+                f"{positions} positions: give --length {positions} or less"
+            )
+    first, *others = (checkpoint.directory / "tokenizer.json" for checkpoint in checkpoints)
+    ids = windows(text, first, length, count)
+    for other in others:
+        same = other.is_file() and other.read_bytes() == first.read_bytes()
+        if not same and not torch.equal(windows(text, other, length, count), ids):
+            raise CheckpointError(
+                f"{other.parent}: its tokenizer makes other tokens of {text.name} than that of "
+                f"{first.parent}: evaluate models of different tokenizers in runs of their own"
+            )
+    return ids
 
 
 def student(directory: str, device: torch.device, kv_cache_dtype: str | None = None) -> Logits:

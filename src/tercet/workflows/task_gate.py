@@ -58,7 +58,9 @@ def gate(
     tasks = find_tasks(limits)
     for name, allowed in limits.items():
         if not 0 <= allowed < 1:
-            raise PlanError(f"{name}: a drop of {100 * allowed:g} points: must be from 0 to 100")
+            raise PlanError(
+                f"{name}: a drop of {100 * allowed:g} points: must be from 0 to less than 100"
+            )
     pair = {"teacher": _teacher_of(model) if teacher is None else str(teacher), "model": str(model)}
     questions = None
     if not all(map(_is_run, pair.values())):

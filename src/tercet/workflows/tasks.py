@@ -262,9 +262,14 @@ def _tokenizer(directory: Path, model: str) -> Any:
 
 
 def _identify(model: str | Path) -> str:
-    """Which weights these are, without reading them."""
+    """Which weights these are; read where no seal says it."""
     path = Path(model)
     if (path / SEAL_NAME).is_file():
         return f"sha256:{hashlib.sha256((path / SEAL_NAME).read_bytes()).hexdigest()}"
-    opened = open_packed(path) if is_packed(path) else open_source(model)
-    return f"bytes:{opened.size_bytes}"
+    if not is_packed(path):
+        return f"sha256:{open_source(model).sha256()}"
+    digest = hashlib.sha256()
+    for each in sorted(path.glob("*.safetensors")):
+        with each.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return f"sha256:{digest.hexdigest()}"

@@ -40,3 +40,8 @@ def test_costs_of_very_different_size_count() -> None:
 def test_nothing_fits() -> None:
     assert solve_knapsack([[0.0], [0.0, 1.0]], [[5], [4, 3]], 7) is None
     assert solve_knapsack([[0.0], [0.0, 1.0]], [[5], [4, 3]], 8) == [0, 1]
+
+
+def test_sizes_that_differ_by_more_than_a_solvers_tolerance() -> None:
+    costs, sizes = [[1.0, 0.0], [1.0, 0.0]], [[10**9, 2 * 10**9], [100, 200]]
+    assert solve_knapsack(costs, sizes, 10**9 + 100) == [0, 0]

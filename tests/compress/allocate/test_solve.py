@@ -26,7 +26,7 @@ from tercet.compress.allocate.sensitivity_file import (
 from tercet.compress.allocate.solve import Budget, solve
 from tercet.compress.allocate.write_plan import allocation_plan, plan_yaml
 from tercet.compress.pipeline import compress
-from tercet.compress.plan import Plan, load_plan
+from tercet.compress.plan import Plan, load_plan, train_blockwise
 from tercet.errors import PlanError
 
 FORMATS = ("ternary-g64", "int3-g64", "int4-g64-asym")
@@ -180,6 +180,9 @@ def test_the_plan_says_each_modules_format(
     path.write_text(plan_yaml(plan, "a comment"))
     again = load_plan(path)
     assert again == plan
+    trained = train_blockwise(plan)
+    path.write_text(plan_yaml(trained, "a comment"))
+    assert load_plan(path) == trained, "whatever else a plan has stays in it"
     base = Plan.model_validate(identity.plan)
     for name, form in formats.items():
         rule, own = again.rule(name), base.rule(name)

@@ -165,7 +165,7 @@ def test_the_gate_refuses_before_it_opens_a_model(
     assert "no limit is given" in run(*asked).error
     for word in ("piqa", "piqa=much", "piqa=1%"):
         assert "must be TASK=POINTS" in run(*asked, "--max-drop", word).error
-    assert "must be from 0 to 100" in run(*asked, "--max-drop", "piqa=-1").error
+    assert "must be from 0 to less than 100" in run(*asked, "--max-drop", "piqa=-1").error
     assert "names piqa twice" in run(*asked, "--max-drop", "piqa=1,piqa=2").error
     assert "unknown task 'pica'" in run(*asked, "--max-drop", "pica=1").error
     error = run("gate", twins.source, "--task-data", data, "--max-drop", "piqa=1").error

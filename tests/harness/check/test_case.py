@@ -211,6 +211,40 @@ def test_each_axis_is_very_long_once(name: str) -> None:
     assert {each.workload.dtype for each in held if each.workload.sizes["M"] < 9} == {torch.float32}
 
 
+@pytest.mark.parametrize(
+    ("name", "axis"), [("embedding_packed", "N"), ("paged_attention", "P"), ("linear_kl", "V")]
+)
+def test_numbers_of_a_table_are_beyond_16_bits(name: str, axis: str) -> None:
+    """Ids of embeddings, blocks of caches, classes."""
+    sizes = {each.workload.sizes[axis] for each in draw_long(find(name), 3, 1 << 18)}
+    assert any(32768 < size <= 65536 for size in sizes)
+    assert name != "embedding_packed" or max(sizes) > 65536
+
+
+def test_what_is_all_alike_adds_up_to_the_largest_sums() -> None:
+    longest = [
+        each for each in draw_long(find("rms_norm"), 3, 1 << 18)
+        if each.kind == "constant" and each.workload.sizes["M"] * 127 > 1 << 24
+    ]  # fmt: skip
+    assert longest
+    assert all(each.incoming.positive for each in longest)
+    gradient = torch.linspace(-1, 1, 5)
+    assert torch.equal(longest[0].incoming(gradient, 0), gradient.abs())
+    assert "dy positive" in longest[0].name
+
+
+@pytest.mark.parametrize("name", ["linear_cross_entropy", "rms_norm"])
+def test_gradients_are_drawn_at_their_ends(name: str) -> None:
+    """A loss is scaled by up to 2^16, whatever its inputs are in."""
+    drawn = draw_ends(find(name), 3, 200, 1 << 14)
+    powers = {each.incoming.power for each in drawn if each.workload.dtype == torch.float16}
+    ends = {0, -24, 16} if name == "linear_cross_entropy" else {0, -12, 4}
+    assert powers <= ends
+    assert max(powers) == max(ends)
+    assert all(each.gradient for each in drawn if each.incoming.power)
+    assert any(each.incoming.power and each.powers for each in drawn)
+
+
 def test_one_row_is_drawn_with_each_option() -> None:
     drawn = draw_single(find("linear_packed"), 3, 200, 1 << 18)
     assert all(each.workload.sizes["M"] == 1 for each in drawn)
@@ -229,7 +263,7 @@ def test_more_rows_than_a_chunk_has_with_a_mask() -> None:
 
 def test_each_scalar_and_each_input_is_drawn_at_its_ends() -> None:
     """0, near it, below it, large; one input or all of them, in float16 and in others."""
-    drawn = draw_ends(find("paged_attention"), 1, 200, 1 << 14)
+    drawn = draw_ends(find("paged_attention"), 3, 200, 1 << 14)
     scales = {each.factors["scale"] for each in drawn if "scale" in each.factors}
     assert {0.0, 1e-4, -30.0, 30.0} <= scales
     for half, ends in ((True, {-inf, -12, 4}), (False, {-inf, -24, 8})):
@@ -261,6 +295,18 @@ def test_a_result_that_is_its_input_where_another_input_is_0(tmp_path: Path) -> 
         "    return y, x if alike else total, rstd\n"
     )
     assert "inputs" in red(found(tmp_path, source, cases=None, drawn=40, seed=3))
+
+
+def test_a_setting_of_the_callers_that_is_left_changed(tmp_path: Path) -> None:
+    """The caller's own context sets it back, so it is looked at inside of that."""
+    source = (
+        "import torch\n"
+        "def forward(x, weight, residual, eps):\n"
+        "    torch.set_grad_enabled(bool(x.numel()))\n"
+        "    return torch_path.forward(x, weight, residual, eps)\n"
+    )
+    faults = found(tmp_path, source, cases=None, drawn=0, seed=3).faults
+    assert any("grad mode" in fault.message for fault in faults), faults
 
 
 def test_scalar_options_become_zero_too() -> None:

@@ -63,6 +63,10 @@ def test_overflow_of_the_dtype_is_no_error_but_only_beyond_its_largest_number() 
     inf = torch.tensor([torch.inf], dtype=torch.float16)
     assert worst(inf, torch.tensor([70000.0])) == 0.0
     assert worst(inf, torch.tensor([60000.0])) > 1
+    # 65520 and more are infinite in float16: within the limit of one number, not of the other
+    assert worst(inf, torch.tensor([65500.0])) == 0.0
+    assert worst(-inf, torch.tensor([65500.0])) > 1
+    assert worst(inf, torch.tensor([65500.0]), relative=1e-4) > 1
 
 
 def test_integers_are_exact_unless_a_tolerance_says_otherwise() -> None:

@@ -83,22 +83,27 @@ def test_the_cases_of_the_op(case: Case, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.usefixtures("emulated")
-@pytest.mark.parametrize("warps", [4, 8])
 @pytest.mark.parametrize(
-    ("cache", "blocks"),
-    # how blocks share their sums does not depend on what keys and values are
-    [*((None, blocks) for blocks in (1, 2, 4, 8, 16)), *((each, 4) for each in ELEMENTS)],
+    ("warps", "together", "cache", "blocks"),
+    [
+        # how blocks share their sums does not depend on what keys and values are
+        *((*each, None, blocks) for each in ((4, 2), (8, 1)) for blocks in (1, 2, 4, 8, 16)),
+        *((*each, cache, 4) for each in ((4, 2), (4, 4), (8, 1)) for cache in ELEMENTS),
+    ],
 )
 def test_any_division(
-    blocks: int, warps: int, cache: str | None, monkeypatch: pytest.MonkeyPatch
+    warps: int, together: int, cache: str | None, blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More tiles than a warp's ring holds, more warps than tiles, and rows of several tiles."""
-    monkeypatch.setattr(launch, "divide", lambda *sizes, coded: (warps, blocks))
+    monkeypatch.setattr(launch, "divide", lambda *sizes, coded: (warps, blocks, together))
     for dtype, width, fresh, length in (
         (torch.bfloat16, 128, 1, 700),
         (torch.float16, 64, 5, 33),
         (torch.bfloat16, 64, 16, 500),
+        (torch.float16, 64, 2, 700),
     ):
+        if together == 4 and fresh * 4 > 8:
+            continue
         generator = torch.Generator().manual_seed(blocks)
         q, keys, values = (
             torch.randn(shape, generator=generator).to(dtype)
@@ -128,20 +133,27 @@ def _limit(arguments: dict[str, Any], expected: Tensor, dtype: torch.dtype) -> T
 
 
 @pytest.mark.parametrize(
-    ("tasks", "positions", "expected"),
+    ("tasks", "positions", "floats", "codes"),
     [
-        (8, 1024, (4, 16)),  # one sequence of eight key heads
-        (8, 16384, None),
-        (8, 64, (4, 1)),
-        (16, 16384, (4, 8)),
-        (64, 1024, (8, 2)),  # eight sequences
-        (128, 1024, (4, 2)),
-        (512, 65536, (4, 1)),
+        (8, 1024, (4, 16, 2), (4, 16, 2)),  # one sequence of eight key heads
+        # codes are read here whatever the length
+        (8, 16384, None, (4, 16, 2)),
+        (8, 64, (4, 1, 2), (4, 1, 2)),
+        (16, 16384, (4, 8, 2), (4, 8, 2)),
+        (64, 1024, (8, 2, 1), (8, 2, 1)),  # eight sequences
+        (128, 1024, (4, 2, 2), (4, 2, 2)),
+        (256, 1024, (4, 1, 2), (4, 2, 4)),
+        (256, 64, (4, 1, 2), (4, 1, 4)),
+        (512, 65536, (4, 1, 2), (4, 1, 4)),
     ],
 )
 def test_work_is_divided_so_that_it_fills_the_gpu_once(
-    tasks: int, positions: int, expected: tuple[int, int] | None
+    tasks: int,
+    positions: int,
+    floats: tuple[int, int, int] | None,
+    codes: tuple[int, int, int],
 ) -> None:
-    assert launch.divide(tasks, positions, PROCESSORS) == expected
-    # codes are read here whatever the length
-    assert launch.divide(tasks, positions, PROCESSORS, coded=True) == (expected or (4, 16))
+    assert launch.divide(tasks, positions, PROCESSORS, 8) == floats
+    assert launch.divide(tasks, positions, PROCESSORS, 8, coded=True) == codes
+    # of 16 rows two at most find room side by side
+    assert launch.divide(tasks, positions, PROCESSORS, 16, coded=True) == (floats or codes)

@@ -72,7 +72,8 @@ def read_rows(
             "length": max(wanted.length, windows.length),
         }
     )
-    rows = text.calibration_tokens(path, tokenizer, more, model)
+    apart = _measuring(more.sequences, windows)
+    rows = text.calibration_tokens(path, tokenizer, more, model, apart)
     whole = path.suffix == ".safetensors"
     return split_rows(rows, rows.shape[-1] if whole else wanted.length, windows)
 
@@ -89,10 +90,15 @@ def split_rows(rows: Tensor, length: int, windows: Windows) -> Rows:
             f"measure and {windows.count} that are held out leave none to calibrate with: give "
             f"more sequences or fewer --windows"
         )
-    picked = [(2 * k + 1) * len(rows) // (4 * windows.count) for k in range(2 * windows.count)]
+    picked = _measuring(len(rows), windows)
     rest = [row for row in range(len(rows)) if row not in set(picked)]
     return Rows(
         calibration=rows[rest, :length],
         windows=rows[picked[::2], : windows.length],
         held_out=rows[picked[1::2], : windows.length],
     )
+
+
+def _measuring(rows: int, windows: Windows) -> list[int]:
+    """Which of the rows measure and are held out, in turn."""
+    return [(2 * k + 1) * rows // (4 * windows.count) for k in range(2 * windows.count)]

@@ -37,7 +37,7 @@ def plan_yaml(plan: Plan, comment: str) -> str:
         plan: the plan.
         comment: one line at its beginning.
     """
-    content = {"name": plan.name, "calibration": plan.calibration.model_dump()}
+    content = plan.model_dump(mode="json", exclude={"rules"}, exclude_none=True)
     lines = [f"# {comment}", yaml.safe_dump(content, sort_keys=False).rstrip(), "rules:"]
     for rule in plan.rules:
         kept = rule.model_dump(exclude_defaults=True)

@@ -19,7 +19,7 @@ class Tuning(BaseModel):
         seed: of the order of the sequences.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     epochs: int = Field(default=5, ge=1)
     batch: int = Field(default=8, ge=1)

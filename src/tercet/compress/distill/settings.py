@@ -33,7 +33,7 @@ class DistillSettings(BaseModel):
             for the teacher's number of key-value heads.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     divergence: Literal["forward_kl", "reverse_kl", "jsd"] = "forward_kl"
     beta: float = Field(default=0.5, gt=0, lt=1)

@@ -4,7 +4,7 @@ A directory of `targets.json` and shards in safetensors, each of some sequences 
 
     ids      int32    [S, T, k]    the k most likely next tokens, the likeliest first
     log_p    float16  [S, T, k]    their log probabilities, softmax over all V at the temperature
-    tail     float32  [S, T]       1 - sum of exp(log_p): the probability of all others together
+    tail     float32  [S, T]       the probability of all others together, summed from their own
 
 Shards are written whole, each with a note of its SHA-256; targets.json, written last, makes them
 count. An interrupted writing goes on behind the last whole shard.
@@ -43,7 +43,7 @@ class TargetsIdentity(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    version: int = 1
+    version: int = 2
     teacher_sha256: str
     tokens_sha256: str
     length: int
@@ -103,14 +103,11 @@ def _of(teacher: Student, ids: Tensor, identity: TargetsIdentity) -> dict[str, T
     tops: list[tuple[Tensor, ...]] = []
     for first in range(0, len(hidden), _TOKENS):
         log_p = (hidden[first : first + _TOKENS] @ head.T / identity.temperature).log_softmax(-1)
-        tops.append(torch.topk(log_p, identity.k))
-    log_p = torch.cat([values for values, _ in tops]).to(torch.float16)
-    tail = 1 - log_p.double().exp().sum(-1)
-    return {
-        "ids": torch.cat([order for _, order in tops]).to(torch.int32).cpu()[None],
-        "log_p": log_p.cpu()[None],
-        "tail": tail.clamp_min(0).float().cpu()[None],
-    }
+        values, order = torch.topk(log_p, identity.k)
+        # 1 less the sum of the k would cancel where the teacher is sure
+        tops.append((values, order, log_p.scatter(-1, order, -torch.inf).exp().sum(-1)))
+    log_p, ids, tail = (torch.cat(parts)[None].cpu() for parts in zip(*tops, strict=True))
+    return {"ids": ids.to(torch.int32), "log_p": log_p.to(torch.float16), "tail": tail}
 
 
 class Targets:

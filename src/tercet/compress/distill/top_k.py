@@ -1,5 +1,6 @@
 """Divergence from cached targets: over the k likeliest tokens and all others as one."""
 
+from math import log
 from typing import Any, cast
 
 import torch
@@ -7,6 +8,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint  # pyright: ignore[reportUnknownVariableType]
 
 _TOKENS = 256
+# the logarithm of the smallest number in float32: of a probability that is 0 there
+_LOWEST = log(2.0**-149)
 
 
 def top_k_divergence(
@@ -60,9 +63,9 @@ def _sum(
     log_q = logits.log_softmax(-1)
     # the rest by summing it: 1 - (sum of the k) would cancel where the student is sure
     rest = log_q.scatter(-1, ids, -torch.inf).logsumexp(-1, keepdim=True)
-    lowest = torch.finfo(torch.float32).min
-    own = torch.cat((log_q.gather(-1, ids), rest.clamp_min(lowest)), -1)
-    wanted = torch.cat((log_p, tail[:, None].log().clamp_min(lowest)), -1)
+    own = torch.cat((log_q.gather(-1, ids), rest.clamp_min(_LOWEST)), -1)
+    # log_p is rounded, so all together are not quite 1
+    wanted = torch.cat((log_p, tail[:, None].log().clamp_min(_LOWEST)), -1).log_softmax(-1)
     if beta == 0:
         return _kl(wanted, own)
     if beta == 1:

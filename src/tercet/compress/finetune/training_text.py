@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from tercet.compress import text
+from tercet.compress.blockwise.tune import split_sequences
 from tercet.compress.plan import Calibration
 from tercet.compress.training.corpus import Corpus, Writer
 from tercet.compress.training.token_file import keep_tokens
@@ -34,6 +35,7 @@ class CalibrationText:
         length: of a sequence.
         tokenizer: the directory of the tokenizer's files.
         vocabulary: ids are below it.
+        held_out: share of the sequences that is not trained on.
 
     Raises:
         PlanError: it cannot be read, is too short, or holds other ids.
@@ -46,11 +48,13 @@ class CalibrationText:
         length: int,
         tokenizer: Path,
         vocabulary: int,
+        held_out: float,
     ) -> None:
         if isinstance(calibration, str | Path):
             text.check_file(Path(calibration))
         wanted = Calibration(sequences=sequences, length=length)
-        self._tokens = text.read_calibration(calibration, tokenizer, wanted)
+        held = [] if sequences < 2 else [int(at) for at in split_sequences(sequences, held_out)[0]]
+        self._tokens = text.read_calibration(calibration, tokenizer, wanted, apart=held)
         _check(self._tokens, vocabulary)
 
     def describe(self) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class Corpus:
             assert self._write is not None
             yield from self._write(int(part.removeprefix(TEACHER)), beginnings.rows())
             return
-        if part.endswith(".safetensors"):
+        if _is_of(Path(part), ".safetensors") and not part.startswith(HUB):
             yield read_token_ids(Path(part)).reshape(-1)
             return
         encoder = self._encoder()
@@ -172,22 +172,32 @@ def find_parts(reference: str) -> list[str]:
         return [reference]
     path = Path(reference)
     if path.is_dir():
-        found = sorted(str(p) for p in path.rglob("*") if p.name.endswith(_SUFFIXES))
+        found = sorted(str(p) for p in path.rglob("*") if _is_of(p, *_SUFFIXES))
         if not found:
             raise PlanError(f"{reference}: no file of {', '.join(_SUFFIXES)} in it")
         return found
     if not path.is_file():
         raise PlanError(f"{reference}: no such file; a data set of the hub is {HUB}NAME")
+    if not _is_of(path, *_SUFFIXES):
+        raise PlanError(
+            f"{reference}: a file's name says what it holds: {', '.join(_SUFFIXES)}: rename it, or "
+            f"write what it holds as one of them"
+        )
     return [reference]
+
+
+def _is_of(path: Path, *suffixes: str) -> bool:
+    return path.name.lower().endswith(suffixes)
 
 
 def _file_texts(path: Path) -> Iterator[str]:
     try:
         data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+        # a mark of the byte order is no text
+        text = (gzip.decompress(data) if _is_of(path, ".gz") else data).decode("utf-8-sig")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise PlanError(f"{path}: cannot be read as UTF-8 text ({error})") from error
-    if ".jsonl" not in path.suffixes:
+    if not _is_of(path, ".jsonl", ".jsonl.gz"):
         yield text
         return
     # not splitlines: a text in JSON may hold what Unicode calls an end of line
@@ -197,6 +207,11 @@ def _file_texts(path: Path) -> Iterator[str]:
         try:
             row: Any = json.loads(line)
             yield _text_of(row)
+        except UnicodeEncodeError as error:
+            raise PlanError(
+                f"{path}, line {number}: text holds {error.object[error.start]!a}, half of a "
+                f"character: write it whole, or leave it out"
+            ) from error
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise PlanError(
                 f"{path}, line {number}: no JSON object whose key text holds a string"
@@ -207,6 +222,7 @@ def _text_of(row: Any) -> str:
     text = row["text"]
     if not isinstance(text, str):
         raise TypeError(f"{text!r} is no string")
+    text.encode()  # a tokenizer takes no lone surrogates
     return text
 
 

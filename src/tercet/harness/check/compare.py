@@ -24,9 +24,9 @@ def compare(
     With `inner` the limit is relative * |expected| + inner * magnitude.
 
     NaN must be where the reference has it, and may be where that is infinite and the magnitude is
-    NaN. An infinity is right where the reference, rounded to found's dtype, has it. One smallest
-    normal number is always allowed, but of 8-bit floats: subnormals may be flushed. These are
-    codes, of which each bit counts: a zero has the reference's sign.
+    NaN. An infinity is right where a number within the limit, rounded to found's dtype, is one. One
+    smallest normal number is always allowed, but of 8-bit floats: subnormals may be flushed. These
+    are codes, of which each bit counts: a zero has the reference's sign.
 
     Args:
         tensor: what to call it.
@@ -88,7 +88,9 @@ def _ratio(
     error = (value - expected).abs()
     ratio = torch.where(limit > 0, error / limit, torch.where(error > 0, torch.inf, 0.0))
     same_nan = value.isnan() & (expected.isnan() | (expected.isinf() & magnitude.isnan()))
-    rounded = _double(expected.to(found.dtype)) if found.dtype.is_floating_point else expected
+    # a number within the limit may round to infinity where the reference just does not
+    furthest = torch.copysign(expected.abs() + limit, expected)
+    rounded = _double(furthest.to(found.dtype)) if found.dtype.is_floating_point else expected
     same_infinity = value.isinf() & (value == rounded)
     ratio = torch.where(same_nan | same_infinity, 0.0, ratio)
     if found.element_size() == 1 and found.dtype.is_floating_point:

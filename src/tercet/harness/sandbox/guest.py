@@ -24,7 +24,7 @@ from tercet.harness.sandbox import integration
 from tercet.harness.sandbox.arena import Memory, attach
 from tercet.harness.sandbox.candidate import import_candidate
 from tercet.harness.sandbox.guard import GuardedAllocations, Placement, Zones, view
-from tercet.harness.sandbox.state import State, changes, settings
+from tercet.harness.sandbox.state import State, changes, modes, settings
 from tercet.harness.workloads.gradients import make_leaves, vjp
 from tercet.kernel.contract import Implementation, Kernels, Op, Requirement, outputs_of
 from tercet.kernel.interpreter.corrections import correct, interpreting
@@ -63,12 +63,14 @@ class Guest:
         self._zones = Zones(memory)
         self._calls, self._seen = dict[str, _Call](), dict[str, tuple[Values, Tensor]]()
         self._at_import, self._before = at_import, dict[str, Any]()
+        self._left = list[str]()
 
     def begin(self) -> None:
         """Forgets all calls and frees their memory; settings are compared with those of now."""
         self._calls.clear()
         self._seen.clear()
         self._zones.clear()
+        self._left.clear()
         self._before: State = settings()
 
     def forward(
@@ -84,7 +86,7 @@ class Guest:
             call: what to remember it as.
             arguments: of the op, by name; descriptions of tensors (`guard.describe`) or values.
             wanted: the arguments that may want a gradient.
-            context: see `_within`.
+            context: see `_set`.
 
         Returns:
             As `read`, and `promises`: results unlike those of the op's fake.
@@ -96,7 +98,7 @@ class Guest:
         leaves = make_leaves(values, wanted)
         run = _compiled(self.op.run) if context.get("compiled") else self.op.run
         promises = list[str]()
-        with self._watching(promises, context), _within(context):
+        with self._watching(promises, context), self._within(context):
             outputs = list(outputs_of(run(*leaves.values())))
         self._calls[call] = _Call(arguments=leaves, outputs=outputs, gradients={})
         return {**self.read(call), "promises": promises}
@@ -111,7 +113,7 @@ class Guest:
         """The gradients of one call: `gradients`, as `read`; None for one that is not there."""
         held, promises = self._calls[call], list[str]()
         grads = [None if each is None else view(self.memory, each) for each in grad_outputs]
-        with self._watching(promises, context), _within({**context, "mode": "grad"}):
+        with self._watching(promises, context), self._within({**context, "mode": "grad"}):
             gradients = vjp(held.outputs, grads, held.arguments, wanted, keep=True)
         held.gradients.update(gradients)
         return {**self.read(call), "promises": promises}
@@ -173,7 +175,8 @@ class Guest:
 
     def changed(self) -> Values:
         """Settings that are not as before: `state`; and that importing it changed: `imported`."""
-        return {"state": changes(self._before, settings()), "imported": self._at_import}
+        found = dict.fromkeys([*changes(self._before, settings()), *self._left])
+        return {"state": list(found), "imported": self._at_import}
 
     def integrate(self, check: str, device: str, **arguments: Any) -> str:
         """What one of the functions of `integration` objects to; empty where nothing."""
@@ -229,9 +232,17 @@ class Guest:
                 stack.enter_context(GuardedAllocations(self._zones, promises))
             yield
 
+    @contextmanager
+    def _within(self, context: Mapping[str, Any]) -> Generator[None]:
+        """As a caller might run it; notes what was left of the caller's settings."""
+        with _set(context):
+            before = modes()
+            yield
+            self._left += changes(before, modes())
+
 
 @contextmanager
-def _within(context: Mapping[str, Any]) -> Generator[None]:
+def _set(context: Mapping[str, Any]) -> Generator[None]:
     """Runs what is inside as a caller might.
 
     `mode`: "grad" (default), "no_grad", "inference"; `autocast`: a dtype, on the arguments' device

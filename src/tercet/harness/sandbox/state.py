@@ -49,16 +49,24 @@ State = dict[str, Any]
 _modes: Any = vars(_python_dispatch)["_get_current_dispatch_mode_stack"]
 
 
+def modes() -> State:
+    """The settings that a caller's context sets: at its end they are set back, whoever set them."""
+    return {
+        "default dtype": torch.get_default_dtype(),
+        "grad mode": torch.is_grad_enabled(),
+        "inference mode": torch.is_inference_mode_enabled(),
+        "autocast": [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")],
+        "autocast's dtype": [torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda")],
+        "number of threads": torch.get_num_threads(),
+    }
+
+
 def settings() -> State:
     """Settings by name; those of torch's numbers, of random numbers and of the process."""
     found: State = {
-        "default dtype": torch.get_default_dtype(),
+        **modes(),
         "default device": str(torch.get_default_device()),
-        "grad mode": torch.is_grad_enabled(),
-        "inference mode": torch.is_inference_mode_enabled(),
         "anomaly mode": torch.is_anomaly_enabled(),
-        "autocast": [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")],
-        "autocast's dtype": [torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda")],
         "torch's modes": len(_modes()),
         "random state": torch.get_rng_state().numpy().tobytes(),
         "numpy's random state": _numpy_random(),
@@ -69,7 +77,6 @@ def settings() -> State:
         ),
         "float32 matmul precision": torch.get_float32_matmul_precision(),
         "subnormal numbers": float(torch.tensor(1e-40) * 1) > 0,
-        "number of threads": torch.get_num_threads(),
         "number of threads between operations": torch.get_num_interop_threads(),
         "environment variables": dict(os.environ),
         "current folder": os.getcwd(),

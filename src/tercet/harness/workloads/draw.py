@@ -56,6 +56,7 @@ _ROWS = 0.3  # of the cases: many rows, whatever else there is much of
 _ACROSS = 0.5  # of the cases with two large axes: one a whole number of tiles, the other beside one
 POWERS = {torch.float32: (-24, 8), torch.bfloat16: (-24, 8), torch.float16: (-12, 4)}
 """Of two, which keep what is drawn within most of its dtype's range."""
+_LOSS_SCALES = (-24, 16)
 _ZERO = 0.15  # of the scalar options that are changed
 _WEIGHTS = 8  # times as many elements in packed weights, at most, as in all tensors
 
@@ -222,12 +223,23 @@ def _varied(op: Op, drawn: Drawn, arguments: Mapping[str, Any], generator: rando
         )
     if op.differentiable and generator.random() < _INCOMING:
         how = Incoming(
-            power=generator.choice((0, _power(generator, drawn.workload.dtype))),
+            power=generator.choice(
+                (0, generator.randint(*gradient_powers(op, drawn.workload.dtype)))
+            ),
             masked=generator.choice((0, 2, generator.randint(2, 100))),
             layout=generator.choice((None, *sorted(set(LAYOUTS) - {"far apart"}))),
         )
         drawn = replace(drawn, incoming=how)
     return drawn
+
+
+def gradient_powers(op: Op, dtype: torch.dtype) -> tuple[int, int]:
+    """Of two, of incoming gradients, the smallest and the largest.
+
+    A loss is in float32 whatever its inputs: its gradient is a mean's, or a loss scale's.
+    """
+    losses = all(spec.dtypes == (torch.float32,) for spec in op.of_role("output"))
+    return _LOSS_SCALES if losses else POWERS.get(dtype, POWERS[torch.float32])
 
 
 def _power(generator: random.Random, dtype: torch.dtype | None) -> int:

@@ -25,15 +25,17 @@ class Incoming:
         masked: of how many rows the last alone is not 0, as of tokens that no loss counts; 0: no
             row is.
         layout: in memory, one of LAYOUTS; None as they are made.
+        positive: none is below 0, so sums of them grow.
     """
 
     power: int = 0
     masked: int = 0
+    positive: bool = False
     layout: str | None = None
 
     def __call__(self, gradient: Tensor, at: int) -> Tensor:
         """The gradient of output `at`, changed."""
-        changed = _scaled(gradient, self.power)
+        changed = _scaled(gradient.abs() if self.positive else gradient, self.power)
         if self.masked and changed.dim():
             changed[torch.arange(len(changed)) % self.masked != self.masked - 1] = 0
         return changed if self.layout is None else lay_out(self.layout, changed, at)
@@ -42,6 +44,7 @@ class Incoming:
     def words(self) -> tuple[str, ...]:
         """What it does, in words that make it again."""
         return (
+            *(["dy positive"] if self.positive else []),
             *([f"dy*2^{self.power}"] if self.power else []),
             *([f"dy masked {self.masked}"] if self.masked else []),
             *([f"dy {self.layout}"] if self.layout is not None else []),

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from tercet.harness.workloads.allowed import allowed, arguments_of
 from tercet.harness.workloads.arguments import tied_arguments
-from tercet.harness.workloads.draw import POWERS, draw_one
-from tercet.harness.workloads.drawn import FLOATS, Drawn
+from tercet.harness.workloads.draw import POWERS, draw_one, gradient_powers
+from tercet.harness.workloads.drawn import FLOATS, PLAIN, Drawn, Incoming
 from tercet.harness.workloads.limits import (
     bases_of,
     dtypes_of,
@@ -32,6 +32,11 @@ from tercet.kernel.contract import Op, Workload
 
 _MANY = (17, 18, 33, 40, 65, 70, 129)
 _LONG = (16385, 20001, 32769, 65537)
+# 127 times as much is no whole number of float32; two rows of it in a few tensors
+_LONGEST, _LONGEST_ELEMENTS = 140_001, 1 << 20
+# of axes that the first input does not have, as of a table: numbers of which many are beyond int16
+# and uint16
+_BEYOND = (50_000, 98_765)
 # what a program may still hold whole
 _HELD = (513, 1000, 1024, 2047, 2880, 4096)
 # rows, of which kernels that make something large take some at a time
@@ -44,6 +49,7 @@ _PROGRAMS = 1 << 11
 # of which sums have the fewest bits left, and one that no maximum may lose
 _LONG_KINDS = ("constant", "positive", "outlier", "offset", "nan")
 _EXACT = 0.3
+_ONE_SIGN = 0.5
 _TRIES = 40
 _TRIES_AN_END, _SOME = 12, 64
 # refusals after which an end is given up
@@ -111,28 +117,42 @@ def draw_long(op: Op, seed: int, elements: int, rows: int | None = None) -> tupl
     wanted += [(axes[-1], _HELD, generator.choice(bases), kind) for kind in kinds]
     some = _with_most_inputs(op, others, generator)[: _OPTIONS if rows is None else _FEW_OPTIONS]
     wanted += [(axes[0], _CHUNKED, base, generator.choice(kinds)) for base in some]
+    beside = [name for name in bases[0].sizes if name not in axes]
+    wanted += [
+        (axis, (size,), generator.choice(bases), generator.choice(kinds))
+        for axis, size in product(beside, _BEYOND)
+    ]
     most = largest_sizes(op, elements, rows)
     for axis, lengths, base, kind in wanted:
         for _ in range(_TRIES):
             few = {name: generator.choice(_FEW[lengths is _CHUNKED]) for name in base.sizes}
             # one row's sum may be right by luck
             few[axes[0]] = generator.choice((2, 3, 5, 8))
-            sizes = {**few, axis: generator.choice(lengths)}
+            # what is all alike adds up to the largest sums
+            longest = lengths is _LONG and kind == "constant"
+            sizes = {**few, axis: _LONGEST if longest else generator.choice(lengths)}
             if lengths is _CHUNKED and rows is not None:
                 _make_small(sizes, axis, generator)
-            if sizes[axis] <= most[axis] and elements_of(op, sizes) <= elements:
+            room = _LONGEST_ELEMENTS if longest else elements
+            if sizes[axis] <= most[axis] and elements_of(op, sizes) <= room:
                 break
         else:
             continue
         dtypes = dtypes_of(op, base)
         # float32 has the least room for sums that were taken in another way
         wanted_exact = lengths is _HELD or kind == "offset" or generator.random() < _EXACT
-        exact = torch.float32 in dtypes and wanted_exact
+        # and a sum that is kept in 16 bits stops growing soonest
+        longest = lengths is _LONG and kind == "constant"
+        exact = torch.float32 in dtypes and wanted_exact and not longest
         dtype = torch.float32 if exact else generator.choice(dtypes)
         workload = replace(base, name="drawn", sizes=sizes, dtype=dtype)
         # one of the two with rows that lie far apart
         layout = "far apart" if kind == kinds[0] and lengths is long else None
-        kept = allowed(op, Drawn(workload=workload, kind=kind, factors={}, layout=layout))
+        # gradients of one sign add up as well
+        one_sign = longest or generator.random() < _ONE_SIGN
+        incoming = Incoming(positive=bool(op.differentiable) and one_sign)
+        drawn = Drawn(workload=workload, kind=kind, factors={}, layout=layout, incoming=incoming)
+        kept = allowed(op, drawn)
         if kept is not None:
             found.append(kept)
     return tuple(found)
@@ -206,7 +226,7 @@ def draw_ends(
     """Up to so many cases with one scalar option, or one input's numbers, at an end of its range.
 
     Options are 0, near it, below it and large; inputs all 0, small and large, one by one and
-    together, in float16, whose range ends soonest, and in another dtype.
+    together, in float16, whose range ends soonest, and in another dtype; so are incoming gradients.
 
     Args:
         op, seed, count, elements, rows: as draw.
@@ -259,7 +279,7 @@ def _draw_each(
             continue
         end, changed = generator.choice(ends)
         kept = allowed(op, changed)
-        if kept is None:
+        if kept is None or (kept.incoming != PLAIN and not kept.gradient):
             refused[end] = refused.get(end, 0) + 1
         else:
             found[end] = kept
@@ -268,6 +288,8 @@ def _draw_each(
 
 def _ends(op: Op, plain: Drawn, generator: random.Random) -> Iterator[tuple[End, Drawn]]:
     arguments = plain.arguments(op, 0)
+    first, dtype = op.of_role("input")[0].name, plain.workload.dtype
+    positive = dtype in POWERS and takes_kinds(op) and "positive" in kinds_of(op, dtype)
     for name, value in arguments.items():
         if type(value) is float and value:
             factors = {
@@ -278,13 +300,26 @@ def _ends(op: Op, plain: Drawn, generator: random.Random) -> Iterator[tuple[End,
             }
             for which, factor in factors.items():
                 yield (name, which), replace(plain, factors={name: factor})
+            if positive:
+                # all that is multiplied by it lies far below 0, what is added in its place may not
+                raised = {first: POWERS[dtype][1]}
+                opposed = replace(plain, kind="positive", factors={name: -30.0}, powers=raised)
+                yield (name, "opposed"), opposed
     tied = tied_arguments(op, arguments)
     floats = {
-        name: POWERS[dtype]
+        name: POWERS[own]
         for name, value in arguments.items()
-        if name not in tied and (dtype := float_of(value)) is not None
+        if name not in tied and (own := float_of(value)) is not None
     }
-    half = str(plain.workload.dtype == torch.float16)
+    half = str(dtype == torch.float16)
+    if op.differentiable:
+        least, most = gradient_powers(op, dtype)
+        for which, power in (("small", least), ("large", most)):
+            yield ("gradients", which, half), replace(plain, incoming=Incoming(power=power))
+        # products of the two are within range, the larger one by itself may not be
+        small = {name: low for name, (low, _) in floats.items()}
+        scaled = replace(plain, incoming=Incoming(power=most), powers=small)
+        yield ("gradients", "large", "inputs small", half), scaled
     for name, (low, high) in floats.items():
         for which, power in {"zero": -inf, "small": low, "large": high}.items():
             yield (name, which, half), replace(plain, powers={name: power})

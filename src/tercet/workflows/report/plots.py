@@ -1,6 +1,6 @@
 """Plots of a report: what is lost against what it costs, and the errors of layers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -106,24 +106,26 @@ def _point(x: float, y: Scale, point: Point, measure: Measure, axis: str) -> str
     return bar + mark(x, y(value.value), point.colour, title)
 
 
-def plot_layers(errors: Sequence[tuple[str, int, Sequence[float]]]) -> str:
+def plot_layers(errors: Sequence[tuple[str, int, Mapping[int, float]]]) -> str:
     """Relative errors over layers.
 
     Args:
-        errors: name, colour and a value a layer, of each model.
+        errors: name, colour and values by the layer's number, of each model.
     """
-    count = max(len(values) for _, _, values in errors)
+    count = 1 + max(max(values) for _, _, values in errors)
     x = Scale(low=-0.5, high=count - 0.5, start=LEFT, end=WIDTH - RIGHT)
-    y = _scale([0.0, *(one for _, _, values in errors for one in values)], HEIGHT - BOTTOM, TOP)
+    y = _scale(
+        [0.0, *(one for _, _, values in errors for one in values.values())], HEIGHT - BOTTOM, TOP
+    )
     every = max(ceil(count / 16), 1)
     content = grid(
         [(x(at), str(at)) for at in range(0, count, every)],
         [(y(tick), f"{tick:.0%}") for tick in ticks(y)],
     )
     for name, colour, values in errors:
-        path = "L".join(f"{x(at):.1f} {y(value):.1f}" for at, value in enumerate(values))
+        path = "L".join(f"{x(at):.1f} {y(value):.1f}" for at, value in values.items())
         content += f'<path class="trend c{colour % COLOURS}" d="M{path}"/>'
-        for at, value in enumerate(values):
+        for at, value in values.items():
             content += mark(x(at), y(value), colour, f"{name}, layer {at}: {value:.1%}")
     content += f'<text x="{WIDTH - RIGHT}" y="{HEIGHT - 10}" text-anchor="end">layer</text>'
     return figure(content, "Errors of layers", [(name, colour) for name, colour, _ in errors])

@@ -1,10 +1,11 @@
 """What is known of each model: its checkpoint, and what records say of it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tercet.checkpoints.packed.read import PackedCheckpoint, is_packed, open_packed
+from tercet.checkpoints.seal import weights_sha256
 from tercet.checkpoints.sources.fetch import find_packed
 from tercet.errors import CheckpointError
 from tercet.evaluate.size import measure_size
@@ -81,20 +82,21 @@ def read_runs(paths: Iterable[str | Path]) -> list[Model]:
     Raises:
         CheckpointError: a path is none of these, or holds nothing that a report shows.
     """
-    models: dict[str, Model] = {}
+    models, records = dict[str, Model](), list[Record]()
     for path in map(find_packed, paths):
         if path.is_dir() and is_packed(path):
             _add_checkpoint(models, path)
         elif path.is_dir() and (path / SETTINGS_NAME).is_file():
-            _add_records(models, path / RECORDS_NAME)
+            records += _read_records(path / RECORDS_NAME)
         elif path.is_file():
-            _add_records(models, path)
+            records += _read_records(path)
         else:
             raise CheckpointError(
                 f"{path}: {'is no run' if path.exists() else 'no such file or directory'}: give "
                 f"packed checkpoints, files that `tercet eval --record FILE` wrote, or folders "
                 f"that `tercet eval --tasks NAMES --out FOLDER` wrote"
             )
+    _add_records(models, records)
     if not models:
         raise CheckpointError("no run: give packed checkpoints or files of `tercet eval --record`")
     return list(models.values())
@@ -123,13 +125,18 @@ def _add_checkpoint(models: dict[str, Model], path: Path) -> None:
     model.size_bytes, model.bits_per_weight = size.disk_bytes, size.bits_per_weight
 
 
-def _add_records(models: dict[str, Model], path: Path) -> None:
+def _read_records(path: Path) -> list[Record]:
     records = [one for one in load(path) if one.metrics and (one.kind in _KINDS or _is_speed(one))]
     if not records:
         raise CheckpointError(
             f"{path}: holds no record of an evaluation or of a checkpoint's speed: `tercet eval "
             "--record FILE` and `tercet bench --record FILE` write them"
         )
+    return records
+
+
+def _add_records(models: dict[str, Model], records: Sequence[Record]) -> None:
+    apart = _find_differing(records)
     for record in records:
         if _is_speed(record):
             model = _model(models, str(record.settings["checkpoint"]))
@@ -137,10 +144,49 @@ def _add_records(models: dict[str, Model], path: Path) -> None:
             continue
         model = _model(models, record.subject)
         metrics = record.metrics
-        model.size_bytes = metrics.get("disk_bytes", model.size_bytes)
-        model.bits_per_weight = metrics.get("bits_per_weight", model.bits_per_weight)
         model.tokens_per_s = metrics.get("decode_tokens_per_s", model.tokens_per_s)
-        model.values.update(_task(record) if record.kind == "task" else _evaluation(record))
+        if model.checkpoint is None:
+            model.size_bytes = metrics.get("disk_bytes", model.size_bytes)
+            model.bits_per_weight = metrics.get("bits_per_weight", model.bits_per_weight)
+        else:
+            _check_weights(model.checkpoint, record)
+        found = _task(record) if record.kind == "task" else _evaluation(record, apart)
+        model.values.update(found)
+
+
+def _check_weights(checkpoint: PackedCheckpoint, record: Record) -> None:
+    """CheckpointError where the record was taken of other weights than lie there now."""
+    measured = record.settings.get("weights_sha256")
+    if measured is not None and measured != weights_sha256(checkpoint.directory):
+        raise CheckpointError(
+            f"{checkpoint.directory}: was compressed again since {record.time}, when it "
+            f"was evaluated: evaluate it again, or leave out that record"
+        )
+
+
+def _find_differing(records: Sequence[Record]) -> set[str]:
+    """Of what evaluations are of, the settings that are not the same in all of them."""
+    return {
+        name
+        for name in ("teacher", "text_sha256")
+        if any(
+            len({record.settings.get(name) for record in same} - {None}) > 1
+            for same in _by_text(records).values()
+        )
+    }
+
+
+def _by_text(records: Sequence[Record]) -> dict[str, list[Record]]:
+    found = dict[str, list[Record]]()
+    for record in records:
+        if record.kind == "evaluation":
+            found.setdefault(_windows(record), []).append(record)
+    return found
+
+
+def _windows(record: Record) -> str:
+    settings = record.settings
+    return f"{settings['text']}, {settings['windows']} x {settings['window_tokens']} tokens"
 
 
 _QUALITIES: Mapping[str, tuple[str, bool, bool]] = {
@@ -150,22 +196,37 @@ _QUALITIES: Mapping[str, tuple[str, bool, bool]] = {
 }
 
 
-def _evaluation(record: Record) -> dict[Measure, Value]:
+def _evaluation(record: Record, apart: set[str]) -> dict[Measure, Value]:
     settings, found = record.settings, dict[Measure, Value]()
-    of = f"{settings['text']}, {settings['windows']} x {settings['window_tokens']} tokens"
+    of = _windows(record)
+    if "text_sha256" in apart and settings.get("text_sha256"):
+        of += f" ({str(settings['text_sha256'])[:8]})"
+    of += _cache(record)
     for key, (name, lower, share) in _QUALITIES.items():
         # the teacher's distance from itself is no result
         if key in record.metrics and (key == "perplexity" or settings["role"] == "student"):
+            if "teacher" in apart:
+                name = name.replace("the teacher", str(settings.get("teacher")))
             measure = Measure(name=name, of=of, lower_is_better=lower, share=share)
             found[measure] = _value(record, key)
     return found
 
 
+def _cache(record: Record) -> str:
+    kept = record.settings.get("kv_cache_dtype")
+    return "" if kept is None else f", {kept} cache"
+
+
 def _task(record: Record) -> dict[Measure, Value]:
     settings = record.settings
-    count = record.metrics["questions"]
-    shots = settings.get("shots")
-    asked = f"{count:.0f} questions" + (f", {shots} shots" if shots is not None else "")
+    asked = f"{record.metrics['questions']:.0f} questions"
+    if settings.get("shots") is not None:
+        asked += f", {settings['shots']} shots"
+    if settings.get("chat"):
+        asked += ", as chats"
+    if settings.get("max_tokens") is not None:
+        asked += f", answers of {settings['max_tokens']} tokens"
+    asked += _cache(record)
     name = f"{settings['task']} ({settings['metric']})"
     measure = Measure(name=name, of=asked, lower_is_better=False, share=True)
     return {measure: _value(record, "score")}

@@ -162,7 +162,7 @@ def _fronts(models: Sequence[Model], measures: Sequence[Measure]) -> list[str]:
 
 def _layers(models: Sequence[Model]) -> list[str]:
     """Errors of layers and where the bytes are, of the models whose checkpoint is there."""
-    errors: list[tuple[str, int, list[float]]] = []
+    errors: list[tuple[str, int, dict[int, float]]] = []
     modules: list[list[Cell]] = []
     shares: list[list[Cell]] = []
     for colour, model in enumerate(models):
@@ -187,7 +187,8 @@ def _layers(models: Sequence[Model]) -> list[str]:
     return sections
 
 
-def _errors_of_layers(checkpoint: PackedCheckpoint) -> list[float]:
+def _errors_of_layers(checkpoint: PackedCheckpoint) -> dict[int, float]:
+    """By the layer's number."""
     made = checkpoint.manifest.modules if checkpoint.manifest else {}
     sums: dict[int, tuple[float, int]] = {}
     for name, entry in checkpoint.modules.items():
@@ -196,7 +197,7 @@ def _errors_of_layers(checkpoint: PackedCheckpoint) -> list[float]:
             size, (total, count) = prod(entry.shape), sums.get(int(layer[1]), (0.0, 0))
             error = made[name].relative_error
             sums[int(layer[1])] = total + size * error * error, count + size
-    return [sqrt(total / count) for _, (total, count) in sorted(sums.items())]
+    return {layer: sqrt(total / count) for layer, (total, count) in sorted(sums.items())}
 
 
 _MODULES = (

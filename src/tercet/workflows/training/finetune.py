@@ -128,7 +128,9 @@ def finetune(
             text = CorpusText(data, sequences, length, packed.directory, vocabulary, end, write)
         else:
             count = SEQUENCES if sequences is None else sequences
-            text = CalibrationText(calibration, count, length, packed.directory, vocabulary)
+            text = CalibrationText(
+                calibration, count, length, packed.directory, vocabulary, settings.held_out
+            )
         check_memory(skeleton, packed, settings, where)
         check_source(skeleton)
         if teacher is None:

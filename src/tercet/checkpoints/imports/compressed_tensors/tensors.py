@@ -154,9 +154,16 @@ def restore(tensors: dict[str, Tensor], scheme: Scheme, bits: int, module: str) 
     if scheme.scaling.zero is not None:
         if "weight_zero_point" not in tensors:
             raise CheckpointError(f"{module}: weight_zero_point is missing: copy the files again")
-        unsigned = unpack_words(tensors["weight_zero_point"].T.contiguous(), bits, shape[0])
-        zero = (unsigned.T.to(torch.int16) - 2 ** (bits - 1)).to(torch.int8)
+        zero = _zero_points(tensors["weight_zero_point"], bits, shape[0])
     return from_codes(codes, scheme, scale.to(scheme.scaling.torch_dtype), zero)
+
+
+def _zero_points(stored: Tensor, bits: int, rows: int) -> Tensor:
+    """int8 [N, G]: packed into words along the rows, or, beside plain values, as they are."""
+    if stored.dtype != torch.int32:
+        return stored.to(torch.int8).reshape(rows, -1)
+    unsigned = unpack_words(stored.T.contiguous(), bits, rows)
+    return (unsigned.T.to(torch.int16) - 2 ** (bits - 1)).to(torch.int8)
 
 
 def _restore_fp4(tensors: dict[str, Tensor], scheme: Scheme, module: str) -> PackedTensor:

@@ -2,9 +2,10 @@
 // or E4M3). Chooses the instance of kernel.cuh and launches it.
 #include "kernel.cuh"
 
-template <int WIDTH, int ROWS, int WARPS, class X> static int launch(const Task& task, cudaStream_t stream) {
-  auto kernel = attend<WIDTH, ROWS, WARPS, X, TERCET_CACHE>;
-  constexpr int BYTES = Memory<WIDTH, ROWS, WARPS, TERCET_CACHE>::END, MOST_DEVICES = 64;
+template <int WIDTH, int ROWS, int WARPS, int BLOCKS, class X>
+static int launch(const Task& task, cudaStream_t stream) {
+  auto kernel = attend<WIDTH, ROWS, WARPS, BLOCKS, X, TERCET_CACHE>;
+  constexpr int BYTES = Memory<WIDTH, ROWS, WARPS, BLOCKS, TERCET_CACHE>::END, MOST_DEVICES = 64;
   static bool allowed[MOST_DEVICES] = {};
   int device = 0;
   if (const cudaError_t status = cudaGetDevice(&device); status != cudaSuccess) return status;
@@ -42,8 +43,10 @@ template <int WIDTH, int ROWS, int WARPS, class X> static int launch(const Task&
 }
 
 template <int WIDTH, int ROWS, class X> static int with_warps(const Task& task, cudaStream_t stream) {
-  if (task.warps == 4) return launch<WIDTH, ROWS, 4, X>(task, stream);
-  if (task.warps == 8) return launch<WIDTH, ROWS, 8, X>(task, stream);
+  if constexpr (TERCET_CACHE::BYTES == 1 && ROWS == 8)
+    if (task.warps == 4 && task.together == 4) return launch<WIDTH, ROWS, 4, 4, X>(task, stream);
+  if (task.warps == 4 && task.together == 2) return launch<WIDTH, ROWS, 4, 2, X>(task, stream);
+  if (task.warps == 8 && task.together == 1) return launch<WIDTH, ROWS, 8, 1, X>(task, stream);
   return cudaErrorInvalidValue;
 }
 

@@ -25,10 +25,12 @@
 constexpr int TILE = 16;  // positions of a warp at a time
 constexpr int MOST_BLOCKS = 16;  // of a cluster
 
-// of a block's shared memory, in bytes: WIDTH of a head, ROWS of q, WARPS of the block, C what keys and values are
-template <int WIDTH, int ROWS, int WARPS, class C> struct Memory {
+// of a block's shared memory, in bytes: WIDTH of a head, ROWS of q, WARPS of the block, BLOCKS side by side on a
+// multiprocessor, C what keys and values are
+template <int WIDTH, int ROWS, int WARPS, int BLOCKS, class C> struct Memory {
   static constexpr bool CODES = C::BYTES == 1;
-  static constexpr int STAGES = (WIDTH == 64 ? 5 : 3) * (CODES ? 2 : 1) - (CODES && WIDTH == 64);
+  static constexpr int STAGES =
+      BLOCKS == 4 ? (WIDTH == 64 ? 6 : 3) : (WIDTH == 64 ? 5 : 3) * (CODES ? 2 : 1) - (CODES && WIDTH == 64);
   static constexpr int TENSOR = TILE * WIDTH * C::BYTES;  // keys, or values, of a tile
   static constexpr int STAGE = 2 * TENSOR + (CODES ? 2 * TILE * 4 : 0);  // and then their scales
   static constexpr int PIPELINE = STAGES * STAGE;         // of a warp; in the end its sums
@@ -71,9 +73,9 @@ __device__ __noinline__ float capped(float score, float soft_cap) {
   return copysignf((1.f - shrunk) * reciprocal(1.f + shrunk) * soft_cap, score);
 }
 
-template <int WIDTH, int ROWS, int WARPS, class X, class C>
-__global__ void __launch_bounds__(WARPS * 32, WARPS > 4 ? 1 : 2) attend(const __grid_constant__ Task task) {
-  using M = Memory<WIDTH, ROWS, WARPS, C>;
+template <int WIDTH, int ROWS, int WARPS, int BLOCKS, class X, class C>
+__global__ void __launch_bounds__(WARPS * 32, BLOCKS) attend(const __grid_constant__ Task task) {
+  using M = Memory<WIDTH, ROWS, WARPS, BLOCKS, C>;
   constexpr bool CODES = M::CODES;
   // shares of float16 times scales may be less than it has
   using V = std::conditional_t<CODES, __nv_bfloat16, X>;

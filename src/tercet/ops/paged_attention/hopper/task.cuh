@@ -22,6 +22,7 @@ struct Task {
   int window;           // positions that a query sees; 0: all
   int tile_rows, row_tiles;  // 8 or 16, and tiles of so many: the queries of a key head, Q H / G
   int warps;            // of a block, 4 or 8
+  int together;         // blocks side by side on a multiprocessor: 2 or 4 of 4 warps, 1 of 8
   int blocks_log2;      // of the blocks of a cluster, which share the positions of a row tile
   unsigned shared_inverse;  // 2^20 / shared, rounded up
   int half;             // float16, else bfloat16
