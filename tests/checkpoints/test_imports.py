@@ -275,6 +275,21 @@ def test_columns_in_the_order_of_activations_are_refused(tmp_path: Path) -> None
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in"]
 
 
+def test_a_last_group_that_is_shorter_is_refused(tmp_path: Path) -> None:
+    """Without g_idx two groups of 64 columns look like two of 48."""
+
+    def linear(name: str) -> Tensors:
+        rows = SHAPES[name][0]
+        q, zero = random(rows, 96, high=16), random(rows, 2, high=16)
+        parts = gptq(q, zero, torch.ones(rows, 2).half(), 4)
+        return {part: tensor for part, tensor in parts.items() if part != "g_idx"}
+
+    section = {"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": False}
+    source = model(tmp_path / "in", section, linear)
+    with pytest.raises(UnsupportedError, match="96 columns in groups of 64, the last one shorter"):
+        import_checkpoint(source, tmp_path / "out")
+
+
 def test_desc_act_with_static_groups_is_read(tmp_path: Path) -> None:
     source = model(tmp_path / "in", GPTQ, four_bits)
     check(source, tmp_path / "out", Weights(4, 32).values, "int4-g32-asym")

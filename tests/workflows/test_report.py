@@ -318,3 +318,8 @@ def test_records_of_other_weights_than_lie_there_are_refused(packed: Path, tmp_p
     copytree(packed / "ternary-g16", place)
     with pytest.raises(CheckpointError, match=r"compressed again since .* evaluate it again"):
         read_runs([place, tmp_path / "r.jsonl"])
+    settings, metrics = {"weights_sha256": weights_sha256(place)}, {"perplexity": 7.0}
+    append(tmp_path / "r.jsonl", [record(str(place), settings=settings, metrics=metrics)])
+    (model,) = read_runs([place, tmp_path / "r.jsonl"])
+    values = {measure.name: value.value for measure, value in model.values.items()}
+    assert values["perplexity"] == 7.0, "the file holds both"

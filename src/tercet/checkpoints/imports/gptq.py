@@ -74,7 +74,7 @@ def import_gptq(path: Path, out: Path, *, overwrite: bool = False) -> None:
         method=METHOD,
         anchor="qweight",
         parts=_PARTS,
-        convert=partial(_module, offset),
+        convert=partial(_module, offset, int(section.get("group_size") or -1)),
         count_weights=_weights,
         shared=("g_idx",),
     )
@@ -108,9 +108,14 @@ def _restore(
     return from_integers(found, entry.scheme, module)
 
 
-def _module(offset: int, module: str, parts: dict[str, Tensor]) -> ConvertedModule:
+def _module(offset: int, size: int, module: str, parts: dict[str, Tensor]) -> ConvertedModule:
     found = _read(offset, module, parts)
     columns, groups = found.values.shape[1], found.scale.shape[1]
+    if size > 0 and columns % size and -(-columns // size) == groups > 1:
+        raise UnsupportedError(
+            f"{module}: {columns} columns in groups of {size}, the last one shorter: only groups "
+            f"of one size are read: quantize with a group_size that divides {columns}"
+        )
     group = columns // groups if groups > 1 else None
     return ConvertedModule(
         weight=pack_integers(found.values, found.scale, found.zero, group, module)

@@ -136,32 +136,36 @@ def _read_records(path: Path) -> list[Record]:
 
 
 def _add_records(models: dict[str, Model], records: Sequence[Record]) -> None:
-    apart = _find_differing(records)
+    apart, old = _find_differing(records), list[tuple[Model, dict[Measure, Value], Record]]()
     for record in records:
         if _is_speed(record):
             model = _model(models, str(record.settings["checkpoint"]))
             model.tokens_per_s = record.metrics["decode_tokens_per_s"]
             continue
         model = _model(models, record.subject)
+        found = _task(record) if record.kind == "task" else _evaluation(record, apart)
+        if model.checkpoint is not None and _is_of_others(model.checkpoint, record):
+            old.append((model, found, record))
+            continue
         metrics = record.metrics
         model.tokens_per_s = metrics.get("decode_tokens_per_s", model.tokens_per_s)
         if model.checkpoint is None:
             model.size_bytes = metrics.get("disk_bytes", model.size_bytes)
             model.bits_per_weight = metrics.get("bits_per_weight", model.bits_per_weight)
-        else:
-            _check_weights(model.checkpoint, record)
-        found = _task(record) if record.kind == "task" else _evaluation(record, apart)
         model.values.update(found)
+    for model, found, record in old:
+        # what was measured again since then counts
+        if not found.keys() <= model.values.keys():
+            raise CheckpointError(
+                f"{model.name}: was compressed again since {record.time}, when it was evaluated: "
+                f"evaluate it again, or leave out that record"
+            )
 
 
-def _check_weights(checkpoint: PackedCheckpoint, record: Record) -> None:
-    """CheckpointError where the record was taken of other weights than lie there now."""
+def _is_of_others(checkpoint: PackedCheckpoint, record: Record) -> bool:
+    """Whether the record was taken of other weights than lie there now."""
     measured = record.settings.get("weights_sha256")
-    if measured is not None and measured != weights_sha256(checkpoint.directory):
-        raise CheckpointError(
-            f"{checkpoint.directory}: was compressed again since {record.time}, when it "
-            f"was evaluated: evaluate it again, or leave out that record"
-        )
+    return measured is not None and measured != weights_sha256(checkpoint.directory)
 
 
 def _find_differing(records: Sequence[Record]) -> set[str]:

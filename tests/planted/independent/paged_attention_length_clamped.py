@@ -1,0 +1,68 @@
+"""paged_attention in plain torch, with a fault; written blind."""
+
+import torch
+from torch import Tensor
+
+from tercet.ops.paged_attention.visible import gather
+
+OP = "paged_attention"
+FAULT = (
+    "Lengths beyond the table's positions are cut to them before queries get their positions. "
+    "Shows where lengths > T * S and Q > 1 (or a window): earlier queries stand at smaller "
+    "positions than theirs, and see too little."
+)
+CAUGHT_BY = "forward"
+
+
+def forward(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    blocks: Tensor,
+    lengths: Tensor,
+    key_scales: Tensor | None,
+    value_scales: Tensor | None,
+    scale: float,
+    window: int,
+    soft_cap: float,
+) -> Tensor:
+    """As op.paged_attention."""
+    batch, new, heads, width = q.shape
+    groups = keys.shape[1]
+    if not q.numel() or not blocks.shape[1] * keys.shape[2]:
+        return q.new_zeros(q.shape)
+    seen = _see(keys, blocks, lengths, new, window)[:, None, None]
+    # what no query sees may be anything: NaN times a share of 0 would be NaN
+    present = seen.any(-2)[:, 0, 0, :, None, None]
+    k, v = (
+        torch.where(present, _gather(part, scales, blocks), 0.0)
+        for part, scales in ((keys, key_scales), (values, value_scales))
+    )
+    split = q.float().reshape(batch, new, groups, heads // groups, width)
+    score = torch.einsum("bqgrd,bngd->bgrqn", split, k) * scale
+    if soft_cap:
+        score = soft_cap * torch.tanh(score / soft_cap)
+    share = score.masked_fill(~seen, float("-inf")).softmax(-1)
+    share = torch.where(seen.any(-1, keepdim=True), share, 0.0)
+    mixed = torch.einsum("bgrqn,bngd->bqgrd", share, v)
+    return mixed.reshape(q.shape).to(q.dtype).contiguous()
+
+
+def _gather(part: Tensor, scales: Tensor | None, blocks: Tensor) -> Tensor:
+    """Keys or values [B, T * S, G, D] of each sequence, in float32."""
+    found = gather(part, blocks).float()
+    return found if scales is None else found * gather(scales[..., None], blocks)
+
+
+def _see(keys: Tensor, blocks: Tensor, lengths: Tensor, new: int, window: int) -> Tensor:
+    """bool [B, Q, N]: query i of a sequence, at position lengths - Q + i, sees position n."""
+    # positions beyond the table are not seen
+    lengths = lengths.long().clamp(max=blocks.shape[1] * keys.shape[2])
+    query = lengths[:, None] + torch.arange(-new, 0, device=lengths.device)
+    position = torch.arange(blocks.shape[1] * keys.shape[2], device=lengths.device)
+    distance = query[..., None] - position
+    held = ((blocks >= 0) & (blocks < keys.shape[0])).repeat_interleave(keys.shape[2], 1)[:, None]
+    seen = (distance >= 0) & held
+    if window:
+        seen = seen & (distance < window)
+    return seen
