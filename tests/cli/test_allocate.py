@@ -123,10 +123,21 @@ def test_bad_budget(sensitivity: Run, tercet: Run, tmp_path: Path) -> None:
         (("--bytes", "big"), "give a number of bytes, or 60MB"),
         (("--bits", 2), "2 bits per weight cannot be met by the measured formats: the smallest"),
         (("--bytes", "9kB"), "9,000 bytes cannot be met"),
+        (("--bits", "inf"), "a budget must be a number above 0"),
         (("--bits", 3.5, "--checkpoint", "a"), "are about --verify"),
     ):
         assert message in tercet("allocate", file, *words, "--out", plan).error
         assert not plan.exists()
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    (packed / "mine").touch()
+    words = ("allocate", file, "--bits", 3.5, "--out")
+    error = tercet(*words, plan, "--verify", "--checkpoint", packed).error
+    assert "packed: already exists; choose another --checkpoint" in error
+    assert not plan.exists()
+    before = file.read_bytes()
+    assert "is read, so it is not written to" in tercet(*words, file, "--overwrite").error
+    assert file.read_bytes() == before
     plan.write_text("mine")
     assert "already exists" in tercet("allocate", file, "--bits", 3.5, "--out", plan).error
     assert plan.read_text() == "mine"

@@ -93,10 +93,13 @@ def test_a_file_that_takes_no_records_is_named(tmp_path: Path) -> None:
     new = tmp_path / "below" / "records.jsonl"
     check_appendable(new)
     assert not new.exists()
-    append(new, [])
-    new.write_text("kept\n")
+    append(new, [record()])
     check_appendable(new)
-    assert new.read_text() == "kept\n"
+    assert load(new) == [record()]
+    text = tmp_path / "text.txt"
+    text.write_text("of the user's\n")
+    with pytest.raises(CheckpointError, match="text.txt:1: not a record"):
+        check_appendable(text)
     with pytest.raises(IsADirectoryError) as raised:
         check_appendable(tmp_path)
     assert raised.value.filename == str(tmp_path)

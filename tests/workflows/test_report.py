@@ -223,12 +223,16 @@ def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_page_that_cannot_be_written_is_named_first(tmp_path: Path) -> None:
+    notes = tmp_path / "notes.md"
+    notes.write_text("of the user's")
     for page, words in (
-        (tmp_path, "is a directory: give --out an"),
+        (tmp_path, "is a directory: give an"),
+        (notes, "is no HTML page"),
         (tmp_path / "a" / "b", "/a: no"),
     ):
         with pytest.raises(CheckpointError, match=words):
             write_model_report([tmp_path / "none"], page)
+    assert notes.read_text() == "of the user's"
 
 
 def test_a_checkpoint_that_continues_no_prompt_is_named(packed: Path, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Paths that end in a name: what lies beside a directory is called after it."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from tercet.errors import CheckpointError
@@ -18,6 +19,13 @@ def named_path(path: str | Path) -> Path:
         )
     path = Path(path)
     return path.resolve() if path.name in ("", "..") else path
+
+
+def demand_no_input(out: Path, inputs: Iterable[Path | None]) -> None:
+    """CheckpointError where a file that is to be written is one of those that are read."""
+    for each in inputs:
+        if each is not None and out.exists() and each.exists() and out.samefile(each):
+            raise CheckpointError(f"{out}: is read, so it is not written to: choose another file")
 
 
 def partial_directory(out: Path) -> Path:

@@ -144,10 +144,16 @@ def read_seal(directory: Path) -> dict[str, str]:
 
 def weights_sha256(directory: Path) -> str | None:
     """One hash of all weight files, as the seal says; None where nothing says it."""
-    files = [
-        f"{name} {of}\n" for name, of in sorted(read_seal(directory).items()) if _is_weight(name)
-    ]
-    return hashlib.sha256("".join(files).encode()).hexdigest() if files else None
+    files = {name: of for name, of in read_seal(directory).items() if _is_weight(name)}
+    return _hash_all(files) if files else None
+
+
+def contents_sha256(directory: Path) -> str:
+    """One hash of every sealed file; of the weight files, which are read, where none is."""
+    files = read_seal(directory)
+    if not files:
+        files = {path.name: str(_hash(path)) for path in directory.glob("*.safetensors")}
+    return _hash_all(files)
 
 
 def _read_manifest(directory: Path) -> dict[str, str]:
@@ -157,6 +163,12 @@ def _read_manifest(directory: Path) -> dict[str, str]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         # none, or one that whoever opens the checkpoint will refuse by name
         return {}
+
+
+def _hash_all(files: Mapping[str, str]) -> str:
+    return hashlib.sha256(
+        "".join(f"{name} {files[name]}\n" for name in sorted(files)).encode()
+    ).hexdigest()
 
 
 def _is_weight(name: str) -> bool:

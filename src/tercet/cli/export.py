@@ -8,7 +8,7 @@ import typer
 from tercet.checkpoints.atomic import write_atomic
 from tercet.cli.show import Json, console, mebibytes, print_json, say
 from tercet.errors import PlanError
-from tercet.records import append
+from tercet.records import append, check_appendable
 from tercet.workflows.export.check import check_export
 from tercet.workflows.export.contents import acceptances
 from tercet.workflows.export.modelfile import read_modelfile
@@ -68,6 +68,8 @@ def export_command(
         raise PlanError("give --to TARGET and --out PATH, or --list to see the targets")
     if records is not None and not verify:
         raise PlanError("--records needs --verify: an export that was not verified is no record")
+    if records is not None:
+        check_appendable(records)
     text = None if modelfile is None else read_modelfile(directory, to, out, modelfile)
     report = export(directory, to, out, verify, kind=kind, count=tokens, progress=say)
     if modelfile is not None and text is not None:

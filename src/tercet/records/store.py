@@ -29,8 +29,13 @@ def append(path: Path, records: Iterable[Record]) -> None:
 
 
 def check_appendable(path: Path) -> None:
-    """OSError where nothing can be added to the file: before what takes minutes to measure."""
+    """OSError where nothing can be added to the file: before what takes minutes to measure.
+
+    CheckpointError where it holds something else than records, which one would spoil.
+    """
     is_new = not path.exists()
+    if path.is_file():
+        load(path)
     append(path, ())
     if is_new:
         path.unlink()

@@ -1,6 +1,5 @@
 """Tasks of lm-evaluation-harness on packed checkpoints and on uncompressed models."""
 
-import hashlib
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from typing import Any, cast
 import torch
 
 from tercet.checkpoints.packed.read import is_packed, open_packed
-from tercet.checkpoints.seal import SEAL_NAME
+from tercet.checkpoints.seal import contents_sha256
 from tercet.checkpoints.sources.open import ModelSource, open_source
 from tercet.child_process.untrusted import run_untrusted
 from tercet.errors import CheckpointError, UnsupportedError
@@ -264,12 +263,4 @@ def _tokenizer(directory: Path, model: str) -> Any:
 def _identify(model: str | Path) -> str:
     """Which weights these are; read where no seal says it."""
     path = Path(model)
-    if (path / SEAL_NAME).is_file():
-        return f"sha256:{hashlib.sha256((path / SEAL_NAME).read_bytes()).hexdigest()}"
-    if not is_packed(path):
-        return f"sha256:{open_source(model).sha256()}"
-    digest = hashlib.sha256()
-    for each in sorted(path.glob("*.safetensors")):
-        with each.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "sha256").digest())
-    return f"sha256:{digest.hexdigest()}"
+    return f"sha256:{contents_sha256(path) if is_packed(path) else open_source(model).sha256()}"

@@ -16,7 +16,8 @@ from tercet.harness.sandbox.session import Apart
 from tercet.harness.workloads.draw import draw
 from tercet.harness.workloads.drawn import Incoming
 from tercet.harness.workloads.layouts import lay_out
-from tercet.harness.workloads.systematic import draw_dtypes, draw_ends, draw_long, draw_single
+from tercet.harness.workloads.long import draw_long
+from tercet.harness.workloads.systematic import draw_dtypes, draw_ends, draw_single
 from tercet.ops.discover import find
 
 OP = find("rms_norm")

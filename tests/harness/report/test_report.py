@@ -11,6 +11,7 @@ import pytest
 
 from tercet.harness.regress.noise import noise_of
 from tercet.harness.regress.report import Change, RegressReport
+from tercet.errors import CheckpointError
 from tercet.harness.report import regress_markdown, write_regress, write_report
 from tercet.harness.report.plot import log_scale, ticks
 from tercet.harness.report.script import SCRIPT
@@ -233,6 +234,11 @@ def test_regressions_as_markdown_and_html(tmp_path: Path) -> None:
     rows = Page((tmp_path / "regress.html").read_text()).rows
     assert [row[0] for row in rows] == ["verdict", "regression", "same"]
     assert rows[1][6] == "+8.0 %"
+    write_regress(regressions(), tmp_path / "regress.html")
+    (records := tmp_path / "records.jsonl").write_text("{}")
+    with pytest.raises(CheckpointError, match="is no HTML page"):
+        write_regress(regressions(), records)
+    assert records.read_text() == "{}"
 
 
 @pytest.mark.skipif(NODE is None, reason="no node")

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tercet.checkpoints.atomic import write_atomic
+from tercet.checkpoints.named_path import demand_no_input
 from tercet.cli.pace import follow
 from tercet.cli.show import Json, console, print_json, say
 from tercet.compress.allocate.sensitivity_file import Observed, add_observed, load
@@ -67,8 +68,11 @@ def allocate_command(
     budget = Budget(size_bytes=None if size is None else parse_bytes(size), bits=bits)
     name = f"{sensitivity.name.split('.')[0]}-{size or f'{bits:g}'}"
     target = out or Path(f"{name}.yaml")
+    demand_no_input(target, [sensitivity, calibration])
     if target.exists() and not overwrite:
         raise CheckpointError(f"{target}: already exists; choose another --out, or --overwrite")
+    if checkpoint is not None and (checkpoint.is_file() or any(checkpoint.glob("*"))):
+        raise CheckpointError(f"{checkpoint}: already exists; choose another --checkpoint")
     measured = load(sensitivity)
     found = solve(measured, budget)
     plan = allocation_plan(measured.identity, found.formats, target.stem)

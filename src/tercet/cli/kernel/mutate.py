@@ -18,7 +18,7 @@ from tercet.harness.mutate.run import MutationReport, mutate
 from tercet.harness.workloads.arguments import device_or_best
 from tercet.kernel.interpreter.corrections import interpreting
 from tercet.ops.discover import find
-from tercet.records import append
+from tercet.records import append, check_appendable
 
 _SHOWN = 40
 
@@ -59,6 +59,8 @@ def mutate_command(
         again = [sys.executable, "-m", "tercet", *sys.argv[1:]]
         env = {**os.environ, "TRITON_INTERPRET": "1"}
         raise typer.Exit(subprocess.run(again, env=env, check=False).returncode)
+    if record is not None:
+        check_appendable(record)
     with bar(quiet=as_json) as progress:
         task = progress.add_task("mutants", total=None)
         report = mutate(

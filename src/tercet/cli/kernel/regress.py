@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from tercet.checkpoints.named_path import demand_no_input
 from tercet.cli.show import Json, console, print_json, say
 from tercet.errors import UnsupportedError
 from tercet.harness.regress.compare import compare
@@ -78,6 +79,7 @@ def regress_command(
     else:
         report = _files(baseline, current, again)
     if markdown is not None:
+        demand_no_input(markdown, [baseline, current, again])
         markdown.write_text(regress_markdown(report), encoding="utf-8")
     if html is not None:
         write_regress(report, html)

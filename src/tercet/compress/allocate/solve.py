@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import floor
+from math import floor, inf
 
 from tercet.compress.allocate.budget import Size, allocated, measure_size, module_bytes
 from tercet.compress.allocate.costs import Costs, find_costs
@@ -27,8 +27,8 @@ class Budget:
     def __post_init__(self) -> None:
         if (self.size_bytes is None) == (self.bits is None):
             raise PlanError("give either --bytes 60MB or --bits 2.6")
-        if not (self.bits or self.size_bytes or 0) > 0:
-            raise PlanError("a budget must be above 0: give --bytes 60MB or --bits 2.6")
+        if not 0 < (self.bits or self.size_bytes or 0) < inf:
+            raise PlanError("a budget must be a number above 0: give --bytes 60MB or --bits 2.6")
 
 
 @dataclass(frozen=True, kw_only=True)

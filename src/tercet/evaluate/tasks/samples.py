@@ -25,8 +25,7 @@ class RunSettings(BaseModel):
 
     Attributes:
         model: what the user called it.
-        weights: says which weights these are: a packed checkpoint's sum of its SHA256SUMS, or a
-            source's size in bytes.
+        weights: says which weights these are: a hash of them, and of what is sealed with them.
         limit: questions of each task (and of each subject); None for all.
         shots: examples before each question; None for the task's own number.
         max_tokens: the longest answer that is generated; None for the task's own number.

@@ -35,11 +35,11 @@ from tercet.harness.workloads.arguments import device_or_best
 from tercet.harness.workloads.coverage import coverage
 from tercet.harness.workloads.draw import draw
 from tercet.harness.workloads.drawn import Drawn
+from tercet.harness.workloads.long import draw_long
 from tercet.harness.workloads.systematic import (
     draw_dtypes,
     draw_ends,
     draw_kinds,
-    draw_long,
     draw_single,
 )
 from tercet.kernel.contract import Case, Implementation, Op

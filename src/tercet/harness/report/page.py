@@ -2,9 +2,14 @@
 
 from collections.abc import Iterable
 from html import escape
+from pathlib import Path
 
+from tercet.checkpoints.atomic import write_atomic
+from tercet.errors import CheckpointError
 from tercet.harness.report.script import SCRIPT
 from tercet.harness.report.style import STYLE
+
+_BEGINNING = b"<!doctype html>"
 
 
 def page(title: str, introduction: str, sections: Iterable[str]) -> str:
@@ -26,6 +31,26 @@ def page(title: str, introduction: str, sections: Iterable[str]) -> str:
 </body>
 </html>
 """
+
+
+def check_page(path: Path) -> None:
+    """CheckpointError where no page can be written, or something else than a page would be lost."""
+    if path.is_dir():
+        raise CheckpointError(
+            f"{path}: is a directory: give an HTML file, such as {path / 'report.html'}"
+        )
+    if not path.parent.is_dir():
+        raise CheckpointError(f"{path.parent}: no such directory: make it, or choose another file")
+    if path.exists() and path.read_bytes()[: len(_BEGINNING)].lower() not in (b"", _BEGINNING):
+        raise CheckpointError(
+            f"{path}: is no HTML page, and a report replaces nothing else: choose another file"
+        )
+
+
+def write_page(path: Path, content: str) -> None:
+    """Writes a page, whole or not at all, where `check_page` allows it."""
+    check_page(path)
+    write_atomic(path, content.encode())
 
 
 def section(title: str, content: str, note: str = "") -> str:

@@ -4,7 +4,7 @@ from math import exp
 from pathlib import Path
 
 from tercet.harness.regress.report import Change, RegressReport
-from tercet.harness.report.page import page, section
+from tercet.harness.report.page import page, section, write_page
 from tercet.harness.report.table import Cell, Column, table
 
 _COLUMNS = (
@@ -39,7 +39,7 @@ def write_regress(report: RegressReport, path: Path) -> None:
     content = table(_COLUMNS, [_cells(change) for change in changes])
     title = "No regression" if report.passed else "Regression"
     notes = " ".join((*(f"{line}." for line in _noise(report)), *report.notes))
-    path.write_text(page(title, str(report), [section("Rows", content, notes)]), encoding="utf-8")
+    write_page(path, page(title, str(report), [section("Rows", content, notes)]))
 
 
 def _line(change: Change) -> str:

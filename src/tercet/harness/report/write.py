@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from tercet.harness.former_names import use_current_names
 from tercet.harness.report.history import history
-from tercet.harness.report.page import page, section
+from tercet.harness.report.page import page, section, write_page
 from tercet.harness.report.roofline import roofline
 from tercet.harness.report.rows import device_of, latest, select_succeeded, setting
 from tercet.harness.report.table import Cell, Column, number_cell, table
@@ -84,7 +84,7 @@ def write_report(records: Sequence[Record], path: Path) -> ReportSummary:
     timed = latest(select_succeeded(bench))
     last = max((record.time for record in records), default="")[:10]
     introduction = f"{len(timed)} timed rows; last measured {last}." if timed else "Nothing timed."
-    path.write_text(page("Tercet kernels", introduction, sections), encoding="utf-8")
+    write_page(path, page("Tercet kernels", introduction, sections))
     return ReportSummary(
         path=str(path),
         devices=tuple(devices),

@@ -36,7 +36,7 @@ from tercet.kernel import select
 from tercet.kernel.contract import Op, Workload
 from tercet.kernel.tuned import Direction, device_name
 from tercet.ops import discover
-from tercet.records import Record, append, load
+from tercet.records import Record, append, check_appendable, load
 from tercet.workflows.kernel.results import (
     BenchSummary,
     Calls,
@@ -183,6 +183,8 @@ def bench(
 ) -> BenchSummary:
     """`harness.bench`; the records are appended to the file `write`."""
     found = discover.find(op)
+    if write is not None:
+        check_appendable(Path(write))
     report = bench_op(
         found,
         _workloads(found, Calls.model_validate(calls)),

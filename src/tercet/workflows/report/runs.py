@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tercet.checkpoints.packed.read import PackedCheckpoint, is_packed, open_packed
 from tercet.checkpoints.seal import weights_sha256
@@ -59,6 +60,7 @@ class Model:
     Attributes:
         name: as the user called it.
         checkpoint: None where only records are known.
+        weights_sha256: of its weight files; None where nothing says it.
         values: by measure; the last record counts.
         tokens_per_s: in generation, one sequence; None where not measured.
         size_bytes, bits_per_weight: of the weight files, everything counted; None where unknown.
@@ -66,6 +68,7 @@ class Model:
 
     name: str
     checkpoint: PackedCheckpoint | None = None
+    weights_sha256: str | None = None
     values: dict[Measure, Value] = field(default_factory=dict[Measure, Value])
     tokens_per_s: float | None = None
     size_bytes: float | None = None
@@ -121,7 +124,7 @@ def _add_checkpoint(models: dict[str, Model], path: Path) -> None:
     checkpoint = open_packed(path)
     size = measure_size(checkpoint)
     model = _model(models, str(path))
-    model.checkpoint = checkpoint
+    model.checkpoint, model.weights_sha256 = checkpoint, weights_sha256(path)
     model.size_bytes, model.bits_per_weight = size.disk_bytes, size.bits_per_weight
 
 
@@ -144,7 +147,7 @@ def _add_records(models: dict[str, Model], records: Sequence[Record]) -> None:
             continue
         model = _model(models, record.subject)
         found = _task(record) if record.kind == "task" else _evaluation(record, apart)
-        if model.checkpoint is not None and _is_of_others(model.checkpoint, record):
+        if model.checkpoint is not None and _is_of_others(model, record):
             old.append((model, found, record))
             continue
         metrics = record.metrics
@@ -162,30 +165,19 @@ def _add_records(models: dict[str, Model], records: Sequence[Record]) -> None:
             )
 
 
-def _is_of_others(checkpoint: PackedCheckpoint, record: Record) -> bool:
+def _is_of_others(model: Model, record: Record) -> bool:
     """Whether the record was taken of other weights than lie there now."""
-    measured = record.settings.get("weights_sha256")
-    return measured is not None and measured != weights_sha256(checkpoint.directory)
+    return record.settings.get("weights_sha256") not in (None, model.weights_sha256)
 
 
 def _find_differing(records: Sequence[Record]) -> set[str]:
     """Of what evaluations are of, the settings that are not the same in all of them."""
-    return {
-        name
-        for name in ("teacher", "text_sha256")
-        if any(
-            len({record.settings.get(name) for record in same} - {None}) > 1
-            for same in _by_text(records).values()
-        )
-    }
-
-
-def _by_text(records: Sequence[Record]) -> dict[str, list[Record]]:
-    found = dict[str, list[Record]]()
+    found = dict[tuple[str, str], set[Any]]()
     for record in records:
-        if record.kind == "evaluation":
-            found.setdefault(_windows(record), []).append(record)
-    return found
+        for name in ("teacher", "text_sha256") if record.kind == "evaluation" else ():
+            if (value := record.settings.get(name)) is not None:
+                found.setdefault((name, _windows(record)), set()).add(value)
+    return {name for (name, _), values in found.items() if len(values) > 1}
 
 
 def _windows(record: Record) -> str:

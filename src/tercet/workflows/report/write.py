@@ -8,10 +8,9 @@ from pathlib import Path
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from tercet.checkpoints.atomic import write_atomic
 from tercet.checkpoints.packed.read import PackedCheckpoint
-from tercet.errors import CheckpointError, TercetError, UnsupportedError
-from tercet.harness.report.page import page, section
+from tercet.errors import TercetError, UnsupportedError
+from tercet.harness.report.page import check_page, page, section, write_page
 from tercet.harness.report.table import Cell, Column, number_cell, table
 from tercet.runtime import load
 from tercet.workflows.report.byte_shares import find_bytes
@@ -62,7 +61,7 @@ def write_model_report(
         CheckpointError: a run is none, or is damaged; the page is a directory, or in none.
         UnsupportedError: prompts, and no checkpoint to continue them, or one that cannot.
     """
-    _check_page(Path(path))
+    check_page(Path(path))
     models = read_runs(runs)
     if prompts and not any(model.checkpoint for model in models):
         raise UnsupportedError(
@@ -75,21 +74,12 @@ def write_model_report(
     if prompts:
         sections.append(section("What they write", _texts(models, prompts, tokens, device)))
     introduction = f"{len(models)} models, {len(measures)} measures."
-    write_atomic(Path(path), page("Tercet models", introduction, sections).encode())
+    write_page(Path(path), page("Tercet models", introduction, sections))
     return ModelReport(
         path=str(path),
         models=tuple(model.name for model in models),
         measures=tuple(measure.title for measure in measures),
     )
-
-
-def _check_page(path: Path) -> None:
-    if path.is_dir():
-        raise CheckpointError(
-            f"{path}: is a directory: give --out an HTML file, such as {path / 'report.html'}"
-        )
-    if not path.parent.is_dir():
-        raise CheckpointError(f"{path.parent}: no such directory: make it, or choose another --out")
 
 
 _ABOUT_INTERVALS = (

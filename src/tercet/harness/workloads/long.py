@@ -1,0 +1,197 @@
+"""Long: drawn cases that every check has, in which one axis is very long, as sums and tables are.
+
+What else they have is drawn from the seed, as in `draw`.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+import torch
+from torch import Tensor
+
+from tercet.harness.workloads.allowed import allowed, arguments_of
+from tercet.harness.workloads.drawn import Drawn, Incoming
+from tercet.harness.workloads.limits import (
+    bases_of,
+    dtypes_of,
+    elements_of,
+    kinds_of,
+    largest_sizes,
+    single_options,
+    takes_kinds,
+)
+from tercet.kernel.contract import Op, Workload
+
+_LONG = (16385, 20001, 32769, 65537)
+# 127 times as much is no whole number of float32; two rows of it in a few tensors
+_LONGEST, _LONGEST_ELEMENTS = (140_001,), 1 << 20
+# of axes that the first input does not have, as of a table: numbers of which many are beyond int16
+# and uint16
+_BEYOND = (50_000, 98_765)
+# what a program may still hold whole
+_HELD = (513, 1000, 1024, 2047, 2880, 4096)
+# rows, of which kernels that make something large take some at a time; of two classes one has a
+# loss
+_CHUNKED, _CHUNKED_OTHERS = (513, 520), (2, 3)
+_OPTIONS, _FEW_OPTIONS = 8, 2
+# where each is interpreted: of all axes together, at most
+_PROGRAMS = 1 << 11
+# of which sums have the fewest bits left, and one that no maximum may lose
+_KINDS = ("constant", "positive", "outlier", "offset", "nan")
+_EXACT = 0.3
+_ONE_SIGN = 0.5
+_TRIES = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wish:
+    """One case, before its sizes are drawn.
+
+    Attributes:
+        axis, lengths: the long one, and what it may be.
+        base, kind: the call, and the values.
+        elements: of all tensors, at most.
+        others: the sizes of other axes.
+        few_programs: whether its programs are interpreted one by one.
+        exact: float32, which has the least room for sums that were taken in another way; None to
+            draw it.
+        one_sign: whether gradients are of one sign, so that they add up; None to draw it.
+        far_apart: whether its rows lie far apart.
+    """
+
+    axis: str
+    lengths: tuple[int, ...]
+    base: Workload
+    kind: str
+    elements: int
+    others: tuple[int, int] = (1, 2)
+    few_programs: bool = False
+    exact: bool | None = None
+    one_sign: bool | None = None
+    far_apart: bool = False
+
+
+def draw_long(op: Op, seed: int, elements: int, rows: int | None = None) -> tuple[Drawn, ...]:
+    """Each axis of the first input very long: of one sign, all alike, far from 0, and the like.
+
+    With the options of each workload of production, and one that cases have. The last one also as
+    long as a program may hold whole; and more rows than a chunk has, with options of the cases.
+
+    Args:
+        op, seed, elements, rows: as draw.
+    """
+    if op.inputs is None or not bases_of(op) or not op.of_role("input")[0].axes:
+        return ()
+    generator, found = random.Random(f"long of {seed}"), list[Drawn]()
+    most = largest_sizes(op, elements, rows)
+    for wish in _wishes(op, generator, elements, rows):
+        drawn = _draw(op, wish, generator, most)
+        kept = allowed(op, drawn) if drawn is not None else None
+        if kept is not None:
+            found.append(kept)
+    return tuple(found)
+
+
+def _wishes(op: Op, generator: random.Random, elements: int, rows: int | None) -> Iterator[_Wish]:
+    axes, interpreted = op.of_role("input")[0].axes, rows is not None
+    options = [replace(bases_of(op)[0], options=options) for options in single_options(op)]
+    bases = [*bases_of(op), *generator.sample(options, min(1, len(options)))]
+    known = kinds_of(op, torch.float32) if takes_kinds(op) else ()
+    kinds = [kind for kind in _KINDS if kind in known] or ["normal"]
+    by_options = list({repr(sorted(each.options.items())): each for each in bases}.values())
+    # where programs are interpreted, their iterations count
+    lengths = _LONG[:3] if interpreted else _LONG
+    pairs = _once(by_options, kinds, generator) if interpreted else product(by_options, kinds)
+    for axis, (base, kind) in product(axes, list(pairs)):
+        # one of the kinds with rows that lie far apart; what is far from 0 needs exact sums
+        long = _Wish(
+            axis=axis, lengths=lengths, base=base, kind=kind, elements=elements,
+            exact=True if kind == "offset" else None, far_apart=kind == kinds[0],
+        )  # fmt: skip
+        if kind == "constant" and not interpreted:
+            # adds up to the largest sums; one that is kept in 16 bits stops growing soonest
+            long = replace(
+                long, lengths=_LONGEST, elements=_LONGEST_ELEMENTS, exact=False, one_sign=True
+            )
+        yield long
+    for kind in kinds:
+        yield _Wish(
+            axis=axes[-1], lengths=_HELD, base=generator.choice(bases), kind=kind,
+            elements=elements, exact=True,
+        )  # fmt: skip
+    count = _FEW_OPTIONS if interpreted else _OPTIONS
+    for base in _with_most_inputs(op, options, generator)[:count]:
+        yield _Wish(
+            axis=axes[0], lengths=_CHUNKED, base=base, kind=generator.choice(kinds),
+            elements=elements, others=_CHUNKED_OTHERS, few_programs=interpreted,
+        )  # fmt: skip
+    beside = [name for name in bases[0].sizes if name not in axes]
+    for axis, length in product(beside, _BEYOND):
+        yield _Wish(
+            axis=axis, lengths=(length,), base=generator.choice(bases),
+            kind=generator.choice(kinds), elements=elements,
+        )  # fmt: skip
+
+
+def _draw(op: Op, wish: _Wish, generator: random.Random, most: dict[str, int]) -> Drawn | None:
+    """What is wished, or None where no sizes fit."""
+    rows = op.of_role("input")[0].axes[0]
+    for _ in range(_TRIES):
+        sizes = {name: generator.choice(wish.others) for name in wish.base.sizes}
+        # one row's sum may be right by luck
+        sizes[rows] = generator.choice((2, 3, 5, 8))
+        sizes[wish.axis] = generator.choice(wish.lengths)
+        if wish.few_programs:
+            _make_small(sizes, wish.axis, generator)
+        if sizes[wish.axis] <= most[wish.axis] and elements_of(op, sizes) <= wish.elements:
+            break
+    else:
+        return None
+    dtypes = dtypes_of(op, wish.base)
+    exact = generator.random() < _EXACT if wish.exact is None else wish.exact
+    one_sign = generator.random() < _ONE_SIGN if wish.one_sign is None else wish.one_sign
+    dtype = torch.float32 if exact and torch.float32 in dtypes else generator.choice(dtypes)
+    return Drawn(
+        workload=replace(wish.base, name="drawn", sizes=sizes, dtype=dtype),
+        kind=wish.kind,
+        factors={},
+        layout="far apart" if wish.far_apart else None,
+        incoming=Incoming(positive=bool(op.differentiable) and one_sign),
+    )
+
+
+def _once(
+    workloads: list[Workload], kinds: list[str], generator: random.Random
+) -> list[tuple[Workload, str]]:
+    """Pairs in which each of the workloads comes, and each of the kinds."""
+    generator.shuffle(workloads)
+    count = max(len(workloads), len(kinds))
+    return [(workloads[i % len(workloads)], kinds[i % len(kinds)]) for i in range(count)]
+
+
+def _with_most_inputs(
+    op: Op, workloads: list[Workload], generator: random.Random
+) -> list[Workload]:
+    """In any order, but those with a mask or the like, of a number a row, first."""
+    leading = op.of_role("input")[0].axes[:1]
+    names = [spec.name for spec in op.of_role("input") if spec.axes == leading]
+
+    def inputs(workload: Workload) -> int:
+        few = replace(workload, sizes=dict.fromkeys(workload.sizes, 2))
+        arguments = arguments_of(op, Drawn(workload=few, factors={})) or {}
+        return sum(isinstance(arguments.get(name), Tensor) for name in names)
+
+    shuffled = generator.sample(workloads, len(workloads))
+    return sorted(shuffled, key=inputs, reverse=True)
+
+
+def _make_small(sizes: dict[str, int], kept: str, generator: random.Random) -> None:
+    """Axes of 1 in place of others, until few programs are left to interpret."""
+    for name in generator.sample(sorted(sizes), len(sizes)):
+        if prod(sizes.values()) <= _PROGRAMS:
+            return
+        if name != kept:
+            sizes[name] = 1
