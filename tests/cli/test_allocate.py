@@ -56,7 +56,8 @@ def test_from_a_model_to_a_checkpoint(
     assert inspected["size"]["body_bits_per_weight"] == pytest.approx(told["bits_per_weight"])
     counts = {form: inspected["formats"][form] for form in told["modules"]}
     assert counts == told["modules"]
-    again = tercet("compress", model, "--plan", plan, "--out", tmp_path / "two", "--json")
+    more = ("--calibration", rows, "--json")
+    again = tercet("compress", model, "--plan", plan, "--out", tmp_path / "two", *more)
     assert json.loads(again.out)["size"]["disk_bytes"] == told["checkpoint_bytes"]
     assert json.loads(again.out)["idle_rules"] == []
 

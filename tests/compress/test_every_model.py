@@ -317,7 +317,7 @@ def test_no_cache_is_kept_from_batch_to_batch(tmp_path: Path) -> None:
             "BertModel",
             "BertConfig",
             {**LIKE_BERT, "max_position_embeddings": 16},
-            "BertModel, of 24 tokens at once, cannot be run",
+            "sequences of 24 tokens, but the model has 16 positions: give --length 16 or less",
         ),
     ],
 )
@@ -325,7 +325,7 @@ def test_a_model_that_token_ids_do_not_run_is_refused(
     kind: str, config: str, options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     source = save(kind, config, options, tmp_path / "source")
-    with pytest.raises(tercet.UnsupportedError, match=message):
+    with pytest.raises((tercet.UnsupportedError, tercet.PlanError), match=message):
         tercet.compress(source, "int4", tmp_path / "packed", calibration=IDS)
     assert not list(tmp_path.glob("packed"))
 

@@ -110,7 +110,7 @@ def test_what_the_model_does_not_use_is_named(tmp_path: Path) -> None:
             "transformer.h.1.self_attention.query_key_value",
         ),
         (
-            FalconConfig(**{**SIZES, "num_hidden_layers": 2}),
+            FalconConfig(**{**SIZES, "num_hidden_layers": 2, "max_position_embeddings": 512}),
             "transformer.h.1.self_attention.query_key_value",
         ),
     ],

@@ -98,7 +98,7 @@ def test_a_file_that_takes_no_records_is_named(tmp_path: Path) -> None:
     assert load(new) == [record()]
     text = tmp_path / "text.txt"
     text.write_text("of the user's\n")
-    with pytest.raises(CheckpointError, match="text.txt:1: not a record"):
+    with pytest.raises(CheckpointError, match=r"text.txt:1: not a record"):
         check_appendable(text)
     with pytest.raises(IsADirectoryError) as raised:
         check_appendable(tmp_path)

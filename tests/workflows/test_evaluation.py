@@ -150,7 +150,7 @@ def test_a_teacher_of_another_vocabulary_is_refused(folder: Path, tmp_path: Path
 
 def test_windows_beyond_a_models_positions_are_refused(folder: Path) -> None:
     """It gives numbers there, which say nothing of it."""
-    with pytest.raises(PlanError, match="windows of 2049 tokens, but the model has 2048 positions"):
+    with pytest.raises(PlanError, match="2049 tokens, but the model has 2048 positions"):
         evaluate(folder / "packed", teacher="none", text=folder / "text.txt", length=2049)
 
 

@@ -18,6 +18,7 @@ from tercet.evaluate.size import measure_size
 from tercet.evaluate.text import default_text, windows
 from tercet.models.decoder.kv_cache import check_kv_cache_dtype
 from tercet.models.device import resolve_device
+from tercet.models.position_limit import check_positions
 from tercet.records import Environment, Record
 from tercet.runtime import load
 from tercet.workflows.compressed_from import compressed_from
@@ -131,12 +132,7 @@ def _read_windows(
         PlanError: a model has fewer positions.
     """
     for checkpoint in checkpoints:
-        positions = checkpoint.config.get("max_position_embeddings")
-        if isinstance(positions, int) and length > positions:
-            raise PlanError(
-                f"{checkpoint.directory}: windows of {length} tokens, but the model has "
-                f"{positions} positions: give --length {positions} or less"
-            )
+        check_positions(checkpoint.config, length, str(checkpoint.directory))
     first, *others = (checkpoint.directory / "tokenizer.json" for checkpoint in checkpoints)
     ids = windows(text, first, length, count)
     for other in others:

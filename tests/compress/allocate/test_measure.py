@@ -11,7 +11,7 @@ from transformers import LlamaForCausalLM
 from tercet.checkpoints.output_lock import lock_output
 from tercet.checkpoints.packed.read import open_packed
 from tercet.compress.allocate.costs import rank_correlation
-from tercet.compress.allocate.measure import Scope, measure_sensitivity
+from tercet.compress.allocate.measure import Scope, choose_sample, measure_sensitivity
 from tercet.compress.allocate.rows import Rows, Windows, split_rows
 from tercet.compress.allocate.sensitivity_file import Sensitivity
 from tercet.compress.pipeline import compress
@@ -214,3 +214,29 @@ def test_a_file_that_another_run_writes_is_refused_before_the_model_is_read(
     out = tmp_path / "s.jsonl"
     with lock_output(out), pytest.raises(CheckpointError, match="another run is writing there"):
         measure_sensitivity(tmp_path / "no model", Scope(formats=("int4",)), out, plan=plan)
+
+
+@pytest.mark.parametrize("layers", [2, 16, 30, 32])
+@pytest.mark.parametrize("formats", [1, 2, 3, 5, 6])
+def test_a_sample_has_all_formats_and_kinds_alike(layers: int, formats: int) -> None:
+    kinds = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    forms = [f"format-{form}" for form in range(formats)]
+    every = [
+        (f"model.layers.{layer}.mlp.{kind}", form)
+        for layer in range(layers)
+        for kind in kinds
+        for form in forms
+    ]
+    for count in (5, 10, 14, 24, 30, 35, 42, 70):
+        found = choose_sample(every, count)
+        assert len(found) == min(count, len(every))
+        of_form = [sum(form == each for _, each in found) for form in forms]
+        assert max(of_form) - min(of_form) <= 1
+        for form in forms:
+            of_kind = [sum(kind in name and form == each for name, each in found) for kind in kinds]
+            assert max(of_kind) - min(of_kind) <= 1
+        # and they lie in more layers than one
+        if count >= 10 and layers > 2:
+            assert len({name.split(".")[2] for name, _ in found}) > 2
+    assert choose_sample(every, None) == set(every) == choose_sample(every, 10_000)
+    assert choose_sample(every, 24) == choose_sample(every, 24)

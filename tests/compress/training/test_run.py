@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from tercet.checkpoints.packed.read import open_packed
 from tercet.compress.distill.settings import DistillSettings
@@ -152,13 +152,18 @@ def test_what_differs_is_named_and_nothing_else(model: Path, ids: Path, tmp_path
 def test_data_that_is_refused_leaves_nothing(
     how: Any, model: Path, ids: Path, tmp_path: Path
 ) -> None:
-    same: dict[str, Any] = {"data": [ids], "device": "cpu"}
+    few = write_few(tmp_path / "few.safetensors")
+    same: dict[str, Any] = {"settings": settings(steps=1, length=64), "device": "cpu"}
     for resume in (False, True):
-        with pytest.raises(PlanError, match="less than one sequence of 4096"):
-            how(model, "ternary", tmp_path / "out", settings=settings(length=4096), resume=resume,
-                **same)  # fmt: skip
-        assert list(tmp_path.iterdir()) == []
-    how(model, "ternary", tmp_path / "out", settings=settings(steps=1), **same)
+        with pytest.raises(PlanError, match="less than one sequence of 64"):
+            how(model, "ternary", tmp_path / "out", data=[few], resume=resume, **same)
+        assert list(tmp_path.iterdir()) == [few]
+    how(model, "ternary", tmp_path / "out", data=[ids], **same)
+
+
+def write_few(path: Path) -> Path:
+    save_file({"input_ids": torch.arange(48)[None]}, path)
+    return path
 
 
 @pytest.mark.parametrize("how", [distill, train])
@@ -228,8 +233,11 @@ def test_bad_runs_end_in_words(
         run(data="missing.txt")
     with pytest.raises(UnsupportedError, match=r"tercet\[datasets\]"):
         run(data="hf:name")
-    with pytest.raises(PlanError, match=r"2048 tokens, less than one sequence of 4096"):
-        run(length=4096)
+    few = write_few(tmp_path / "few.safetensors")
+    with pytest.raises(PlanError, match=r"48 tokens, less than one sequence of 64"):
+        run(data=str(few), length=64)
+    with pytest.raises(PlanError, match="sequences of 65 tokens, but the model has 64 positions"):
+        run(length=65)
     with pytest.raises(PlanError, match="cannot be trained"):
         run("fp8_e4m3")
 

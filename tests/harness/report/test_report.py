@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tercet.errors import CheckpointError
 from tercet.harness.regress.noise import noise_of
 from tercet.harness.regress.report import Change, RegressReport
-from tercet.errors import CheckpointError
 from tercet.harness.report import regress_markdown, write_regress, write_report
 from tercet.harness.report.plot import log_scale, ticks
 from tercet.harness.report.script import SCRIPT

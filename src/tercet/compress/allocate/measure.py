@@ -1,7 +1,9 @@
 """measure: the damage that each format does to each module of a model, into a sensitivity file."""
 
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -32,6 +34,7 @@ from tercet.compress.units import Units, match_rules, plan_of
 from tercet.errors import PlanError, UnsupportedError
 from tercet.formats import parse_scheme
 from tercet.models.device import resolve_device
+from tercet.models.position_limit import check_positions
 
 Progress = Callable[[int, int, str], None]
 
@@ -139,8 +142,10 @@ def _read(
             windows if windows else Windows(),
             source.reference,
         )
-    for ids in (rows.calibration, rows.windows):
-        text.check_tokens(ids, int(getattr(skeleton.model.config, "vocab_size", 2**31)))
+    config = skeleton.model.config
+    for ids, option in ((rows.calibration, "--length"), (rows.windows, "--window-length")):
+        text.check_tokens(ids, int(getattr(config, "vocab_size", 2**31)))
+        check_positions(config, ids.shape[1], source.reference, option)
     return plan, rows
 
 
@@ -169,7 +174,7 @@ def _measure(
     tail = Tail(skeleton, reference, candidates.transforms)
     context_kl = tail.context_kl() if scope.in_context else 0.0
     writer.add_context(context_kl)
-    sample = _sample(every, scope.divergences)
+    sample = choose_sample(every, scope.divergences)
     for name, form in missing:
         progress(done, len(every), name)
         found = candidates.found[name, form]
@@ -191,10 +196,31 @@ def _measure(
     progress(done, len(every), "")
 
 
-def _sample(every: list[tuple[str, str]], count: int | None) -> set[tuple[str, str]]:
+def choose_sample(every: Sequence[tuple[str, str]], count: int | None) -> set[tuple[str, str]]:
+    """So many of the pairs, or all: of each format alike, of each kind of module alike, any layer.
+
+    Args:
+        every: (module, format).
+        count: None for all.
+    """
     if count is None or count >= len(every):
         return set(every)
-    return {every[(2 * k + 1) * len(every) // (2 * count)] for k in range(count)}
+    # the same in each run: one that is resumed goes on with its sample
+    generator = random.Random("sample of pairs")
+    turns: list[list[tuple[str, str]]] = []
+    for form in sorted({form for _, form in every}):
+        kinds: dict[str, list[tuple[str, str]]] = {}
+        for pair in every:
+            if pair[1] == form:
+                kinds.setdefault(pair[0].rsplit(".", 1)[-1], []).append(pair)
+        shuffled = [generator.sample(pairs, len(pairs)) for pairs in kinds.values()]
+        turns.append(_in_turn(generator.sample(shuffled, len(shuffled))))
+    return set(_in_turn(turns)[:count])
+
+
+def _in_turn(lists: list[list[tuple[str, str]]]) -> list[tuple[str, str]]:
+    """The first of each, the second of each, and so on."""
+    return [each for turn in zip_longest(*lists) for each in turn if each is not None]
 
 
 def _identity(

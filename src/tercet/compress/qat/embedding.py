@@ -31,7 +31,7 @@ class QatEmbedding(QuantizedWeight):
 
     def forward(self, ids: Tensor) -> Tensor:
         """ids [..] to rows [.., K]."""
-        if not self.training and self.whole:
+        if self.serves:
             rows = embedding_packed(ids, self.prepare_product(), self.dtype)
         else:
             rows = embedding(ids, self.trainable_values())
@@ -60,7 +60,7 @@ class TiedHead(nn.Module):
         """x [.., K] to logits [.., V]."""
         table = self._embedding[0]
         x = x.to(table.dtype)
-        if not self.training and table.whole:
+        if not self.training and table.serves:
             return linear_packed(x, table.prepare_product(), self.bias)
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return linear(x, table.trainable_values(), bias)

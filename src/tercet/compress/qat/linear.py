@@ -20,8 +20,8 @@ class QatLinear(QuantizedWeight):
     """y [.., N] = x^ W^^T + bias, with W^ the quantized weight and x^ the quantized input.
 
     With "int8_token" both are codes and the product is `linear_qat`'s, whose bits are those of the
-    packed checkpoint. Without, it is one of floats; in eval mode it is `linear_packed`'s, on the
-    packed weight, so that what is evaluated is what is served.
+    packed checkpoint. Without, it is one of floats; in eval mode and without gradients it is
+    `linear_packed`'s, on the packed weight, so that what is evaluated is what is served.
 
     Args:
         name, scheme, options, dtype: as QuantizedWeight.
@@ -39,6 +39,7 @@ class QatLinear(QuantizedWeight):
         """x [.., K] to y [.., N], in x's dtype, or in the values' under autocast."""
         x = x.to(self.dtype)
         if self.products_of_codes:
+            self.check_fresh()
             # on its own: torch.compile then quantizes once for all layers that share an input
             x_codes, x_scale, _ = quantize_activation(x.detach())
             codes, scale = self.codes, self.scale
@@ -55,7 +56,7 @@ class QatLinear(QuantizedWeight):
                 weight_gradient=self.options.weight_gradient,
                 seed=self.seed,
             )
-        if not self.training and self.whole:
+        if self.serves:
             activation = "none" if self.options.activation is None else "int8"
             return linear_packed(x, self.prepare_product(), self.bias, activation=activation)
         if self.options.activation is not None:

@@ -20,6 +20,7 @@ from tercet.errors import PlanError
 from tercet.formats import parse_scheme
 
 Quantized = dict[str, QuantizedWeight]
+_MADE = ("step", "codes", "scale", "values", "seed")
 
 
 def swap(model: nn.Module, plan: str | Plan, dtype: torch.dtype = torch.float32) -> Quantized:
@@ -76,7 +77,21 @@ def swap(model: nn.Module, plan: str | Plan, dtype: torch.dtype = torch.float32)
         raise PlanError(
             f"plan {plan.name!r} gives no linear or embedding of {type(model).__name__} a format"
         )
+    # DistributedDataParallel averages the gradients of weights; those of steps follow from them,
+    # and codes are made of equal weights
+    own = [f"{name}.{part}" for name in quantized for part in _MADE]
+    cast(Any, model)._ddp_params_and_buffers_to_ignore = own
     return quantized
+
+
+def find_quantized(model: nn.Module) -> Quantized:
+    """The modules that `swap` put into a model, by name; also of a copy, or one that was unpickled.
+
+    Args:
+        model: what `swap` was given, or a copy of it.
+    """
+    modules = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
+    return {name: module for name, module in modules if isinstance(module, QuantizedWeight)}
 
 
 @torch.no_grad()

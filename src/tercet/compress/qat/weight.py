@@ -1,5 +1,8 @@
 """QuantizedWeight: a weight that trains, and its codes, made once for each optimizer step."""
 
+from collections.abc import Callable
+from typing import Any, cast
+
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
@@ -18,6 +21,19 @@ from tercet.ops.fake_quantize import count_changed, fake_quantize, fake_quantize
 from tercet.packed_weight import PreparedWeight, prepare
 
 
+class _StraightThrough(torch.autograd.Function):
+    """The values, with the weight in the graph in their place."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, values: Tensor) -> Tensor:
+        ctx.dtype = weight.dtype
+        return values.view_as(values)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        return grad.to(ctx.dtype), None
+
+
 class QuantizedWeight(nn.Module):
     """W [N, K] in training. `swap.refresh` after each change; every forward pass reads the result.
 
@@ -30,6 +46,7 @@ class QuantizedWeight(nn.Module):
         dtype: of the values that products read.
 
     Attributes:
+        name: as it was given.
         weight: the parameter.
         step: [R, C] float32, a parameter where scales are learned, else None.
         codes: [N, K] int8, of the last refresh.
@@ -55,6 +72,7 @@ class QuantizedWeight(nn.Module):
     ) -> None:
         super().__init__()
         check_activation(name, scheme, options.activation)
+        self.name = name
         self.scheme, self.options, self.dtype = scheme, options, dtype
         self._set_share(1.0)
         self.weight = weight
@@ -66,6 +84,7 @@ class QuantizedWeight(nn.Module):
         seed = torch.zeros((), dtype=torch.int64, device=weight.device) if random else None
         self.register_buffer("seed", seed, persistent=False)
         self._served: PreparedWeight | None = None
+        self._made_of: tuple[object, ...] | None = None
 
     def _set_share(self, share: float) -> None:
         # forward passes ask these two, not the share: torch.compile would compile for each share
@@ -125,24 +144,69 @@ class QuantizedWeight(nn.Module):
             shard.made = (packed, scale)
         if values is not None and not self.whole:
             values.lerp_(self.weight.to(self.dtype), 1 - self.share)
-        if values is not None and self.weight.requires_grad:
-            values.requires_grad_()
-            values.register_post_accumulate_grad_hook(self._pass_on)
-        self._served = None
+        self._served, self._made_of = None, self._state()
 
-    def _pass_on(self, values: Tensor) -> None:
-        """The straight-through estimator: the values' gradient is added to the weight's."""
-        grad, values.grad = values.grad, None
-        assert grad is not None
-        if self.weight.grad is None:
-            self.weight.grad = grad.to(self.weight.dtype)
-        else:
-            self.weight.grad += grad
+    def _state(self) -> tuple[object, ...] | None:
+        """Another one after each change of weight or step; None where changes are not counted."""
+        parts = [self.weight] if self.step is None else [self.weight, self.step]
+        if any(part.is_inference() for part in parts) or shard_of(self.weight) is not None:
+            return None
+        return tuple((id(part), part._version) for part in parts)
+
+    def check_fresh(self) -> None:
+        """UnsupportedError where a forward pass would see the codes of another weight, or none."""
+        if torch.compiler.is_compiling():
+            return
+        if not self.has_codes:
+            raise UnsupportedError(
+                f"{self.name}: has no codes yet: call refresh(quantized), of "
+                "tercet.compress.qat.swap, before the first forward pass"
+            )
+        if self._made_of is not None and self._made_of != self._state():
+            raise UnsupportedError(
+                f"{self.name}: its weight was changed (by an optimizer, load_state_dict, a copy) "
+                "since its codes were made: call refresh(quantized), of tercet.compress.qat.swap, "
+                "before the next forward pass"
+            )
+
+    @property
+    def serves(self) -> bool:
+        """Whether a forward pass is one of the packed weight: of a trained model, by inference."""
+        return not (self.training or (torch.is_grad_enabled() and self.weight.requires_grad)) and (
+            self.whole
+        )
 
     def trainable_values(self) -> Tensor:
-        """The values [N, K], a leaf whose gradient goes to the weight in each backward pass."""
+        """The values [N, K], whose gradient goes to the weight: the straight-through estimator."""
+        self.check_fresh()
         assert self.values is not None
-        return self.values
+        if not (torch.is_grad_enabled() and self.weight.requires_grad):
+            return self.values
+        return cast(Tensor, _StraightThrough.apply(self.weight, self.values))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "QuantizedWeight":
+        """To another device, or dtype: codes of another dtype's weight are made anew."""
+        before = self.weight.dtype
+        super()._apply(fn, recurse)
+        self._served = None
+        if self.weight.dtype != before:
+            self.dtype = self.weight.dtype
+            if self.step is not None:
+                self.step.data = self.step.data.float()
+            self._buffers.update(codes=None, scale=None, values=None)
+        elif self.has_codes and self._made_of is not None:
+            self._made_of = self._state()
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy is made of: whether codes are the weight's, which knows its own changes."""
+        fresh = self._made_of is not None and self._made_of == self._state()
+        return {**self.__dict__, "_made_of": fresh, "_served": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The copy's codes are its own weight's where the original's were."""
+        super().__setstate__(state)
+        self._made_of = self._state() if state["_made_of"] else ()
 
     @torch.no_grad()
     def finish_gradient(self) -> None:
@@ -182,6 +246,7 @@ class QuantizedWeight(nn.Module):
 
     def prepare_product(self) -> PreparedWeight:
         """The same, as `linear_packed` reads it."""
+        self.check_fresh()
         if self._served is None:
             self._served = prepare(self.pack(), self.codes.device)
         return self._served

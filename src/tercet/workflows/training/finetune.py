@@ -28,6 +28,7 @@ from tercet.compress.soundness import check_source
 from tercet.compress.training.corpus import end_token
 from tercet.errors import CheckpointError, PlanError
 from tercet.models.device import resolve_device
+from tercet.models.position_limit import check_positions
 from tercet.workflows.compressed_from import compressed_from
 from tercet.workflows.training.teacher_text import write_texts
 
@@ -115,6 +116,7 @@ def finetune(
 
         text: TrainingText
         if data:
+            check_positions(skeleton.model.config, length, str(checkpoint))
             end = end_token(source.config)
             writing = Student(skeleton.model, {}, product_dtype(where))
             write = partial(
@@ -152,6 +154,7 @@ def finetune(
                 progress(0, measurements, f"reading {', '.join(map(str, data))}")
             try:
                 tokens = text.read(writer.state).to(where)
+                check_positions(skeleton.model.config, tokens.shape[1], str(checkpoint))
             except PlanError:
                 if not writer.resumed:
                     # nothing was made yet that could be gone on with

@@ -43,6 +43,7 @@ from tercet.compress.training.settings import TrainingSettings
 from tercet.compress.training.token_file import TokenFile, keep_tokens
 from tercet.compress.units import plan_of
 from tercet.errors import PlanError, UnsupportedError, unknown_name
+from tercet.models.position_limit import check_positions
 from tercet.workflows.training.teacher_text import write_texts
 
 
@@ -178,6 +179,7 @@ class _Run:
         given = [data] if isinstance(data, str | Path) else data
         self.data = [str(reference) for reference in given]
         self.skeleton = Skeleton(self.source)
+        check_positions(self.skeleton.model.config, self.settings.length, self.source.reference)
         self.corpus = Corpus(
             self.data,
             partial_directory(self.out) / "tokenizer.json",
