@@ -1,7 +1,7 @@
 """The longest sequence that a model has positions for."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from tercet.errors import PlanError
 
@@ -18,7 +18,11 @@ def check_positions(config: Any, length: int, model: str, option: str = "--lengt
         option: that says how long sequences are, for the message.
     """
     name = "max_position_embeddings"
-    most = config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
+    most: Any
+    if isinstance(config, Mapping):
+        most = cast("Mapping[str, Any]", config).get(name)
+    else:
+        most = getattr(cast(object, config), name, None)
     if isinstance(most, int) and 0 < most < length:
         raise PlanError(
             f"{model}: sequences of {length} tokens, but the model has {most} positions: give "
