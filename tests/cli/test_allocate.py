@@ -141,7 +141,24 @@ def test_bad_budget(sensitivity: Run, tercet: Run, tmp_path: Path) -> None:
     assert file.read_bytes() == before
     plan.write_text("mine")
     assert "already exists" in tercet("allocate", file, "--bits", 3.5, "--out", plan).error
+    assert "is no plan" in tercet(*words, plan, "--overwrite").error
     assert plan.read_text() == "mine"
+
+
+def test_nothing_but_a_sensitivity_file_is_replaced(
+    sensitivity: Run, tercet: Run, model: Path, rows: Path, tmp_path: Path
+) -> None:
+    words = ("sensitivity", model, "--device", "cpu", "--windows", 2, "--formats", "int4-g64")
+    for path in (rows, model / "config.json"):
+        before = path.read_bytes()
+        more = ("--calibration", rows, "--out", path, "--overwrite")
+        assert "is no sensitivity file" in tercet(*words, *more).error
+        assert path.read_bytes() == before
+    # one that a kill has left empty, or of another version
+    file = tmp_path / "s.jsonl"
+    for content in ("", '{"version": 0, "source": "model"}\n'):
+        file.write_text(content)
+        assert sensitivity("--formats", "int4-g64", "--overwrite").code == 0
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,5 @@
+import json
+from math import inf, isnan
 from pathlib import Path
 
 import pytest
@@ -106,3 +108,14 @@ def test_a_file_that_takes_no_records_is_named(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left on device") as full:
         append(Path("/dev/full"), [record()])
     assert full.value.filename == "/dev/full"
+
+
+def test_a_value_beyond_all_numbers_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "records.jsonl"
+    metrics = {"perplexity": float("inf"), "low": float("-inf"), "kl": float("nan"), "size": 1.5}
+    append(path, [record(metrics=metrics)])
+    stored = json.loads(path.read_text(), parse_constant=pytest.fail)
+    assert stored["metrics"]["perplexity"] == "Infinity"
+    (found,) = load(path)
+    assert isnan(found.metrics.pop("kl"))
+    assert found.metrics == {"perplexity": inf, "low": -inf, "size": 1.5}

@@ -1,10 +1,11 @@
 """Terminal output: JSON for programs, tables and progress bars for people."""
 
 import json
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from math import isfinite, isnan
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -31,7 +32,18 @@ def mebibytes(size_bytes: float) -> str:
 
 def print_json(content: Any) -> None:
     """Print `content` as JSON on standard output."""
-    typer.echo(json.dumps(content, indent=1))
+    typer.echo(json.dumps(_strict(content), indent=1, allow_nan=False))
+
+
+def _strict(content: Any) -> Any:
+    """The same with strings for infinities and NaN, which JSON does not have."""
+    if isinstance(content, float) and not isfinite(content):
+        return "NaN" if isnan(content) else "Infinity" if content > 0 else "-Infinity"
+    if isinstance(content, Mapping):
+        return {key: _strict(value) for key, value in cast("Mapping[Any, Any]", content).items()}
+    if isinstance(content, list | tuple):
+        return [_strict(each) for each in cast("list[Any]", content)]
+    return content
 
 
 def print_size(directory: Path, size: dict[str, Any]) -> None:

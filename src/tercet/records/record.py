@@ -32,7 +32,8 @@ class Record(BaseModel):
         time: when, in UTC, ISO 8601.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # JSON has no infinity: a perplexity that overflows is the string "Infinity", and read as such
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="strings")
 
     kind: str
     subject: str

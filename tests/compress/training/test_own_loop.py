@@ -2,42 +2,22 @@
 
 import copy
 import io
-import multiprocessing
+import subprocess
+import sys
 from pathlib import Path
-from typing import Any
 
+import own_loop
 import pytest
 import torch
-import torch.distributed as dist
-from torch import Tensor
-from torch.nn.parallel import DistributedDataParallel
-from transformers import LlamaForCausalLM
+from own_loop import IDS, PARALLEL, opened, take_gradients, take_step
 
-from tercet.compress.qat.swap import Quantized, find_quantized, finish_gradients, refresh, swap
+from tercet.compress.qat.swap import find_quantized, refresh
 from tercet.errors import UnsupportedError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*slow path"),
-    # Python 3.12 on forking; the children use one thread each
-    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded"),
 ]
-IDS = (torch.arange(48).view(4, 12) * 7) % 64
 FORMATS = ["nonary", "nonary-a8", "ternary", "ternary-a8"]
-
-
-def opened(model: Path, form: str) -> tuple[Any, Quantized]:
-    found = LlamaForCausalLM.from_pretrained(model)
-    return found, swap(found, form)
-
-
-def take_gradients(model: Any, quantized: Quantized, ids: Tensor = IDS) -> dict[str, Tensor]:
-    model(input_ids=ids, labels=ids).loss.backward()
-    finish_gradients(quantized)
-    return {name: p.grad for name, p in find_parameters(model) if p.grad is not None}
-
-
-def find_parameters(model: Any) -> list[tuple[str, torch.nn.Parameter]]:
-    return [(name.removeprefix("module."), p) for name, p in model.named_parameters()]
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -129,46 +109,23 @@ def test_another_dtype_is_quantized_anew(form: str, dtype: torch.dtype, model: P
     assert take_gradients(network, quantized).keys() == dict(network.named_parameters()).keys()
 
 
-def work(model: Path, out: Path, form: str, rank: int) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{out}/store", rank=rank, world_size=2)
-    network, quantized = opened(model, form)
-    network.train()
-    parallel = DistributedDataParallel(network)
-    found: list[dict[str, Tensor]] = []
-    for _ in range(3):
-        refresh(quantized)
-        found.append(take_gradients(parallel, quantized, IDS.chunk(2)[rank]))
-        with torch.no_grad():
-            for _, p in find_parameters(network):
-                assert p.grad is not None
-                p -= 0.1 * p.grad
-                p.grad = None
-    torch.save(found, out / f"{rank}.pt")
-    dist.destroy_process_group()
-
-
-@pytest.mark.parametrize("form", ["nonary", "ternary-a8"])
-def test_data_parallel_processes_stay_alike(form: str, model: Path, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    ranks = [context.Process(target=work, args=(model, tmp_path, form, rank)) for rank in range(2)]
-    for rank in ranks:
-        rank.start()
-    for rank in ranks:
-        rank.join(600)
-        assert rank.exitcode == 0
+def test_data_parallel_processes_stay_alike(model: Path, tmp_path: Path) -> None:
+    # started anew: torch's threads do not survive a fork
+    ranks = [
+        subprocess.Popen([sys.executable, own_loop.__file__, str(rank), model, tmp_path])
+        for rank in range(2)
+    ]
+    assert [rank.wait(600) for rank in ranks] == [0, 0]
     one, other = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
-    network, quantized = opened(model, form)
-    network.train()
-    for mine, its in zip(one, other, strict=True):
-        refresh(quantized)
-        wanted = take_gradients(network, quantized)
-        assert mine.keys() == its.keys() == wanted.keys()
-        for name, gradient in wanted.items():
-            assert torch.equal(mine[name], its[name]), name
-            scale = float(gradient.abs().max())
-            assert float((mine[name] - gradient).abs().max()) <= 1e-3 * scale, name
-        with torch.no_grad():
-            for name, p in find_parameters(network):
-                p -= 0.1 * mine[name]
-                p.grad = None
+    for form in PARALLEL:
+        network, quantized = opened(model, form)
+        network.train()
+        for mine, its in zip(one[form], other[form], strict=True):
+            refresh(quantized)
+            wanted = take_gradients(network, quantized)
+            assert mine.keys() == its.keys() == wanted.keys()
+            for name, gradient in wanted.items():
+                assert torch.equal(mine[name], its[name]), name
+                scale = float(gradient.abs().max())
+                assert float((mine[name] - gradient).abs().max()) <= 1e-3 * scale, name
+            take_step(network, mine)

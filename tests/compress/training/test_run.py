@@ -13,7 +13,7 @@ from tercet.checkpoints.packed.read import open_packed
 from tercet.compress.distill.settings import DistillSettings
 from tercet.compress.training.journal import read_journal
 from tercet.compress.training.settings import TrainingSettings
-from tercet.errors import CheckpointError, PlanError, UnsupportedError
+from tercet.errors import AccuracyError, CheckpointError, PlanError, UnsupportedError
 from tercet.runtime import load
 from tercet.workflows.training.from_source import distill, train
 
@@ -240,6 +240,21 @@ def test_bad_runs_end_in_words(
         run(length=65)
     with pytest.raises(PlanError, match="cannot be trained"):
         run("fp8_e4m3")
+
+
+@pytest.mark.parametrize("rate", [1e25, 1e38])
+def test_a_last_update_that_diverges_is_named(
+    rate: float, model: Path, ids: Path, tmp_path: Path
+) -> None:
+    """No loss has seen it."""
+    changed = settings(steps=1, warmup=0, learning_rate=rate)
+    for resume in (False, True):
+        with pytest.raises(AccuracyError, match="step 1: a weight is beyond all bounds"):
+            train(
+                model, "ternary", tmp_path / "out", data=[ids], settings=changed, device="cpu",
+                resume=resume,
+            )  # fmt: skip
+    assert not (tmp_path / "out").exists()
 
 
 def test_journal_has_what_a_run_is_watched_by(model: Path, ids: Path, tmp_path: Path) -> None:

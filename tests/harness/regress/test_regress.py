@@ -96,13 +96,21 @@ def test_without_a_second_run_five_percent_is_the_least() -> None:
 
 
 def test_other_libraries_show_the_noise_and_are_no_regression() -> None:
-    base = [bench("one", 100), bench("one", 100, variant="liger")]
-    report = compare(base, [bench("one", 103), bench("one", 150, variant="liger")])
+    def peers(*times: float) -> list[Record]:
+        names = ("one", "two", "three")
+        return [bench(name, us, variant="liger") for name, us in zip(names, times, strict=True)]
+
+    base = [bench("one", 100), *peers(100, 100, 100)]
+    report = compare(base, [bench("one", 103), *peers(100, 100, 150)])
     assert report.passed
     assert report.noise["graph"].largest == pytest.approx(0.405, abs=0.001)
     assert not any("liger" in change.row for change in report.changes)
-    quiet = compare(base, [bench("one", 103), bench("one", 100, variant="liger")])
+    quiet = compare(base, [bench("one", 103), *peers(100, 100, 100)])
     assert not quiet.passed
+    # one row may be alike by luck
+    few = compare(base[:2], [bench("one", 103), bench("one", 100, variant="liger")])
+    assert few.passed
+    assert "too few graph rows" in few.notes[0]
 
 
 def test_noise_of_eager_launches_does_not_hide_a_graph() -> None:

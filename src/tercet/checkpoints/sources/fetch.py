@@ -172,8 +172,13 @@ def fetch(name: str, progress: Progress | None = None, *, verify: bool = False) 
     directory = cache_dir() / "models" / name
     if not model.is_whole(directory, verify=verify):
         report = progress if progress is not None else _silent
-        with atomic_directory(directory, replace=True) as temporary:
-            model.bring(name, temporary, report)
+        try:
+            with atomic_directory(directory, replace=True) as temporary:
+                model.bring(name, temporary, report)
+        except CheckpointError:
+            # another process may have brought it meanwhile
+            if not model.is_whole(directory, verify=verify):
+                raise
     return directory / model.entry
 
 

@@ -13,7 +13,8 @@ from tercet.cli.show import Json, console, print_json, say
 from tercet.compress.allocate.sensitivity_file import Observed, add_observed, load
 from tercet.compress.allocate.solve import Allocation, Budget, solve
 from tercet.compress.allocate.write_plan import allocation_plan, plan_yaml
-from tercet.errors import CheckpointError, PlanError
+from tercet.compress.plan import load_plan
+from tercet.errors import CheckpointError, FormatError, PlanError
 from tercet.workflows.allocation import Verified, verify_allocation
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
@@ -71,6 +72,7 @@ def allocate_command(
     demand_no_input(target, [sensitivity, calibration])
     if target.exists() and not overwrite:
         raise CheckpointError(f"{target}: already exists; choose another --out, or --overwrite")
+    _check_replaced(target)
     if checkpoint is not None and (checkpoint.is_file() or any(checkpoint.glob("*"))):
         raise CheckpointError(f"{checkpoint}: already exists; choose another --checkpoint")
     measured = load(sensitivity)
@@ -102,6 +104,18 @@ def allocate_command(
         print_json(_content(target, found, counts, verified))
     elif verified is not None:
         _show_verified(found, verified)
+
+
+def _check_replaced(target: Path) -> None:
+    """CheckpointError where something else than a plan would be lost."""
+    if not target.exists():
+        return
+    try:
+        load_plan(target)
+    except (PlanError, FormatError) as error:
+        raise CheckpointError(
+            f"{target}: is no plan, and --overwrite replaces nothing else: choose another --out"
+        ) from error
 
 
 def parse_bytes(text: str) -> int:

@@ -147,7 +147,8 @@ def _reason(one: Decision) -> str:
     if one.more is None:
         return f"{between}: not decided, and no number of questions would if it stays at the limit"
     return (
-        f"{between}: not decided; about {one.more:,} more questions would (with a chance of 80 %)"
+        f"{between}: not decided; about {one.more:,} more questions would (with a chance of 80 %); "
+        f"where the task has no more of them, allow more or ask for less confidence"
     )
 
 

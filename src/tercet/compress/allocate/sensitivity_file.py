@@ -9,11 +9,12 @@
 Lines are only ever appended, each flushed to the disk; one that a kill has torn is dropped.
 """
 
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -239,6 +240,22 @@ def check_new(path: Path, *, overwrite: bool, resume: bool) -> None:
             f"{path}: already exists; go on with --resume, replace it with --overwrite, or choose "
             f"another --out"
         )
+    if path.is_file() and overwrite and not _is_of_sensitivity(path):
+        raise CheckpointError(
+            f"{path}: is no sensitivity file, and --overwrite replaces nothing else: choose "
+            f"another --out, or remove it yourself"
+        )
+
+
+def _is_of_sensitivity(path: Path) -> bool:
+    """Whether a file is empty or begins as this version or an older one writes it."""
+    with path.open("rb") as file:
+        line = file.readline()
+    try:
+        found: Any = json.loads(line) if line else {"version": 1, "source": None}
+    except ValueError:
+        return False
+    return isinstance(found, dict) and {"version", "source"} <= set(cast("dict[str, Any]", found))
 
 
 def _refuse_other(path: Path, found: Identity, wanted: Identity) -> None:

@@ -1,7 +1,7 @@
 """QuantizedWeight: a weight that trains, and its codes, made once for each optimizer step."""
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -85,6 +85,7 @@ class QuantizedWeight(nn.Module):
         self.register_buffer("seed", seed, persistent=False)
         self._served: PreparedWeight | None = None
         self._made_of: tuple[object, ...] | None = None
+        self._trained: Tensor | None = None
 
     def _set_share(self, share: float) -> None:
         # forward passes ask these two, not the share: torch.compile would compile for each share
@@ -144,7 +145,16 @@ class QuantizedWeight(nn.Module):
             shard.made = (packed, scale)
         if values is not None and not self.whole:
             values.lerp_(self.weight.to(self.dtype), 1 - self.share)
-        self._served, self._made_of = None, self._state()
+        self._link()
+        self.__dict__.update(_served=None, _made_of=self._state())
+
+    def _link(self) -> None:
+        """Puts the weight behind the values in autograd's graph, once for all forward passes."""
+        values = self._buffers["values"]
+        if values is not None and self.weight.requires_grad:
+            with torch.enable_grad():
+                values = _StraightThrough.apply(self.weight, values)
+        self.__dict__["_trained"] = values
 
     def _state(self) -> tuple[object, ...] | None:
         """Another one after each change of weight or step; None where changes are not counted."""
@@ -179,14 +189,12 @@ class QuantizedWeight(nn.Module):
     def trainable_values(self) -> Tensor:
         """The values [N, K], whose gradient goes to the weight: the straight-through estimator."""
         self.check_fresh()
-        assert self.values is not None
-        if not (torch.is_grad_enabled() and self.weight.requires_grad):
-            return self.values
-        return cast(Tensor, _StraightThrough.apply(self.weight, self.values))
+        assert self._trained is not None
+        return self._trained
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "QuantizedWeight":
         """To another device, or dtype: codes of another dtype's weight are made anew."""
-        before = self.weight.dtype
+        before, fresh = self.weight.dtype, self._made_of == self._state()
         super()._apply(fn, recurse)
         self._served = None
         if self.weight.dtype != before:
@@ -194,19 +202,21 @@ class QuantizedWeight(nn.Module):
             if self.step is not None:
                 self.step.data = self.step.data.float()
             self._buffers.update(codes=None, scale=None, values=None)
-        elif self.has_codes and self._made_of is not None:
-            self._made_of = self._state()
+        elif self._made_of is not None:
+            self._made_of = self._state() if fresh else ()
+        self._link()
         return self
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy is made of: whether codes are the weight's, which knows its own changes."""
         fresh = self._made_of is not None and self._made_of == self._state()
-        return {**self.__dict__, "_made_of": fresh, "_served": None}
+        return {**self.__dict__, "_made_of": fresh, "_served": None, "_trained": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """The copy's codes are its own weight's where the original's were."""
         super().__setstate__(state)
         self._made_of = self._state() if state["_made_of"] else ()
+        self._link()
 
     @torch.no_grad()
     def finish_gradient(self) -> None:

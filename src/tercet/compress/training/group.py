@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from tercet.compress.qat.fsdp import clip_gradients, gather, reduce_outside, shard
 from tercet.compress.qat.student import Student
 from tercet.compress.qat.swap import finish_gradients
-from tercet.environment import local_rank, rank, world_size
+from tercet.environment import check_launched, local_rank, rank, world_size
 from tercet.models.device import resolve_device
 
 # while one process tokenizes, or lets a teacher write, the others wait
@@ -101,6 +101,7 @@ def open_group(device: str | None) -> Generator[Group]:
     if count == 1:
         yield Group(device=where)
         return
+    check_launched()
     on_gpu = where.type == "cuda"
     here = torch.device("cuda", local_rank()) if on_gpu else torch.device("cpu")
     if on_gpu:

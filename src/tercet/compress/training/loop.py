@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tercet.compress.qat.sharding.weights import local
 from tercet.compress.qat.student import Student
 from tercet.compress.qat.swap import refresh
 from tercet.compress.training.async_journal import AsyncJournal
@@ -127,8 +128,10 @@ class Loop:
                     # who goes on from this state does not write them again
                     lines.flush()
                     self._check(self.step, float(losses["loss"]))
+                    self._check_weights()
                     save_state(state, self.step, self.student, self.optimizer, self.group)
             lines.flush()
+            self._check_weights()
         finally:
             if journal is not None:
                 journal.close()
@@ -136,11 +139,19 @@ class Loop:
     def _check(self, step: int, loss: float) -> None:
         """AccuracyError where training has diverged; what was saved before is kept."""
         if not isfinite(loss):
-            raise AccuracyError(
-                f"step {step}: the loss is {loss}: training diverged; begin anew with a smaller "
-                f"learning rate than {self.settings.learning_rate:g} or a longer warmup than "
-                f"{self.settings.warmup} steps"
-            )
+            raise self._diverged(step, f"the loss is {loss}")
+
+    def _check_weights(self) -> None:
+        """The same of the last update, which no loss has seen yet."""
+        weights = [local(p).detach() for p in self.student.parameters()]
+        if not torch.stack(torch._foreach_norm(weights)).isfinite().all():
+            raise self._diverged(self.step, "a weight is beyond all bounds")
+
+    def _diverged(self, step: int, why: str) -> AccuracyError:
+        return AccuracyError(
+            f"step {step}: {why}: training diverged; begin anew with a smaller learning rate than "
+            f"{self.settings.learning_rate:g} or a longer warmup than {self.settings.warmup} steps"
+        )
 
     def _one(self) -> tuple[Losses, Tensor]:
         settings, total = self.settings, dict[str, Tensor]()

@@ -169,7 +169,7 @@ class PackedLM(TemplateLM):
         if room <= 0:
             raise UnsupportedError(
                 f"an answer may have {count} tokens, and the model has {self._model.positions} "
-                f"positions in all: no prompt fits"
+                f"positions in all: no prompt fits; give --max-tokens N, well below that"
             )
         self.truncated += len(prompt) > room
         return _Asked(

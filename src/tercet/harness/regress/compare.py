@@ -29,6 +29,8 @@ Key = tuple[tuple[str, str], ...]
 
 # without a second run of the baseline, nothing tells how far two days of one machine lie apart
 _LEAST_WITHOUT_NOISE = 0.05
+# of other libraries: one or two may be alike by luck
+_FEWEST_PEERS = 3
 # registers are given out by eight a thread, shared memory by the KiB, device memory by 2 MiB
 _STEPS = {"registers": 8, "shared_bytes": 1024, "spills": 1, "peak_memory_bytes": 2**21}
 # a slow-down that has to be found
@@ -74,8 +76,8 @@ def compare(
         baseline: bench and compile records of one device; of equal rows the last one counts.
         current: the same of another version, same device.
         again: the baseline's version measured a second time, which shows the noise. Without it,
-            rows of other libraries (the same code in both) show it; without those, differences of
-            times under 5 % are ignored.
+            three or more rows of other libraries (the same code in both) show it; without those,
+            differences of times under 5 % are ignored.
 
     Raises:
         UnsupportedError: nothing to compare, or records of different devices.
@@ -98,12 +100,11 @@ def compare(
     own = {key: time for key, time in times.items() if not is_peer(before[key])}
     peers = {key: time for key, time in times.items() if key not in own}
     same = _same(before, _rows(again)) if again is not None else peers
-    noise = {
-        launch: noise_of(
-            [each for key, each in same.items() if _launch(before[key]) == launch], len(own)
-        )
-        for launch in sorted({_launch(before[key]) for key in own})
-    }
+    noise = dict[str, Noise]()
+    for launch in sorted({_launch(before[key]) for key in own}):
+        found = [each for key, each in same.items() if _launch(before[key]) == launch]
+        few = again is None and len(found) < _FEWEST_PEERS
+        noise[launch] = noise_of([] if few else found, len(own))
     changes = [_time(before[key], after[key], each, noise) for key, each in own.items()]
     for key in both:
         changes += _exact(before[key], after[key])
@@ -302,7 +303,7 @@ def _notes(timed_again: bool, noise: Mapping[str, Noise]) -> tuple[str, ...]:
     if not timed_again and any(found.rows for found in noise.values()):
         notes.append("the noise is that of the other libraries' rows: no second run was given")
     notes += [
-        f"no {launch} row was timed twice in one version: differences of times under "
+        f"too few {launch} rows were timed twice in one version: differences of times under "
         f"{_LEAST_WITHOUT_NOISE:.0%} are ignored; give a second run of the baseline as `again`"
         for launch, found in noise.items()
         if not found.rows

@@ -132,7 +132,7 @@ def _wishes(op: Op, generator: random.Random, elements: int, rows: int | None) -
     for axis, length in product(beside, _BEYOND):
         yield _Wish(
             axis=axis, lengths=(length,), base=generator.choice(bases),
-            kind=generator.choice(kinds), elements=elements,
+            kind=generator.choice(kinds), elements=elements, others=(1, 1 if interpreted else 2),
         )  # fmt: skip
 
 
