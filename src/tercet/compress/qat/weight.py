@@ -1,7 +1,7 @@
 """QuantizedWeight: a weight that trains, and its codes, made once for each optimizer step."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -153,7 +153,7 @@ class QuantizedWeight(nn.Module):
         values = self._buffers["values"]
         if values is not None and self.weight.requires_grad:
             with torch.enable_grad():
-                values = _StraightThrough.apply(self.weight, values)
+                values = cast(Tensor, _StraightThrough.apply(self.weight, values))
         self.__dict__["_trained"] = values
 
     def _state(self) -> tuple[object, ...] | None:

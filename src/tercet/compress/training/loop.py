@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -144,7 +145,7 @@ class Loop:
     def _check_weights(self) -> None:
         """The same of the last update, which no loss has seen yet."""
         weights = [local(p).detach() for p in self.student.parameters()]
-        if not torch.stack(torch._foreach_norm(weights)).isfinite().all():
+        if not torch.stack(cast(Any, torch)._foreach_norm(weights)).isfinite().all():
             raise self._diverged(self.step, "a weight is beyond all bounds")
 
     def _diverged(self, step: int, why: str) -> AccuracyError:
