@@ -1,9 +1,11 @@
 """The report: self-contained, every number from a record, tables that sort and filter."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -239,6 +241,21 @@ def test_regressions_as_markdown_and_html(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is no HTML page"):
         write_regress(regressions(), records)
     assert records.read_text() == "{}"
+
+
+def test_a_page_is_written_through_links_and_to_pipes(tmp_path: Path) -> None:
+    real, link, pipe = (tmp_path / name for name in ("real.html", "link.html", "pipe"))
+    real.touch()
+    link.symlink_to(real)
+    write_regress(regressions(), link)
+    assert link.is_symlink()
+    assert real.read_text().startswith("<!doctype html>")
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_text)
+        write_regress(regressions(), pipe)
+        assert read.result(600) == real.read_text()
+    assert pipe.is_fifo()
 
 
 @pytest.mark.skipif(NODE is None, reason="no node")

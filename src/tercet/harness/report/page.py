@@ -41,16 +41,26 @@ def check_page(path: Path) -> None:
         )
     if not path.parent.is_dir():
         raise CheckpointError(f"{path.parent}: no such directory: make it, or choose another file")
-    if path.exists() and path.read_bytes()[: len(_BEGINNING)].lower() not in (b"", _BEGINNING):
+    if path.is_file() and not _is_page(path):
         raise CheckpointError(
             f"{path}: is no HTML page, and a report replaces nothing else: choose another file"
         )
 
 
+def _is_page(path: Path) -> bool:
+    """Whether a file is empty or begins as pages do."""
+    with path.open("rb") as file:
+        return file.read(len(_BEGINNING)).lower() in (b"", _BEGINNING)
+
+
 def write_page(path: Path, content: str) -> None:
-    """Writes a page, whole or not at all, where `check_page` allows it."""
+    """Writes a page, whole or not at all, where `check_page` allows it; through a link, too."""
     check_page(path)
-    write_atomic(path, content.encode())
+    if path.exists() and not path.is_file():
+        # a pipe, or /dev/stdout: a rename would take its place
+        path.write_text(content, encoding="utf-8")
+    else:
+        write_atomic(path.resolve(), content.encode())
 
 
 def section(title: str, content: str, note: str = "") -> str:
