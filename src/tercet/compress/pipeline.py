@@ -43,7 +43,6 @@ from tercet.compress.units import Units, match_rules, plan_of, quantized_last
 from tercet.errors import PlanError
 from tercet.formats import check_weight
 from tercet.models.device import resolve_device
-from tercet.models.position_limit import check_positions
 from tercet.records import peak_resident_bytes
 
 # that wait for the disk: the first ones wait for the source's hash
@@ -205,9 +204,7 @@ class _Run:
                 self.source.reference,
                 self._held_out(),
             )
-            config = self.skeleton.model.config
-            text.check_tokens(self.tokens, int(getattr(config, "vocab_size", 2**31)))
-            check_positions(config, self.tokens.shape[1], self.source.reference)
+            text.check_fits(self.tokens, self.skeleton.model.config, self.source.reference)
             if self.plan.blockwise and len(self.tokens) < 2:
                 raise PlanError(
                     "1 calibration sequence: blockwise trains on some and measures on others: "

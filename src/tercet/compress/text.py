@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from tercet.checkpoints.text_tokens import text_tokens
 from tercet.checkpoints.token_ids import check_ids, check_integers, read_token_ids
 from tercet.compress.plan import Calibration
 from tercet.errors import PlanError
+from tercet.models.position_limit import check_positions
 
 
 def default_text() -> Path:
@@ -114,6 +116,19 @@ def check_tokens(tokens: Tensor, vocabulary: int) -> None:
             f"calibration ids have shape {list(tokens.shape)}: give [sequences, length], not empty"
         )
     check_ids(tokens, vocabulary, "calibration")
+
+
+def check_fits(tokens: Tensor, config: Any, model: str, option: str = "--length") -> None:
+    """PlanError where the model does not know a token of ids, or has fewer positions.
+
+    Args:
+        tokens: ids [sequences, length].
+        config: the model's, of transformers.
+        model: for the message.
+        option: that says how long sequences are, for the message.
+    """
+    check_tokens(tokens, int(getattr(config, "vocab_size", 2**31)))
+    check_positions(config, tokens.shape[-1], model, option)
 
 
 def describe(tokens: Tensor) -> CalibrationInfo:

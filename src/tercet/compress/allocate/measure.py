@@ -34,7 +34,6 @@ from tercet.compress.units import Units, match_rules, plan_of
 from tercet.errors import PlanError, UnsupportedError
 from tercet.formats import parse_scheme
 from tercet.models.device import resolve_device
-from tercet.models.position_limit import check_positions
 
 Progress = Callable[[int, int, str], None]
 
@@ -142,10 +141,8 @@ def _read(
             windows if windows else Windows(),
             source.reference,
         )
-    config = skeleton.model.config
     for ids, option in ((rows.calibration, "--length"), (rows.windows, "--window-length")):
-        text.check_tokens(ids, int(getattr(config, "vocab_size", 2**31)))
-        check_positions(config, ids.shape[1], source.reference, option)
+        text.check_fits(ids, skeleton.model.config, source.reference, option)
     return plan, rows
 
 

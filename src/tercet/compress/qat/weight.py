@@ -182,9 +182,8 @@ class QuantizedWeight(nn.Module):
     @property
     def serves(self) -> bool:
         """Whether a forward pass is one of the packed weight: of a trained model, by inference."""
-        return not (self.training or (torch.is_grad_enabled() and self.weight.requires_grad)) and (
-            self.whole
-        )
+        learns = torch.is_grad_enabled() and self.weight.requires_grad
+        return self.whole and not self.training and not learns
 
     def trainable_values(self) -> Tensor:
         """The values [N, K], whose gradient goes to the weight: the straight-through estimator."""
