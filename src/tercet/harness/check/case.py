@@ -27,12 +27,13 @@ from tercet.harness.finding import Finding
 from tercet.harness.sandbox.faults import fault_kind, fault_message
 from tercet.harness.sandbox.session import Outcome, Session
 from tercet.harness.workloads.arguments import tied_arguments
-from tercet.harness.workloads.gradients import draw_grad_outputs, select_differentiable
+from tercet.harness.workloads.gradients import grad_outputs_of, select_differentiable
 from tercet.harness.workloads.layouts import LAYOUTS, lay_out
 from tercet.kernel.contract import Case, Op
 
 Values = dict[str, Any]
 _REPEATS = 2
+_AT_ONCE = 8
 _THREADS = (1, 3, 4, 9)
 _DEFAULT_DTYPES = (torch.bfloat16, torch.float64)
 _AUTOCAST = {"cpu": (torch.bfloat16,), "cuda": (torch.bfloat16, torch.float16)}
@@ -66,7 +67,7 @@ class CaseCheck:
         self._arguments = case.make(seed)
         self._prepared = op.prepare(self._arguments)
         self._names = select_differentiable(op, self._prepared) if case.gradient else ()
-        self._grads = self._draw_grads(seed) if self._names else None
+        self._grads = grad_outputs_of(op, case, self._prepared, seed) if self._names else None
         self._expected = expect(op, self._arguments, self._grads, self._names)
         self._seed, self._direction = seed, "forward"
 
@@ -113,7 +114,7 @@ class CaseCheck:
         """As callers call it: under autocast, in inference mode, twice before the gradients, ...
 
         Args:
-            concurrent: also from two threads at once.
+            concurrent: also from several threads at once.
         """
         for mode in ("no_grad", "inference"):
             self._guarded("context", f"in {mode} mode", self._forward_only, {"mode": mode})
@@ -134,7 +135,7 @@ class CaseCheck:
             self._gradients_of_each_output()
             self._some_gradients()
         if concurrent:
-            self._guarded("context", "two calls at once", self._together)
+            self._guarded("context", "several calls at once", self._together)
 
     def nearby(self) -> None:
         """Contents that differ from the first in little, at the same addresses.
@@ -151,12 +152,6 @@ class CaseCheck:
             for part in parts_of(value):
                 label = f"another {part} of {name}"
                 self._guarded("stale", label, self._changed_part, name, part, other[name])
-
-    def _draw_grads(self, seed: int) -> list[Tensor | None]:
-        grads, change = draw_grad_outputs(self._op, self._prepared, seed), self._case.incoming
-        if change is None:
-            return grads
-        return [None if each is None else change(each, at) for at, each in enumerate(grads)]
 
     def _run(self, natives: list[Tensor] | None) -> Outcome:
         session, names = self._session, self._names
@@ -367,13 +362,18 @@ class CaseCheck:
         session, calls = self._session, self._two_calls()
         session.begin()
         placed = {
-            call: session.put(prepared, f"{call} call's ") for call, (_, prepared) in calls.items()
+            f"{call} {at}": session.put(prepared, f"{call} call's {at} ")
+            for at in range(_AT_ONCE // len(calls))
+            for call, (_, prepared) in calls.items()
+        }
+        expected = {
+            call: expect(self._op, arguments, None, ()) for call, (arguments, _) in calls.items()
         }
         problems: list[str] = []
-        outcomes = session.together(placed)
-        for outcome, (arguments, prepared) in zip(outcomes, calls.values(), strict=True):
-            problems.append(self._judged(outcome, prepared, expect(self._op, arguments, None, ())))
-        return _joined(*problems)
+        for name, outcome in zip(placed, session.together(placed), strict=True):
+            call = name.split()[0]
+            problems.append(self._judged(outcome, calls[call][1], expected[call]))
+        return _joined(*dict.fromkeys(problems))
 
     def _free(self) -> set[str]:
         """Inputs whose contents may change without others that are made of them."""

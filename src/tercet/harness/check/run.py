@@ -24,7 +24,7 @@ from tercet.harness.check.case import CaseCheck
 from tercet.harness.check.configurations import Configurations, Configured
 from tercet.harness.check.integration import check_integration
 from tercet.harness.check.plain_cases import spread_plain
-from tercet.harness.check.repeated import check_other_process, check_repeated
+from tercet.harness.check.repeated import check_held, check_other_process, check_repeated
 from tercet.harness.finding import Finding
 from tercet.harness.sandbox.candidate import import_candidate
 from tercet.harness.sandbox.isolate import MEMORY_BYTES, SECONDS
@@ -54,6 +54,8 @@ _ELEMENTS, _SLOW_ELEMENTS = 1 << 18, 1 << 14
 # the interpreter runs one program after the other
 _SLOW_ROWS = 520
 _SHRINKS = 30
+# results that a caller still has: more than a model has layers
+_HELD, _HELD_INTERPRETED = 70, 20
 # of the drawn cases one in so many is called with contents that differ in little, too
 _NEARBY = 4
 _QUICK_DRAWN = 6
@@ -165,6 +167,8 @@ def check(
         try:
             work = subject.on_cases(op.cases if cases is None else cases)
             work += subject.on_drawn(min(count, _QUICK_DRAWN) if quick else count, kinds=not quick)
+            if not quick:
+                work += subject.on_held()
             if integration and not quick:
                 work += subject.on_all_together()
             if quick or until_red:
@@ -264,6 +268,15 @@ class _Subject:
         seed = f"{self._seed} {at}"
         small = small and random.Random(seed).random() < 0.5
         return self._configurations.draw(seed, small=small)
+
+    def on_held(self) -> Work:
+        """Results that a caller holds while others are computed."""
+        count = _HELD_INTERPRETED if self._interpreted else _HELD
+        base = self._op, self._session, self._implementation.name
+        return [
+            ("held results", partial(check_held, *base, case, self._seed, count))
+            for case in self._plain[:1]
+        ]
 
     def on_all_together(self) -> Work:
         """What torch does with the op, many equal calls, and another process."""

@@ -6,6 +6,7 @@ its own it is asked through `serve`; code that is trusted runs in a `Guest` of t
 """
 
 import gc
+import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -37,6 +38,7 @@ Values = dict[str, Any]
 # what importing a module may change: imported packages add filters of their own
 _AT_IMPORT = {"warning filters"}
 _OVERWRITTEN = 77.0
+_TURN_SECONDS = 1e-5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,8 @@ class Guest:
         promises = list[str]()
         with self._watching(promises, context), self._within(context):
             outputs = list(outputs_of(run(*leaves.values())))
+        if context.get("aliased"):
+            outputs = [each.detach() for each in outputs]
         self._calls[call] = _Call(arguments=leaves, outputs=outputs, gradients={})
         return {**self.read(call), "promises": promises}
 
@@ -126,8 +130,9 @@ class Guest:
         return self.read(call)
 
     def together(self, calls: Sequence[Mapping[str, Any]]) -> list[Values]:
-        """Several forwards, each in a thread of its own, all begun at once."""
+        """Several forwards, each in a thread of its own, all begun at once, in many small turns."""
         gate, results = threading.Barrier(len(calls)), dict[int, Any]()
+        usual = sys.getswitchinterval()
 
         def one(at: int) -> None:
             try:
@@ -137,11 +142,15 @@ class Guest:
                 results[at] = error
 
         threads = [threading.Thread(target=one, args=(at,)) for at in range(len(calls))]
-        with using(self.op, self.kernels):
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+        sys.setswitchinterval(_TURN_SECONDS)
+        try:
+            with using(self.op, self.kernels):
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+        finally:
+            sys.setswitchinterval(usual)
         for result in results.values():
             if isinstance(result, Exception):
                 raise result
@@ -247,6 +256,7 @@ def _set(context: Mapping[str, Any]) -> Generator[None]:
 
     `mode`: "grad" (default), "no_grad", "inference"; `autocast`: a dtype, on the arguments' device
     `device`; `threads`: of torch; `default_dtype`: of torch, as while a model is loaded;
+    `aliased`: what is kept of the outputs are other tensors in their memory;
     `configurations`: (op, implementation, direction, options) that its launches take;
     `backwards`: the last program of a launch runs first, in the interpreter.
     """

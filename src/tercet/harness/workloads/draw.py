@@ -56,7 +56,8 @@ _ROWS = 0.3  # of the cases: many rows, whatever else there is much of
 _ACROSS = 0.5  # of the cases with two large axes: one a whole number of tiles, the other beside one
 POWERS = {torch.float32: (-24, 8), torch.bfloat16: (-24, 8), torch.float16: (-12, 4)}
 """Of two, which keep what is drawn within most of its dtype's range."""
-_LOSS_SCALES = (-24, 16)
+# a scale of 65536 is not the last that float16 lacks
+_LOSS_SCALES = (-24, 20)
 _ZERO = 0.15  # of the scalar options that are changed
 _WEIGHTS = 8  # times as many elements in packed weights, at most, as in all tensors
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from tercet.kernel.contract import Op, outputs_of
+from tercet.kernel.contract import Case, Op, outputs_of
 
 Values = dict[str, Any]
+_LEAST_OF_LOSS = 0.5
 
 
 def select_differentiable(op: Op, prepared: Values) -> tuple[str, ...]:
@@ -48,8 +49,19 @@ def draw_grad_outputs(
             continue
         generator = torch.Generator(device).manual_seed(seed + 101 + at)
         grad_output = torch.randn(output.shape, generator=generator, device=device)
+        if not output.dim():
+            # all else is a multiple of a loss's one: near 0, all of it would be
+            grad_output = grad_output.sign() * grad_output.abs().clamp(min=_LEAST_OF_LOSS)
         grad_outputs.append(grad_output.to(output.dtype))
     return grad_outputs
+
+
+def grad_outputs_of(op: Op, case: Case, prepared: Values, seed: int) -> list[Tensor | None]:
+    """The incoming gradients of a case: random ones, changed as the case says."""
+    drawn, change = draw_grad_outputs(op, prepared, seed), case.incoming
+    if change is None:
+        return drawn
+    return [None if each is None else change(each, at) for at, each in enumerate(drawn)]
 
 
 def make_leaves(arguments: Mapping[str, Any], names: Iterable[str]) -> Values:

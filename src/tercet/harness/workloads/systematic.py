@@ -5,7 +5,7 @@ What else they have is drawn from the seed, as in `draw`. Long axes are in `long
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import pairwise
 from math import inf, prod
@@ -13,12 +13,13 @@ from math import inf, prod
 import torch
 from torch import Tensor
 
-from tercet.harness.workloads.allowed import allowed
+from tercet.harness.workloads.allowed import allowed, takes
 from tercet.harness.workloads.arguments import tied_arguments
 from tercet.harness.workloads.draw import POWERS, draw_one, gradient_powers
 from tercet.harness.workloads.drawn import FLOATS, PLAIN, Drawn, Incoming
 from tercet.harness.workloads.limits import (
     bases_of,
+    elements_of,
     fits,
     float_of,
     kinds_of,
@@ -33,6 +34,7 @@ _TRIES = 40
 _TRIES_AN_END, _SOME = 12, 64
 # refusals after which an end is given up
 _REFUSALS = 3
+_ENDS_A_CASE = 8
 
 End = tuple[str, ...]
 """An argument, or "all", which end, and of numbers whether they are in float16; or other dtypes."""
@@ -138,13 +140,12 @@ def _draw_each(
         return ()
     most = largest_sizes(op, elements, rows)
     options, found, refused = (None, *single_options(op)), dict[End, Drawn](), dict[End, int]()
-    axes = op.of_role("input")[0].axes
     for _ in range(_TRIES_AN_END * count):
         if len(found) == count:
             break
         one = draw_one(op, bases, generator.choice(options), generator, most, elements)
         # of a few numbers none may be where a range ends
-        if one is None or prod(one.workload.sizes.get(axis, 1) for axis in axes) < _SOME:
+        if one is None or _elements_of_first(op, one.workload.sizes) < _SOME:
             continue
         plain = Drawn(workload=one.workload, factors={}, split=max(one.split, 1))
         ends = [
@@ -152,15 +153,25 @@ def _draw_each(
             for end, changed in changes(op, plain, generator)
             if end not in found and refused.get(end, 0) < _REFUSALS
         ]
-        if not ends:
-            continue
-        end, changed = generator.choice(ends)
-        kept = allowed(op, changed)
-        if kept is None or (kept.incoming != PLAIN and not kept.gradient):
-            refused[end] = refused.get(end, 0) + 1
-        else:
+        for end, changed in generator.sample(ends, min(len(ends), _ENDS_A_CASE)):
+            # another call may have it: with its dtypes, or an input that this one lacks
+            if not takes(op, changed):
+                continue
+            kept = allowed(op, changed)
+            if kept is None or (kept.incoming != PLAIN and not kept.gradient):
+                refused[end] = refused.get(end, 0) + 1
+                continue
             found[end] = kept
+            break
     return tuple(found.values())
+
+
+def _elements_of_first(op: Op, sizes: Mapping[str, int]) -> int:
+    """Of the first input; of all tensors where it has an axis that is made of others."""
+    axes = op.of_role("input")[0].axes
+    if not set(axes) <= set(sizes):
+        return elements_of(op, sizes)
+    return prod(sizes[axis] for axis in axes)
 
 
 def _ends(op: Op, plain: Drawn, generator: random.Random) -> Iterator[tuple[End, Drawn]]:
