@@ -80,7 +80,8 @@ def values(
         case "inf" | "nan":
             flat = x.view(-1)
             places = torch.randperm(flat.numel(), generator=generator, device=device)
-            for place, special in zip(places, _SPECIAL[kind], strict=False):
+            # of all places, as of a tensor that is iterated, each would be made a tensor
+            for place, special in zip(places[:2].tolist(), _SPECIAL[kind], strict=False):
                 flat[place] = float(special)
         case "small":
             x = x * 1e-4

@@ -32,7 +32,6 @@ from tercet.harness.workloads.layouts import LAYOUTS, lay_out
 from tercet.kernel.contract import Case, Op
 
 Values = dict[str, Any]
-_REPEATS = 2
 _AT_ONCE = 8
 _THREADS = (1, 3, 4, 9)
 _DEFAULT_DTYPES = (torch.bfloat16, torch.float64)
@@ -49,6 +48,7 @@ class CaseCheck:
         device: "cpu" or "cuda".
         configurations: (op, implementation, direction, options) that launches take, in place of
             those of the tuned tables.
+        repeats: how often it is called once more, at least once: results are the same to the bit.
     """
 
     def __init__(
@@ -60,8 +60,10 @@ class CaseCheck:
         seed: int,
         device: str,
         configurations: Sequence[Configured] = (),
+        repeats: int = 2,
     ) -> None:
         self._op, self._session, self._case, self._device = op, session, case, device
+        self._repeats = repeats
         self._configured = {"configurations": list(configurations)} if configurations else {}
         self._verdicts = Verdicts(implementation, case.name)
         self._arguments = case.make(seed)
@@ -171,9 +173,9 @@ class CaseCheck:
             overwritten = first.unlike(session.read("first"))
             session.write(self._prepared)
         unstable = list[str]()
-        for at in range(_REPEATS):
+        for at in range(self._repeats):
             # on a GPU programs run in any order
-            last = {"backwards": True} if at == _REPEATS - 1 else {}
+            last = {"backwards": True} if at == self._repeats - 1 else {}
             again = self._call(f"again {at}", placed, grads, names, **last)
             # of several NaN a product has one or the other, by how its operands lie
             unstable += first.unlike(again, any_nan=True)

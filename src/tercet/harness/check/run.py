@@ -337,15 +337,20 @@ class _Subject:
         case = drawn.case(self._op)
         words = [f"{option}={value}" for each in configured for option, value in each[3].items()]
         named = replace(case, name=" ".join((case.name, *words)))
-        judged = self._judged(named, configured)
+        # interpreted, every call of the many cases takes its time
+        judged = self._judged(named, configured, repeats=1 if self._interpreted else 2)
         judged.run(None)
         if nearby and judged.passed:
             judged.nearby()
         return judged.findings
 
-    def _judged(self, case: Case, configured: Sequence[Configured] = ()) -> CaseCheck:
-        name = self._implementation.name
-        return CaseCheck(self._op, self._session, name, case, self._seed, self._device, configured)
+    def _judged(
+        self, case: Case, configured: Sequence[Configured] = (), repeats: int = 2
+    ) -> CaseCheck:
+        return CaseCheck(
+            self._op, self._session, self._implementation.name, case, self._seed, self._device,
+            configured, repeats,
+        )  # fmt: skip
 
 
 def _suspects_first(work: Work) -> Work:

@@ -37,6 +37,8 @@ _HELD = (513, 1000, 1024, 2047, 2880, 4096)
 # loss
 _CHUNKED, _CHUNKED_OTHERS = (513, 520), (2, 3)
 _OPTIONS, _FEW_OPTIONS = 8, 2
+# rows that lie far apart, at most: each takes a page of memory, and touching many takes seconds
+_FAR_APART = 20_001
 # where each is interpreted: of all axes together, at most
 _PROGRAMS = 1 << 11
 # of which sums have the fewest bits left, and one that no maximum may lose
@@ -59,7 +61,7 @@ class _Wish:
         exact: float32, which has the least room for sums that were taken in another way; None to
             draw it.
         one_sign: whether gradients are of one sign, so that they add up; None to draw it.
-        far_apart: whether its rows lie far apart.
+        far_apart: whether its rows, where they are few enough, lie far apart.
     """
 
     axis: str
@@ -106,10 +108,10 @@ def _wishes(op: Op, generator: random.Random, elements: int, rows: int | None) -
     lengths = _LONG[:3] if interpreted else _LONG
     pairs = _once(by_options, kinds, generator) if interpreted else product(by_options, kinds)
     for axis, (base, kind) in product(axes, list(pairs)):
-        # one of the kinds with rows that lie far apart; what is far from 0 needs exact sums
+        # two of the kinds with rows that lie far apart; what is far from 0 needs exact sums
         long = _Wish(
             axis=axis, lengths=lengths, base=base, kind=kind, elements=elements,
-            exact=True if kind == "offset" else None, far_apart=kind == kinds[0],
+            exact=True if kind == "offset" else None, far_apart=kind in kinds[:2],
         )  # fmt: skip
         if kind == "constant" and not interpreted:
             # adds up to the largest sums; one that is kept in 16 bits stops growing soonest
@@ -158,7 +160,7 @@ def _draw(op: Op, wish: _Wish, generator: random.Random, most: dict[str, int]) -
         workload=replace(wish.base, name="drawn", sizes=sizes, dtype=dtype),
         kind=wish.kind,
         factors={},
-        layout="far apart" if wish.far_apart else None,
+        layout="far apart" if wish.far_apart and sizes[rows] <= _FAR_APART else None,
         incoming=Incoming(positive=bool(op.differentiable) and one_sign),
     )
 
