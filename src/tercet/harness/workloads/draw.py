@@ -59,6 +59,7 @@ POWERS = {torch.float32: (-24, 8), torch.bfloat16: (-24, 8), torch.float16: (-12
 # a scale of 65536 is not the last that float16 lacks
 _LOSS_SCALES = (-24, 20)
 _ZERO = 0.15  # of the scalar options that are changed
+_AT_THE_END = ("large", "largest")  # of a dtype's range
 _WEIGHTS = 8  # times as many elements in packed weights, at most, as in all tensors
 
 
@@ -195,6 +196,9 @@ def _varied(op: Op, drawn: Drawn, arguments: Mapping[str, Any], generator: rando
     if scalable and generator.random() < _SCALED:
         some = generator.sample(scalable, generator.choice((1, 1, len(scalable))))
         powers = {name: _power(generator, float_of(arguments[name])) for name in some}
+        if drawn.kind in _AT_THE_END:
+            # products of them would be beyond it
+            powers = {name: min(power, 0) for name, power in powers.items()}
         drawn = replace(drawn, powers=powers)
     others = [
         name

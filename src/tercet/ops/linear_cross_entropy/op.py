@@ -313,7 +313,8 @@ OP = Op(
             relative=2**-6,
             gradient=2**-5,
             reason="logits, their gradient, the result and, in the gradient of weight, the sum "
-            "after each of n chunks are each rounded to 8 bits, n + 3 times 2^-9 at most",
+            "after each of n chunks are each rounded to 8 bits, n + 3 times 2^-9 at most; the "
+            "magnitude counts more chunks than a few",
         ),
     ),
     differentiable=("x", "weight"),

@@ -1,5 +1,6 @@
 """The meaning of linear_cross_entropy, in float64, and how large the parts of each result are."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,14 @@ _LOGIT = {torch.float32: 4e-6, torch.float16: 2**-11, torch.bfloat16: 2**-8}
 # What a logit or its gradient loses as a subnormal number of x's dtype: of float16 half the step
 # that they lie apart by, of others all of it, over what a result may be off by relatively.
 _LOST = {torch.float32: 2**-106, torch.float16: 2**-14, torch.bfloat16: 2**-106}
+# The same of a kept gradient, before it is multiplied by what comes in.
+_LOST_KEPT = {torch.float32: 2**-108, torch.float16: 2**-17, torch.bfloat16: 2**-121}
+# Tokens in the shortest chunk of an implementation: the gradient of weight is rounded once a chunk.
+_CHUNK = 256
+# The same in up to so many tokens, of which a kernel with small tiles makes many chunks.
+_SHORT_CHUNK, _FEW_TOKENS = 2, 520
+# Of which the tolerance holds this many, independent or not.
+_ROUNDINGS, _DEPENDENT_ROUNDINGS = 4, 8
 _AT_ONCE = 1024
 _SHORT = 1024  # terms of a float32 sum that the tolerance holds, their roundings being independent
 _DEPENDENT = 64  # the same, where all go one way
@@ -90,13 +99,17 @@ def _joined(
 def gradient_magnitude(
     directions: list[Tensor | None], *, divide_late: bool = False, **arguments: Any
 ) -> dict[str, Tensor]:
-    """The sizes that rounding errors of the gradients of x and weight are relative to."""
+    """The sizes that rounding errors of the gradients of x and weight are relative to.
+
+    They are kept in x's dtype, in which a small one loses as a subnormal number does; what comes
+    in multiplies that, too.
+    """
     del divide_late
     *_, x, weight = magnitude(**arguments)
-    way = directions[0]
+    way, lost = directions[0], _LOST_KEPT[arguments["x"].dtype]
     assert way is not None
     size = way.double().abs()
-    return {"x": x * size, "weight": weight * size}
+    return {"x": (x + lost) * size, "weight": (weight + lost) * size}
 
 
 def magnitude(
@@ -116,8 +129,10 @@ def magnitude(
     A logit is off by its own size (and by a part of the sum of its terms' sizes). An lse is off by
     the mean size of the logits under the softmax, and a probability by both times itself, where
     these are small; where a logit of 10,000 is off by 20, both grow by the exponential of it.
+    The gradient of weight, a sum of n chunks in x's dtype, is rounded n times: errors that are
+    independent grow as sqrt(n), those of chunks that are all alike as n.
     """
-    del accumulate_float32, in_place
+    del in_place
     kept = target != ignore_index
     classes, unit = torch.where(kept, target, 0), _unit(kept, reduction, divide_late)
     parts = (
@@ -125,7 +140,19 @@ def magnitude(
         for part in _parts(x.shape[0])
     )
     losses, lse, grad_x, grad_weight = _joined(parts, x_gradient, weight_gradient)
-    return losses.sum() / (kept.sum() if reduction == "mean" else 1), lse, grad_x, grad_weight
+    loss = losses.sum() / (kept.sum() if reduction == "mean" else 1)
+    return loss, lse, grad_x, grad_weight * (1.0 if accumulate_float32 else _roundings(x))
+
+
+def _roundings(x: Tensor) -> float:
+    """How much more than the tolerance holds a sum over chunks of tokens is off."""
+    if x.dtype == torch.float32 or not len(x):
+        return 1.0
+    shortest = _SHORT_CHUNK if len(x) <= _FEW_TOKENS else _CHUNK
+    chunks = math.ceil(len(x) / shortest)
+    alike = bool((x == x[:1]).all())
+    dependent = chunks / _DEPENDENT_ROUNDINGS if alike else 0.0
+    return max(1.0, math.sqrt(chunks / _ROUNDINGS), dependent)
 
 
 def _size_of_rows(

@@ -11,6 +11,8 @@ _LOGIT = 4e-6
 # What a gradient of a logit loses as a subnormal number of x's dtype: of float16 half the step that
 # they lie apart by, of others all of it, over what a result may be off by relatively.
 _LOST = {torch.float32: 2**-106, torch.float16: 2**-14, torch.bfloat16: 2**-106}
+# The same of a kept gradient, before it is multiplied by what comes in.
+_LOST_KEPT = {torch.float32: 2**-108, torch.float16: 2**-15, torch.bfloat16: 2**-119}
 # Tokens in the shortest chunk of an implementation: the gradient of weight is rounded once a chunk.
 _CHUNK = 256
 # The same in up to so many tokens, of which a kernel with small tiles makes many chunks.
@@ -61,13 +63,17 @@ def reference(
 def gradient_magnitude(
     directions: list[Tensor | None], *, divide_late: bool = False, **arguments: Any
 ) -> dict[str, Tensor]:
-    """The sizes that rounding errors of the gradients of x and weight are relative to."""
+    """The sizes that rounding errors of the gradients of x and weight are relative to.
+
+    They are kept in x's dtype, in which a small one loses as a subnormal number does; what comes
+    in multiplies that, too.
+    """
     del divide_late
     _, x, weight = magnitude(**arguments)
-    way = directions[0]
+    way, lost = directions[0], _LOST_KEPT[arguments["x"].dtype]
     assert way is not None
     size = way.double().abs()
-    return {"x": x * size, "weight": weight * size}
+    return {"x": (x + lost) * size, "weight": (weight + lost) * size}
 
 
 def magnitude(
