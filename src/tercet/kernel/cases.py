@@ -80,9 +80,10 @@ def values(
         case "inf" | "nan":
             flat = x.view(-1)
             places = torch.randperm(flat.numel(), generator=generator, device=device)
-            # of all places, as of a tensor that is iterated, each would be made a tensor
-            for place, special in zip(places[:2].tolist(), _SPECIAL[kind], strict=False):
-                flat[place] = float(special)
+            # a tensor that is iterated makes one of each of its elements, first
+            special = torch.tensor([float(each) for each in _SPECIAL[kind]], device=device)
+            some = places[: len(special)]
+            flat[some] = special[: len(some)]
         case "small":
             x = x * 1e-4
         case "lowest":

@@ -43,7 +43,7 @@ def test_a_check_without_eyes_lets_mutants_live() -> None:
     op = find("swiglu")
     blind = [replace(each, relative=1e30, gradient=1e30) for each in op.tolerances]
     op = replace(op, tolerances=tuple(blind))
-    report = mutate(op, implementation="torch", device="cpu", sample=2, seed=3)
+    report = mutate(op, implementation="torch", device="cpu", sample=2, seed=6)
     assert report.survivors
 
 
