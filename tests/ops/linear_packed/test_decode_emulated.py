@@ -220,7 +220,13 @@ def test_a_row_that_is_not_finite_stays_alone(dtype: torch.dtype) -> None:
 @needs_nvcc
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("scheme", ["ternary-channel", "int4-channel", "int8-channel"])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        *("ternary-channel", "int4-channel", "int8-channel", "ternary-g32", "ternary-g64"),
+        *("ternary-g128", "int4-g32", "int4-g64", "int4-g256", "int8-g64"),
+    ],
+)
 def test_floats_as_digits_keep_what_small_numbers_add(scheme: str, dtype: torch.dtype) -> None:
     """One number of a row is 4096 times the others: they still count to float32's precision."""
     x = torch.randn(2, 1190, generator=torch.Generator().manual_seed(3)).to(dtype)
@@ -260,15 +266,16 @@ def test_threads_with_several_outputs_add_bias_and_residual(cluster_size: int, n
 @needs_nvcc
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize("odd", [torch.inf, -torch.inf, torch.nan, 1e-38])
+@pytest.mark.parametrize("scheme", ["ternary-channel", "ternary-g64"])
 @pytest.mark.parametrize(("cluster_size", "warps_k"), [(1, 2), (2, 1)])
 def test_what_has_no_digits_is_multiplied_plainly(
-    odd: float, cluster_size: int, warps_k: int
+    odd: float, cluster_size: int, warps_k: int, scheme: str
 ) -> None:
     """Zeros of W times inf are NaN; beside tiny numbers alone nothing is lost."""
     x = torch.zeros(2, 1100).bfloat16()
     x[0, 3], x[1, 1090] = odd, 1
     plan = Plan(clusters=2, cluster_size=cluster_size, warps_k=warps_k, warps_n=2)
-    y, exact = _product(2, 40, 1100, "ternary-channel", lambda: (x, None), plan, True)
+    y, exact = _product(2, 40, 1100, scheme, lambda: (x, None), plan, True)
     assert exact[0].isfinite().all() == (odd == 1e-38)
     assert torch.allclose(y.double(), exact, rtol=1e-6, atol=0, equal_nan=True)
 

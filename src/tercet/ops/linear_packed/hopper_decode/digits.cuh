@@ -81,8 +81,9 @@ __device__ __forceinline__ bool stage_digits(const Rows& rows, int columns, unsi
   return odd;
 }
 
-// the sum over some units of one row of W and of x, times 2^(8 - BITS) as the tensor cores' sums are
-template <int BITS>
+// the sum over some units of one row of W and of x, times 2^(8 - BITS) as the tensor cores' sums are;
+// scales of groups are in it
+template <int BITS, bool GROUPED>
 __device__ __noinline__ float plain_sum(const Task& task, int64_t row_block, int row, int m,
                                         int first_unit, int units) {
   constexpr int COLUMNS = 256 / BITS;
@@ -96,7 +97,12 @@ __device__ __noinline__ float plain_sum(const Task& task, int64_t row_block, int
     const int bit = k % 4 * 8 + k % COLUMNS / 32 * BITS;
     const int code = words[(k / COLUMNS * 32 + lane) * 4 + word] << (32 - BITS - bit);
     const float level = static_cast<float>(code >> (32 - BITS)) * (1 << (8 - BITS));
-    sum += level * number_at(task.x, m * task.x_pitch + first + k, task.x_type);
+    float scale = 1.f;
+    if (GROUPED) {
+      const int group = min((first + k) / 32 >> task.group_steps_log2, task.groups - 1);
+      scale = number_at(task.scale, (row_block * task.groups + group) * 16 + row, task.scale_type);
+    }
+    sum += level * scale * number_at(task.x, m * task.x_pitch + first + k, task.x_type);
   }
   return sum;
 }

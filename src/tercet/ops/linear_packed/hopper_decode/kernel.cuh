@@ -27,7 +27,7 @@ template <int BITS, int TILES, class X, Scales SCALES> struct Pace {
   static constexpr int UNITS = 4;  // of a piece
   static constexpr int CHUNKS = 2; // in flight
   // steps that one scale serves
-  static constexpr int RUN = SCALES == OF_ROWS || SCALES == OF_UNITS ? U::STEPS : 1;
+  static constexpr int RUN = SCALES == OF_ROWS || SCALES == OF_UNITS ? U::STEPS : SCALES == OF_PAIRS ? 2 : 1;
   static constexpr int RUNS = U::STEPS / RUN;
   // x is digits of floats: rows of x for a token, and steps that they need
   static constexpr bool QUANTIZED = std::is_same_v<X, Quantized>;
@@ -259,6 +259,13 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
             sums[0][t][c] = fmaf(value, c < 2 ? scale.x : scale.y, sums[0][t][c]);
           }
       };
+      // pairs of digits of the rows lane / 4 and lane / 4 + 8, times scales of groups
+      float scaled[2] = {0.f, 0.f};
+      auto apply_digits = [&](const PartialSum(&slice)[4], int u, int run) {
+        const float2 scale = scales_here[(u * P::RUNS + run) * 8 + lane / 4];
+        scaled[0] = fmaf(fmaf(U::value(slice[1]), 256.f, U::value(slice[0])), scale.x, scaled[0]);
+        scaled[1] = fmaf(fmaf(U::value(slice[3]), 256.f, U::value(slice[2])), scale.y, scaled[1]);
+      };
       PartialSum digits[CHAINS][TILES][4] = {};
 #pragma unroll
       for (int u = 0; u < UNITS; u += U::HELD_UNITS) {
@@ -275,7 +282,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
             const uint32_t* x[TILES];
 #pragma unroll
             for (int t = 0; t < TILES; t++) x[t] = held[t] + (v * U::STEPS + j) * U::STEP_WORDS;
-            if constexpr (IN_DIGITS) {
+            if constexpr (IN_DIGITS && !GROUPED) {
               U::step(words, j, x, digits[((u + v) * U::STEPS + j) % CHAINS]);
             } else if constexpr (!GROUPED) {
               U::step(words, j, x, sums[((u + v) * U::STEPS + j) % CHAINS]);
@@ -284,7 +291,9 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
 #pragma unroll
                 for (int i = 0; i < 4 * TILES; i++) slice[i / 4][i % 4] = U::ZERO;
               U::step(words, j, x, slice);
-              if (j % P::RUN == P::RUN - 1) apply(slice, u + v, j / P::RUN);
+              if (j % P::RUN != P::RUN - 1) continue;
+              if constexpr (IN_DIGITS) apply_digits(slice[0], u + v, j / P::RUN);
+              else apply(slice, u + v, j / P::RUN);
             }
           }
         }
@@ -294,11 +303,13 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
         const float step = steps[unit / UNITS] * (lane % 2 ? 65536.f : 1.f);
 #pragma unroll
         for (int c = 0; c < 4; c += 2) {
-          int pair[2] = {0, 0};
+          if constexpr (!GROUPED) {
+            int pair[2] = {0, 0};
 #pragma unroll
-          for (int i = 0; i < 2 * CHAINS; i++) pair[i % 2] += digits[i / 2][0][c + i % 2];
-          sums[0][0][c] = fmaf(fmaf(static_cast<float>(pair[1]), 256.f, static_cast<float>(pair[0])),
-                               step, sums[0][0][c]);
+            for (int i = 0; i < 2 * CHAINS; i++) pair[i % 2] += digits[i / 2][0][c + i % 2];
+            scaled[c / 2] = fmaf(static_cast<float>(pair[1]), 256.f, static_cast<float>(pair[0]));
+          }
+          sums[0][0][c] = fmaf(scaled[c / 2], step, sums[0][0][c]);
         }
       }
       unit += UNITS;
@@ -311,7 +322,8 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
           sum += __uint_as_float(__shfl_sync(~0u, __float_as_uint(sum), lane ^ 1));
           if (lane % 2 || lane % 4 / 2 >= m_rows) continue;
           if (odd)
-            sum = plain_sum<BITS>(task, first_row + row, lane / 4 + c * 4, lane % 4 / 2, first_unit, units);
+            sum = plain_sum<BITS, GROUPED>(task, first_row + row, lane / 4 + c * 4, lane % 4 / 2,
+                                           first_unit, units);
           to = sum;
         }
       } else

@@ -58,6 +58,17 @@ static int launch(Task task, const Launch& how, cudaStream_t stream) {
   return status != cudaSuccess ? (cudaGetLastError(), status) : 0;
 }
 
+// scales of groups without zero points
+template <int BITS, int TILES, class X>
+static int of_groups(const Task& task, const Launch& how, cudaStream_t stream) {
+  const int steps = 1 << task.group_steps_log2;
+  if constexpr (BITS == 2)
+    if (steps == 2) return launch<BITS, TILES, X, OF_PAIRS>(task, how, stream);
+  if constexpr (BITS < 8)
+    if (steps < 8 / BITS) return launch<BITS, TILES, X, OF_STEPS>(task, how, stream);
+  return launch<BITS, TILES, X, OF_UNITS>(task, how, stream);
+}
+
 template <int BITS, int TILES, class X>
 static int with_scales(const Task& task, const Launch& how, cudaStream_t stream) {
   if (task.zero) {
@@ -66,15 +77,15 @@ static int with_scales(const Task& task, const Launch& how, cudaStream_t stream)
     else return cudaErrorInvalidValue;
   }
   if (task.groups == 1) return launch<BITS, TILES, X, OF_ROWS>(task, how, stream);
-  if constexpr (BITS < 8)
-    if ((1 << task.group_steps_log2) < 8 / BITS) return launch<BITS, TILES, X, OF_STEPS>(task, how, stream);
-  return launch<BITS, TILES, X, OF_UNITS>(task, how, stream);
+  return of_groups<BITS, TILES, X>(task, how, stream);
 }
 
 template <int BITS, class X>
 static int with_tiles(const Task& task, const Launch& how, cudaStream_t stream) {
   if constexpr (sizeof(X) == 2)
-    if (how.digits) return launch<BITS, 1, Digits<X>, OF_ROWS>(task, how, stream);
+    if (how.digits)
+      return task.groups == 1 ? launch<BITS, 1, Digits<X>, OF_ROWS>(task, how, stream)
+                              : of_groups<BITS, 1, Digits<X>>(task, how, stream);
   if constexpr (std::is_same_v<X, int8_t>)
     if (task.x_type != 3)
       return task.m <= 8 ? with_scales<BITS, 1, Quantized>(task, how, stream) : cudaErrorInvalidValue;

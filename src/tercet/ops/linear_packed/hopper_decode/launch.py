@@ -142,8 +142,8 @@ def product(
             scales at once, and x, bias and residual after that end. The previous kernel must not
             write the weight.
         plan: how to cut it up; None chooses.
-        digits: multiply one or two tokens of floats as int8 digits, where there is one scale a row
-            and no zero point; None chooses.
+        digits: multiply one or two tokens of floats as int8 digits, where there is no zero point;
+            None chooses.
 
     Raises:
         UnsupportedError: for more tokens, other groups, or another x to be quantized.
@@ -221,7 +221,7 @@ def _prepare_launch(sizes: _Sizes) -> tuple[Task, Launch]:
     digits = sizes.digits
     if digits is None:
         digits = in_digits(m, sizes.row_blocks, sizes.processors)
-    digits = digits and plain and groups == 1 and not sizes.zeros
+    digits = digits and plain and not sizes.zeros
     needs = needs_of(
         m,
         bits,

@@ -75,7 +75,7 @@ class Needs:
 
 
 def in_digits(m: int, row_blocks: int, processors: int) -> bool:
-    """Whether 16-bit floats are multiplied as int8 digits, where W has one scale a row."""
+    """Whether 16-bit floats are multiplied as int8 digits, where W has no zero points."""
     # of one row-block a multiprocessor, making digits costs what it saves
     return m <= DIGIT_TOKENS and row_blocks > processors
 
@@ -100,11 +100,11 @@ def needs_of(
         zeros: whether each has a zero point.
         digits: whether 16-bit floats are multiplied as int8 digits; then x_bytes is 1.
     """
-    if digits:
-        return Needs(x=256 // bits, rows=_DIGITS, sums=2 * 4 // PIECE_UNITS)
     steps, tiles = 8 // bits, -(-m // _TILE)
-    runs = steps if zeros or group_steps < steps else 1
+    runs = steps if zeros else -(-steps // group_steps)
     scales = PIECE_UNITS * runs * _ROWS * 4 if groups > 1 or zeros else 0
+    if digits:
+        return Needs(x=256 // bits, rows=_DIGITS, sums=2 * 4 // PIECE_UNITS, scales=scales)
     return Needs(
         x=steps * _STEP_COLUMNS * x_bytes,
         sums=steps * tiles * _TILE * 4 if zeros else 0,

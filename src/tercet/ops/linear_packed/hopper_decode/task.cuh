@@ -41,9 +41,9 @@ struct Task {
 // split its part of K, warps z take row-blocks round robin.
 struct Launch {
   int bits, clusters, cluster_size, warps_k, warps_n, multicast;
-  int digits;  // whether floats are multiplied as int8 digits: up to two tokens, one scale a row
+  int digits;  // whether floats are multiplied as int8 digits: up to two tokens, no zero points
 };
 
-// what scales belong to: whole rows of W; groups of whole units of columns; smaller groups; or groups
-// that have zero points too, of any size
-enum Scales { OF_ROWS, OF_UNITS, OF_STEPS, WITH_ZEROS };
+// what scales belong to: whole rows of W; groups of whole units of columns; of two steps of four; of
+// single steps; or groups that have zero points too, of any size
+enum Scales { OF_ROWS, OF_UNITS, OF_PAIRS, OF_STEPS, WITH_ZEROS };
