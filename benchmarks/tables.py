@@ -19,6 +19,7 @@ TRAINED = ROOT / "benchmarks" / "training" / "trained.jsonl"
 DEMO = ROOT / "benchmarks" / "demo" / "report.json"
 PEERS = ROOT / "benchmarks" / "ptq_peers" / "records.jsonl"
 ALLOCATION = ROOT / "benchmarks" / "compress" / "allocation.jsonl"
+LATENCY = ROOT / "benchmarks" / "compress" / "latency.jsonl"
 EMBEDDINGS = ROOT / "benchmarks" / "compress" / "embedding.jsonl"
 TASKS = ROOT / "benchmarks" / "tasks" / "records.jsonl"
 FINETUNING_SPEED = ROOT / "benchmarks" / "training" / "finetune.jsonl"
@@ -153,6 +154,30 @@ def finetuning_speed() -> list[Row]:
 
 def _tries_finetuning(record: Record) -> bool:
     return record.settings["windows"] == "validation" and bool(record.settings.get("finetune"))
+
+
+def latency() -> list[Row]:
+    """Allocations by latency: what was predicted of a token's time, and what it took."""
+    rows: list[Row] = [
+        ["model's shape", "device", "limit, us", "predicted", "timed", "bits a weight",
+         "formats timed, s", "allocated, s"],
+    ]  # fmt: skip
+    for record in load_latest(LATENCY):
+        found = record.metrics
+        off = found["predicted_us"] / found["measured_us"] - 1
+        rows.append(
+            [
+                record.subject,
+                str(record.environment.accelerator),
+                f"{found['limit_us']:.0f}",
+                f"{found['predicted_us']:.0f} ({off:+.1%})",
+                f"{found['measured_us']:.0f}",
+                f"{found['bits_per_weight']:.2f}",
+                f"{found['timing_seconds']:.0f}",
+                f"{found['allocation_seconds']:.0f}",
+            ]
+        )
+    return rows
 
 
 def allocation() -> list[Row]:
@@ -298,6 +323,7 @@ TABLES: dict[str, tuple[Path, Callable[[], list[Row]]]] = {
     "finetuning": (GUIDES / "blockwise.md", finetuning),
     "tasks": (GUIDES / "evaluate-tasks.md", tasks),
     "allocation": (GUIDES / "allocate-bits.md", allocation),
+    "latency": (GUIDES / "allocate-bits.md", latency),
     "trained": (MODELS, trained),
 }
 

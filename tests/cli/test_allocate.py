@@ -119,8 +119,11 @@ def test_bad_budget(sensitivity: Run, tercet: Run, tmp_path: Path) -> None:
     assert "holds no measurement" in tercet("allocate", file, "--bits", 3, "--out", plan).error
     sensitivity("--formats", "int3-g64,int4-g64", "--overwrite")
     for words, message in (
-        ((), "either --bytes 60MB or --bits 2.6"),
-        (("--bits", 3, "--bytes", "9MB"), "either --bytes 60MB or --bits 2.6"),
+        ((), "give one of --bytes 60MB, --bits 2.6 and --latency 1.2ms"),
+        (
+            ("--bits", 3, "--bytes", "9MB"),
+            "give one of --bytes 60MB, --bits 2.6 and --latency 1.2ms",
+        ),
         (("--bytes", "big"), "give a number of bytes, or 60MB"),
         (("--bits", 2), "2 bits per weight cannot be met by the measured formats: the smallest"),
         (("--bytes", "9kB"), "9,000 bytes cannot be met"),
@@ -173,3 +176,19 @@ def test_sizes(text: str, size: int) -> None:
 def test_sizes_that_are_none(text: str) -> None:
     with pytest.raises(PlanError, match="give a number of bytes"):
         parse_bytes(text)
+
+
+def test_by_latency(sensitivity: Run, tercet: Run, tmp_path: Path) -> None:
+    sensitivity("--formats", "ternary-g64,int4-g64")
+    words = ("allocate", tmp_path / "s.jsonl", "--latency", "cpu:100s", "--out")
+    told = json.loads(tercet(*words, tmp_path / "p.yaml", "--json").out)
+    # any time is short enough: the best formats there are
+    assert told["modules"] == {"int4-g64": 14}
+    assert told["latency"]["device"].startswith("cpu")
+    assert 0 < told["latency"]["measured_us"] < 100e6
+    assert json.loads((tmp_path / "s.latency-cpu.json").read_text())["groups"]
+    assert " ms a token measured on cpu" in tercet(*words, tmp_path / "q.yaml").out
+    assert " ms a token measured on cpu" in (tmp_path / "q.yaml").read_text()
+    words = ("allocate", tmp_path / "s.jsonl", "--latency", "cpu:0.0001us", "--out")
+    assert "the fastest choice of the measured" in tercet(*words, tmp_path / "r.yaml").error
+    assert not (tmp_path / "r.yaml").exists()

@@ -1,21 +1,27 @@
-"""tercet allocate SENSITIVITY --bits 2.6 | --bytes 60MB"""
+"""tercet allocate SENSITIVITY --bits 2.6 | --bytes 60MB | --latency h200:1.2ms"""
 
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tercet.checkpoints.atomic import write_atomic
 from tercet.checkpoints.named_path import demand_no_input
+from tercet.checkpoints.sources.open import open_source
 from tercet.cli.pace import follow
 from tercet.cli.show import Json, console, print_json, say
-from tercet.compress.allocate.sensitivity_file import Observed, add_observed, load
+from tercet.compress.allocate.latency import LatencyLimit, parse_latency
+from tercet.compress.allocate.sensitivity_file import Observed, Sensitivity, add_observed, load
 from tercet.compress.allocate.solve import Allocation, Budget, solve
 from tercet.compress.allocate.write_plan import allocation_plan, plan_yaml
 from tercet.compress.plan import load_plan
 from tercet.errors import CheckpointError, FormatError, PlanError
-from tercet.workflows.allocation import Verified, verify_allocation
+from tercet.workflows.allocation.verify import Verified, verify_allocation
+
+if TYPE_CHECKING:
+    from tercet.workflows.allocation.latency import Timed
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 
@@ -32,6 +38,13 @@ def allocate_command(
     bits: Annotated[
         float | None,
         typer.Option(help="Bits per weight of the allocated modules, scales counted: 2.6."),
+    ] = None,
+    latency: Annotated[
+        str | None,
+        typer.Option(
+            help="Time of a token of one sequence: 1.2ms, h200:1.2ms, cpu:20ms. Formats are timed "
+            "in the decoder once a device, and kept beside the sensitivity file.",
+        ),
     ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Plan to write. Default: SENSITIVITY-BUDGET.yaml.")
@@ -50,7 +63,9 @@ def allocate_command(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="With --verify, the source model. Default: as the file names it."),
+        typer.Option(
+            help="With --verify or --latency, the source model. Default: as the file names it."
+        ),
     ] = None,
     calibration: Annotated[
         Path | None,
@@ -64,11 +79,10 @@ def allocate_command(
     as_json: Json = False,
 ) -> None:
     """Choose a format for each module within a budget, and write the plan."""
-    if not verify and (checkpoint or model or calibration or device):
+    if not verify and (checkpoint or calibration or device or (model and latency is None)):
         raise PlanError("--checkpoint, --model, --calibration and --device are about --verify")
-    budget = Budget(size_bytes=None if size is None else parse_bytes(size), bits=bits)
-    name = f"{sensitivity.name.split('.')[0]}-{size or f'{bits:g}'}"
-    target = out or Path(f"{name}.yaml")
+    wanted = _Wanted.of(size, bits, latency)
+    target = out or Path(f"{sensitivity.name.split('.')[0]}-{wanted.word}.yaml")
     demand_no_input(target, [sensitivity, calibration])
     if target.exists() and not overwrite:
         raise CheckpointError(f"{target}: already exists; choose another --out, or --overwrite")
@@ -76,16 +90,17 @@ def allocate_command(
     if checkpoint is not None and (checkpoint.is_file() or any(checkpoint.glob("*"))):
         raise CheckpointError(f"{checkpoint}: already exists; choose another --checkpoint")
     measured = load(sensitivity)
-    found = solve(measured, budget)
+    found, timed = _solve(sensitivity, measured, wanted, model, as_json)
     plan = allocation_plan(measured.identity, found.formats, target.stem)
     counts = found.counts(measured)
     comment = (
         f"{found.size.bits_per_weight:.3f} bits per weight, {found.size.checkpoint_bytes:,} bytes, "
         f"predicted KL {found.predicted_kl_nats:.4f} nats per token"
     )
+    comment += f", {_in_words(timed)}" if timed is not None else ""
     write_atomic(target, plan_yaml(plan, comment).encode())
     if not as_json:
-        _show(target, found, counts)
+        _show(target, found, counts, timed)
     verified = None
     if verify:
         with follow(as_json) as tell:
@@ -101,9 +116,52 @@ def allocate_command(
         kl = verified.windows.kl_nats or 0.0
         add_observed(sensitivity, Observed(sum_nats=found.sum_nats, observed_kl_nats=kl))
     if as_json:
-        print_json(_content(target, found, counts, verified))
+        print_json(_content(target, found, counts, timed, verified))
     elif verified is not None:
         _show_verified(found, verified)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wanted:
+    """The budget, and what it is called in a file's name."""
+
+    word: str
+    budget: Budget | None = None
+    limit: LatencyLimit | None = None
+
+    @classmethod
+    def of(cls, size: str | None, bits: float | None, latency: str | None) -> "_Wanted":
+        """PlanError where it is not one of the three."""
+        if sum(one is not None for one in (size, bits, latency)) != 1:
+            raise PlanError("give one of --bytes 60MB, --bits 2.6 and --latency 1.2ms")
+        if latency is not None:
+            return cls(word=latency.replace(":", "-"), limit=parse_latency(latency))
+        budget = Budget(size_bytes=None if size is None else parse_bytes(size), bits=bits)
+        return cls(word=size or f"{bits:g}", budget=budget)
+
+
+def _solve(
+    path: Path, measured: Sensitivity, wanted: _Wanted, model: str | None, as_json: bool
+) -> "tuple[Allocation, Timed | None]":
+    if wanted.limit is None:
+        assert wanted.budget is not None
+        return solve(measured, wanted.budget), None
+    # imports the decoder
+    from tercet.workflows.allocation.latency import allocate_latency, kept_path
+
+    def config() -> dict[str, Any]:
+        return open_source(model or measured.identity.source.reference).config
+
+    with follow(as_json) as tell:
+        kept = kept_path(path, wanted.limit)
+        timed = allocate_latency(measured, wanted.limit, kept, config, progress=tell)
+    return timed.allocation, timed
+
+
+def _in_words(timed: "Timed") -> str:
+    us = timed.predicted_us if timed.measured_us is None else timed.measured_us
+    how = "predicted" if timed.measured_us is None else "measured"
+    return f"{us / 1e3:.4g} ms a token {how} on {timed.device} behind {timed.context:,} positions"
 
 
 def _check_replaced(target: Path) -> None:
@@ -126,7 +184,7 @@ def parse_bytes(text: str) -> int:
     return int(float(found[1]) * _UNITS[found[2] or ""])
 
 
-def _show(target: Path, found: Allocation, counts: dict[str, int]) -> None:
+def _show(target: Path, found: Allocation, counts: dict[str, int], timed: "Timed | None") -> None:
     console.print(
         f"predicted KL {found.predicted_kl_nats:.4f} nats per token, "
         f"{found.size.bits_per_weight:.3f} bits per weight, "
@@ -139,6 +197,8 @@ def _show(target: Path, found: Allocation, counts: dict[str, int]) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    if timed is not None:
+        console.print(_in_words(timed), highlight=False, soft_wrap=True)
     if found.estimated:
         say(f"{found.estimated} costs are the proxy's, scaled by the divergences that are known")
     say(f"{target}: next: tercet compress MODEL --plan {target}")
@@ -163,7 +223,11 @@ def _show_verified(found: Allocation, verified: Verified) -> None:
 
 
 def _content(
-    target: Path, found: Allocation, counts: dict[str, int], verified: Verified | None
+    target: Path,
+    found: Allocation,
+    counts: dict[str, int],
+    timed: "Timed | None",
+    verified: Verified | None,
 ) -> dict[str, Any]:
     content: dict[str, Any] = {
         "plan": str(target),
@@ -173,6 +237,13 @@ def _content(
         "modules": counts,
         "estimated": found.estimated,
     }
+    if timed is not None:
+        content["latency"] = {
+            "device": timed.device,
+            "context": timed.context,
+            "predicted_us": timed.predicted_us,
+            "measured_us": timed.measured_us,
+        }
     if verified is not None:
         content["verified"] = {
             "windows": verified.windows.metrics(),

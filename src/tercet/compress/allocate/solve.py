@@ -1,15 +1,18 @@
-"""solve: the formats that hurt least within a budget of bytes or bits."""
+"""solve: the formats that hurt least within a budget of bytes, bits or time."""
 
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import floor, inf
+from math import ceil, floor, inf
 
 from tercet.compress.allocate.budget import Size, allocated, measure_size, module_bytes
 from tercet.compress.allocate.costs import Costs, find_costs
 from tercet.compress.allocate.knapsack import solve_knapsack
+from tercet.compress.allocate.latency import Latencies, formats_of
 from tercet.compress.allocate.sensitivity_file import Sensitivity
 from tercet.errors import PlanError
+
+_PER_US = 1000  # the knapsack's sizes are whole numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +80,50 @@ def solve(sensitivity: Sensitivity, budget: Budget) -> Allocation:
             raise _impossible(least, f"{budget.bits:g} bits per weight")
         return _allocation(sensitivity, costs, _formats(sensitivity, names, picks))
     return _within_bytes(sensitivity, costs, sizes, nats, budget.size_bytes or 0, least)
+
+
+def solve_latency(sensitivity: Sensitivity, latencies: Latencies, limit_us: float) -> Allocation:
+    """The choice of least predicted KL divergence whose predicted time is within the limit.
+
+    Args:
+        sensitivity: what the formats cost in quality.
+        latencies: what they cost in time.
+        limit_us: of a token, microseconds.
+
+    Raises:
+        PlanError: no choice is fast enough, with the fastest there is; or something was not
+            measured.
+    """
+    costs = find_costs(sensitivity)
+    modules, groups = sensitivity.identity.modules, latencies.groups
+    choices = [formats_of(group, modules) for group in groups]
+    added = [
+        [latencies.added(group, form) for form in forms]
+        for group, forms in zip(groups, choices, strict=True)
+    ]
+    nats = [
+        [sum(costs.nats[name, form] for name in group) for form in forms]
+        for group, forms in zip(groups, choices, strict=True)
+    ]
+    least = [min(its) for its in added]
+    sizes = [
+        [round((us - low) * _PER_US) for us in its] for its, low in zip(added, least, strict=True)
+    ]
+    fastest = latencies.base_us + sum(least)
+    # rounded up: a limit of exactly the fastest choice is met by it
+    picks = solve_knapsack(nats, sizes, ceil((limit_us - fastest) * _PER_US))
+    if picks is None:
+        raise PlanError(
+            f"a token cannot take {limit_us / 1e3:.4g} ms on {latencies.device}: the fastest "
+            f"choice of the measured formats takes {fastest / 1e3:.4g} ms: raise the limit, or "
+            f"measure smaller formats"
+        )
+    selected = {
+        name: forms[pick]
+        for group, forms, pick in zip(groups, choices, picks, strict=True)
+        for name in group
+    }
+    return _allocation(sensitivity, costs, {name: selected[name] for name in modules})
 
 
 def _within_bytes(
