@@ -287,6 +287,8 @@ def test_a_packed_model_is_found_by_name_or_directory(
     assert find_packed(Path("small")) == tiny / "small"
     # no packed checkpoint: nothing is downloaded to find that out
     assert find_packed("tiny") == Path("tiny")
+    with pytest.raises(CheckpointError, match="tiny: is an uncompressed model: give the directory"):
+        find_packed("tiny", demand=True)
     assert find_packed(tmp_path / "any") == tmp_path / "any"
     # a directory of that name is what is meant
     (tmp_path / "small").mkdir()

@@ -1,5 +1,6 @@
 """No flipped bit of an export goes unseen by `tercet export --check`."""
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -67,6 +68,16 @@ def test_the_command(make_case: Callable[..., Any], tmp_path: Path) -> None:
     out = write_export(make_case, tmp_path, "compressed-tensors")
     found = CliRunner().invoke(app, ["export", "--check", str(out)], catch_exceptions=False)
     assert (found.exit_code, found.output) == (0, f"{out}: as it was written, by SHA256SUMS\n")
+    words = ["export", "--check", str(out), "--json"]
+    found = CliRunner().invoke(app, words, catch_exceptions=False)
+    told = {"export": str(out), "found": "as it was written, by SHA256SUMS"}
+    assert json.loads(found.stdout) == told
+    (out / "model-2.safetensors").touch()
+    with pytest.raises(
+        CheckpointError, match=r"holds 'model-2.safetensors', which was not written"
+    ):
+        check_export(out)
+    (out / "model-2.safetensors").unlink()
     (out / "config.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"config\.json: sha256"):
         CliRunner().invoke(app, ["export", "--check", str(out)], catch_exceptions=False)

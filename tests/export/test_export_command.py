@@ -215,3 +215,49 @@ def test_two_exports_to_one_place_and_one_through_a_link(packed: Path, tmp_path:
     assert (out / "config.json").is_file()
     with pytest.raises(CheckpointError, match="exists already"):
         export(packed, "compressed-tensors", link)
+
+
+def test_files_of_one_name_are_refused(packed: Path, tmp_path: Path) -> None:
+    """The one that is written last would be all that is left."""
+    out = tmp_path / "a.gguf"
+    words = ("export", packed, "--to", "gguf", "--out", out)
+    for option, more in (("--modelfile", ()), ("--records", ("--verify",))):
+        with pytest.raises(PlanError, match=f"is both --out and {option}"):
+            run(*words, option, tmp_path / "x" / ".." / "a.gguf", *more)
+    assert not out.exists()
+
+
+def test_what_cannot_be_verified_is_not_written(
+    packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("export", packed, "--to", "compressed-tensors", "--out", tmp_path / "out")
+    with pytest.raises(PlanError, match="--tokens is about --verify"):
+        run(*words, "--tokens", "4")
+    with pytest.raises(UnsupportedError, match="max_new_tokens"):
+        export(packed, "compressed-tensors", tmp_path / "out", verify=True, count=0)
+    monkeypatch.setattr("tercet.workflows.export.run.installed_version", lambda _: None)
+    with pytest.raises(UnsupportedError, match="is not installed"):
+        run(*words, "--verify")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_a_killed_export_left_is_removed(packed: Path, tmp_path: Path) -> None:
+    (tmp_path / ".out.abcd1234.partial").mkdir()
+    (tmp_path / ".out.abcd1234.partial" / "weights").touch()
+    (tmp_path / ".out.efgh5678.partial").touch()
+    others = [tmp_path / ".other.abcd1234.partial", tmp_path / ".out.mine"]
+    for path in others:
+        path.touch()
+    export(packed, "compressed-tensors", tmp_path / "out")
+    assert sorted(tmp_path.glob(".o*")) == sorted(others)
+
+
+def test_what_is_verified_is_longer_than_the_windows(
+    make_case: Callable[..., Any], tmp_path: Path
+) -> None:
+    packed = make_case("gemma2", True, NONARY).packed
+    report = export(packed, "huggingface", tmp_path / "out", verify=True, count=4)
+    assert report.passed
+    assert report.client is not None
+    # 16 tokens, and a window of five
+    assert len(report.client.tokens) == 21

@@ -199,6 +199,19 @@ def test_a_client_that_reads_another_model_is_found_out(
 
 
 @pytest.mark.parametrize(
+    ("kind", "what"), [("gemma2", "sliding window"), ("gemma3_text", "order of layers")]
+)
+def test_windows_that_mlx_lm_does_not_know_are_refused(
+    kind: str, what: str, make_case: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Beyond the window it would compute another model, which a short text does not show."""
+    packed = make_case(kind, True, EMBEDDING, layers("int4-g64")).packed
+    with pytest.raises(UnsupportedError, match=what):
+        export(packed, "mlx", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
     ("rules", "fragments"),
     [
         ([layers("int4-g32", "awq")], ["input scale", "MLX multiplies plain inputs"]),

@@ -154,6 +154,12 @@ def test_logits_match_transformers(session: Generator, teacher: LlamaForCausalLM
     torch.testing.assert_close(session.logits(PROMPT), expected[:1], atol=2e-5, rtol=2e-5)
 
 
+def test_ids_beyond_the_positions_are_refused(session: Generator) -> None:
+    most = session.model.config.positions
+    with pytest.raises(UnsupportedError, match=f"but the model has {most} positions"):
+        session.logits([1] * (most + 1))
+
+
 def test_load_refuses_what_is_no_packed_checkpoint(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="no such directory"):
         load(tmp_path / "nowhere")

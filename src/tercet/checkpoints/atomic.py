@@ -4,6 +4,7 @@ After a kill there is the old file or the new one; at worst a `.NAME.*.partial` 
 """
 
 import errno
+import glob
 import os
 import re
 import shutil
@@ -75,6 +76,15 @@ def atomic_directory(target: str | Path, *, replace: bool = False) -> Generator[
             shutil.rmtree(temporary, ignore_errors=True)
             raise
         _sync(target.parent)
+
+
+def remove_partial(target: Path) -> None:
+    """Removes what killed runs have left of `target`; the caller holds its lock."""
+    for left in target.parent.glob(f".{glob.escape(target.name)}.????????.partial"):
+        if left.is_dir():
+            shutil.rmtree(left, ignore_errors=True)
+        else:
+            left.unlink(missing_ok=True)
 
 
 @contextmanager

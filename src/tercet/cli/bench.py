@@ -51,7 +51,7 @@ def bench_command(
     if record is not None:
         check_appendable(record)
     report = bench(
-        find_packed(directory, say),
+        find_packed(directory, say, demand=True),
         against or (),
         prompt=prompt,
         tokens=tokens,

@@ -50,7 +50,9 @@ def export_command(
         Path | None,
         typer.Option(help="Also write what `ollama create -f` reads, beside a GGUF file."),
     ] = None,
-    tokens: Annotated[int, typer.Option(help="Tokens to generate with --verify.")] = 16,
+    tokens: Annotated[
+        int | None, typer.Option(min=1, help="Tokens to generate with --verify. Default: 16.")
+    ] = None,
     records: Annotated[
         Path | None,
         typer.Option(help="Append the result of --verify to this JSON-lines file."),
@@ -59,7 +61,11 @@ def export_command(
 ) -> None:
     """Convert a packed checkpoint for another program, keeping every code and scale exactly."""
     if check:
-        say(f"{directory}: {check_export(directory)}")
+        found = check_export(directory)
+        if as_json:
+            print_json({"export": str(directory), "found": found})
+        else:
+            say(f"{directory}: {found}")
         return
     if listing:
         _list(directory, as_json)
@@ -68,10 +74,13 @@ def export_command(
         raise PlanError("give --to TARGET and --out PATH, or --list to see the targets")
     if records is not None and not verify:
         raise PlanError("--records needs --verify: an export that was not verified is no record")
+    if tokens is not None and not verify:
+        raise PlanError("--tokens is about --verify")
+    _demand_different({"--out": out, "--modelfile": modelfile, "--records": records})
     if records is not None:
         check_appendable(records)
     text = None if modelfile is None else read_modelfile(directory, to, out, modelfile)
-    report = export(directory, to, out, verify, kind=kind, count=tokens, progress=say)
+    report = export(directory, to, out, verify, kind=kind, count=tokens or 16, progress=say)
     if modelfile is not None and text is not None:
         write_atomic(modelfile, text.encode())
     if records is not None:
@@ -82,6 +91,14 @@ def export_command(
         _show(report)
     if not report.passed:
         raise typer.Exit(1)
+
+
+def _demand_different(files: dict[str, Path | None]) -> None:
+    """PlanError where two of the options name one file: the last one written would be left."""
+    named = dict[Path, str]()
+    for option, path in files.items():
+        if path is not None and (other := named.setdefault(path.resolve(), option)) != option:
+            raise PlanError(f"{path}: is both {other} and {option}: give each a name of its own")
 
 
 def _show(report: ExportReport) -> None:

@@ -26,7 +26,7 @@ def inspect_command(
     as_json: Json = False,
 ) -> None:
     """Show a packed checkpoint's layers, formats, size and source model."""
-    directory = find_packed(directory, say)
+    directory = find_packed(directory, say, demand=True)
     with verified(directory):
         found = inspect(directory, verify=verify)
     if as_json:

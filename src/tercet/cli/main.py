@@ -191,7 +191,7 @@ def _refuse(kind: str, text: str) -> NoReturn:
 
 
 def _message_of_interruption(words: list[str]) -> str:
-    if len(words) > 1 and words[1] in _RESUMABLE:
+    if len(words) > 1 and words[1] in _RESUMABLE and (words[1] != "eval" or "--tasks" in words):
         return "interrupted; what is on disk is kept: go on with --resume"
     return "interrupted"
 

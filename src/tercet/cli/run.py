@@ -71,7 +71,7 @@ def run_command(
         ignore_stop=ignore_stop,
     )
     check_text(prompt)
-    directory = find_packed(directory, say)
+    directory = find_packed(directory, say, demand=True)
     # hashed in threads while torch is imported
     check = Verification(directory) if verify else False
     # not above: `--help` and a wrong setting need no torch, which takes a second

@@ -157,8 +157,16 @@ class Generator:
         return chunks.result
 
     def logits(self, ids: Tensor | Sequence[int]) -> Tensor:
-        """Return logits [B, T, V] after each position of token ids [B, T] or [T]."""
+        """Return logits [B, T, V] after each position of token ids [B, T] or [T].
+
+        UnsupportedError for more tokens than the model has positions.
+        """
         given = torch.as_tensor(ids)
+        length, most = given.shape[-1] if given.ndim else 0, self.model.config.positions
+        if length > most:
+            raise UnsupportedError(
+                f"{length} token ids, but the model has {most} positions: give {most} or fewer"
+            )
         return self.model.logits(given.unsqueeze(0) if given.ndim == 1 else given)
 
 
@@ -200,7 +208,7 @@ def load(
     """
     target = resolve_device(device)
     check_kv_cache_dtype(kv_cache_dtype, target)
-    directory = find_packed(directory)
+    directory = find_packed(directory, demand=True)
     if dtype is None:
         dtype = torch.float32 if target.type == "cpu" else torch.bfloat16
     dtype = resolve_dtype(dtype)

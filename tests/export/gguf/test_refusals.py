@@ -1,11 +1,14 @@
 """What cannot be held is refused with the reason and the way out."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tercet.checkpoints.gguf.header import read_gguf_header
+from tercet.checkpoints.packed.read import open_packed
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export.gguf import TARGET, GgufTarget
 
@@ -131,3 +134,13 @@ def test_llama_cpp_says_why_it_refuses(make: Any, client: Any, tmp_path: Path) -
     (tmp_path / "cut.gguf").write_bytes((tmp_path / "a.gguf").read_bytes()[:-4096])
     with pytest.raises(UnsupportedError, match=r"llama.cpp failed on .*cut.gguf: .*cannot load"):
         TARGET.logits(tmp_path / "cut.gguf", IDS)
+
+
+@pytest.mark.parametrize(
+    ("folder", "name"), [("my-Phi-3-llama", "my-phi_3-llama"), ("phi3", "phi_3"), ("phi", "phi")]
+)
+def test_a_name_is_not_taken_for_phi_3(make: Any, tmp_path: Path, folder: str, name: str) -> None:
+    """llama.cpp looks up Phi-3's special tokens by the model's name."""
+    copied = Path(shutil.copytree(make().directory, tmp_path / folder))
+    TARGET.write(open_packed(copied), tmp_path / "a.gguf")
+    assert read_gguf_header(tmp_path / "a.gguf").fields["general.name"] == name

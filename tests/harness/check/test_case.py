@@ -288,6 +288,25 @@ def test_each_other_input_is_drawn_in_other_dtypes() -> None:
         assert tuple((name, dtype) for name in both) in found
 
 
+def test_a_wider_input_that_is_rounded_to_the_first_ones_dtype(tmp_path: Path) -> None:
+    """Numbers that were drawn in the narrow dtype would lose nothing by it."""
+    source = (
+        "def forward(x, weight, residual, eps):\n"
+        "    y, total, rstd = torch_path.forward(x, weight, residual, eps)\n"
+        "    exact = (total.float() * rstd[..., None].reshape(*x.shape[:-1], 1))\n"
+        "    return (exact * weight.to(x.dtype)).to(x.dtype), total, rstd\n"
+    )
+    drawn = draw_dtypes(OP, 3, 12, 1 << 14)
+    wider = [
+        each.case(OP)
+        for each in drawn
+        if each.dtypes.get("weight") == torch.float32 and each.workload.dtype == torch.float16
+    ]
+    assert wider
+    report = found(tmp_path, source, cases=tuple(wider), drawn=0)
+    assert "forward" in red(report)
+
+
 def test_a_result_that_is_its_input_where_another_input_is_0(tmp_path: Path) -> None:
     source = (
         "def forward(x, weight, residual, eps):\n"

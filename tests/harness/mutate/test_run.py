@@ -67,6 +67,12 @@ def test_a_red_implementation_is_refused() -> None:
         mutate(replace(op, tolerances=tuple(strict)), implementation="torch", device="cpu")
 
 
+@pytest.mark.parametrize("sample", [0, -2])
+def test_a_sample_of_none_is_refused(sample: int) -> None:
+    with pytest.raises(UnsupportedError, match=f"sample {sample}: must be 1 or more"):
+        mutate(find("swiglu"), implementation="torch", device="cpu", sample=sample)
+
+
 @pytest.mark.parametrize(("op", "implementation"), EXPLAINED)
 def test_each_explanation_is_of_a_mutant(op: Op, implementation: Implementation) -> None:
     known = {mutant.key for mutant in mutants_of(implementation)}

@@ -185,7 +185,8 @@ def open_packed(directory: str | Path) -> PackedCheckpoint:
     if not isinstance(section, dict) or section.get("quant_method") != QUANT_METHOD:
         raise CheckpointError(
             f"{directory}: config.json has no quantization_config of method {QUANT_METHOD!r}: "
-            f"this is not a packed checkpoint; make one with: tercet compress {directory}"
+            f"this is not a packed checkpoint; make one of a model with `tercet compress "
+            f"{directory}`, of another program's packed one with `tercet import {directory}`"
         )
     quantization = _parse(QuantizationConfig, section, directory / "config.json")
     manifest = _manifest(directory)

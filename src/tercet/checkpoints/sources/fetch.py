@@ -182,19 +182,28 @@ def fetch(name: str, progress: Progress | None = None, *, verify: bool = False) 
     return directory / model.entry
 
 
-def find_packed(reference: str | Path, progress: Progress | None = None) -> Path:
+def find_packed(
+    reference: str | Path, progress: Progress | None = None, *, demand: bool = False
+) -> Path:
     """The directory of a packed checkpoint: as given, or of one that `fetch` brings by this name.
 
     Args:
         reference: a directory, or a name.
         progress: as of `fetch`.
+        demand: whether the name of an uncompressed model is refused.
 
     Raises:
-        CheckpointError: as of `fetch`. Whether a given directory is there is not looked at.
+        CheckpointError: as of `fetch`, or as `demand` says. Whether a given directory is there is
+            not looked at.
     """
     name = str(reference)
     if isinstance(FETCHABLE.get(name), RepositoryModel) and not Path(name).exists():
         return fetch(name, progress)
+    if demand and name in FETCHABLE and not Path(name).exists():
+        raise CheckpointError(
+            f"{name}: is an uncompressed model: give the directory that `tercet compress {name} "
+            f"--to int4` writes"
+        )
     return named_path(reference)
 
 

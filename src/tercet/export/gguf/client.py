@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -101,6 +102,14 @@ def time_continuation(target: Target, out: Path, tokens: list[int], count: int) 
     return Timing(**found)
 
 
+def _reason(said: str) -> str:
+    """What llama.cpp says is wrong, before the traceback of whoever called it."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    own = [line for line in lines if re.search(r"\b(error|failed|invalid)\b", line, re.IGNORECASE)]
+    own = [line for line in own if not line.startswith(("File ", "raise ", "Traceback"))]
+    return " | ".join(dict.fromkeys(own[-4:] or lines[-1:])) or "crashed"
+
+
 def _run(target: Target, out: Path, request: dict[str, Any]) -> str:
     client_module(target, "xllamacpp")
     threads = torch.get_num_threads()
@@ -109,6 +118,5 @@ def _run(target: Target, out: Path, request: dict[str, Any]) -> str:
     content = json.dumps({"model": str(out), "threads": threads, **request})
     done = subprocess.run(command, input=content, capture_output=True, text=True, check=False)
     if done.returncode:
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
-        raise UnsupportedError(f"llama.cpp failed on {out}: {' | '.join(lines[-4:]) or 'crashed'}")
+        raise UnsupportedError(f"llama.cpp failed on {out}: {_reason(done.stderr)}")
     return done.stdout

@@ -1,6 +1,7 @@
 """config.json as GGUF metadata, for the architectures that Tercet writes."""
 
 import json
+import re
 from collections.abc import Mapping
 from math import isclose
 from typing import cast
@@ -132,6 +133,24 @@ def _read_rope(config: Mapping[str, object], layer: int) -> dict[str, object]:
     return found
 
 
+def _model_name(architecture: str, checkpoint: PackedCheckpoint) -> str:
+    """The directory's name, so written that llama.cpp does not take another model for a Phi-3.
+
+    It looks up Phi-3's special tokens wherever the name has "phi3" or "phi-3" in it, and fails to
+    load the vocabulary where they are not there.
+    """
+    name = checkpoint.directory.absolute().name
+    if architecture == "phi3":
+        tokens = checkpoint.directory / "tokenizer.json"
+        text = tokens.read_text(encoding="utf-8") if tokens.is_file() else ""
+        if all(f'"{token}"' in text for token in _PHI3_TOKENS):
+            return name
+    return re.sub("phi-?(?=3)", "phi_", name, flags=re.IGNORECASE)
+
+
+_PHI3_TOKENS = ("<unk>", "<s>", "<|endoftext|>", "</s>")
+
+
 def model_fields(name: str, sizes: DecoderConfig, checkpoint: PackedCheckpoint) -> dict[str, Field]:
     """The fields that describe the model itself."""
     config = checkpoint.config
@@ -158,7 +177,7 @@ def model_fields(name: str, sizes: DecoderConfig, checkpoint: PackedCheckpoint) 
     return {
         "general.architecture": name,
         "general.type": "model",
-        "general.name": checkpoint.directory.absolute().name,
+        "general.name": _model_name(name, checkpoint),
         "general.file_type": _FTYPE_GUESSED,
         "general.quantization_version": 2,
         **{f"{name}.{key}": value for key, value in model.items()},

@@ -101,6 +101,9 @@ class Mlx:
         return compare_directory(checkpoint, out)
 
 
+_GEMMA3_PATTERN = 6  # mlx-lm's default: every sixth layer sees all positions
+
+
 def _check_model(config: Mapping[str, Any]) -> None:
     """UnsupportedError where mlx-lm would compute something else, and say nothing."""
     if not supported_architecture(config):
@@ -111,10 +114,12 @@ def _check_model(config: Mapping[str, Any]) -> None:
     what = None
     if sizes.activation != usual:
         what = f"{architecture.activation} {sizes.activation!r}: it computes {usual!r} always"
-    # Gemma's are part of its class there
-    local = not architecture.name.startswith("gemma")
-    if local and any(window and window < sizes.positions for window in sizes.windows):
+    local = [bool(window and window < sizes.positions) for window in sizes.windows]
+    if any(local) and architecture.name != "gemma3_text":
         what = "sliding window: its layers see all positions"
+    pattern = config.get("sliding_window_pattern") or _GEMMA3_PATTERN
+    if any(local) and local != [bool((at + 1) % pattern) for at in range(len(local))]:
+        what = what or f"order of layers: all but each {pattern}th see a window there"
     if what is not None:
         raise UnsupportedError(
             f"mlx-lm's {architecture.name} does not know this model's {what}: export to "

@@ -145,8 +145,10 @@ def mutate(
         explained: also try those that are known to change nothing.
         on_done: called with (done, all) after each.
 
-    UnsupportedError where an implementation is red without any change.
+    UnsupportedError where an implementation is red without any change, and for a sample of none.
     """
+    if sample is not None and sample < 1:
+        raise UnsupportedError(f"sample {sample}: must be 1 or more mutants; leave it out for all")
     device = device_or_best(device)
     chosen = op.implementations if implementation is None else (op.implementation(implementation),)
     skipped, counts, work = dict[str, str](), dict[str, int](), list[_Work]()

@@ -152,7 +152,7 @@ class Drawn:
         for name, power in self.powers.items():
             made[name] = _scaled(made[name], power)
         for name, dtype in self.dtypes.items():
-            made[name] = made[name].to(dtype)
+            made[name] = _in_dtype(made[name], dtype, seed)
         if self.absent is not None:
             made[self.absent] = None
         made = _split(op, made, self.split)
@@ -183,6 +183,20 @@ def _scaled(value: Any, power: float) -> Any:
     if not isinstance(value, Tensor) or value.dtype not in FLOATS:
         return value
     return (value.double() * 2.0**power).to(value.dtype)
+
+
+def _in_dtype(value: Tensor, dtype: torch.dtype, seed: int) -> Tensor:
+    """The tensor in another dtype, with digits that its own one has no room for.
+
+    What is rounded back to its own one must lose something.
+    """
+    own = torch.finfo(value.dtype).eps
+    if own <= torch.finfo(dtype).eps:
+        return value.to(dtype)
+    generator = torch.Generator(value.device).manual_seed(seed)
+    shape = value.shape if value.numel() and not (value == value.flatten()[0]).all() else ()
+    digits = torch.rand(shape, generator=generator, device=value.device, dtype=torch.float64) - 0.5
+    return (value.double() * (1 + own * digits)).to(dtype)
 
 
 def numbers_in(arguments: Mapping[str, Any]) -> list[str]:

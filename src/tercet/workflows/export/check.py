@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tercet.checkpoints.gguf.header import damage_error, read_gguf_header
 from tercet.checkpoints.gguf.notes import CHECKSUMS, check_checksums
-from tercet.checkpoints.seal import SEAL_NAME, verified
+from tercet.checkpoints.seal import SEAL_NAME, read_seal, verified
 from tercet.errors import CheckpointError
 
 
@@ -18,15 +18,27 @@ def check_export(path: str | Path) -> str:
         One line: what vouches for it.
 
     Raises:
-        CheckpointError: a byte was changed, a file is missing, or nothing was noted to compare
-            with.
+        CheckpointError: a byte was changed, a file is missing or was added, or nothing was noted
+            to compare with.
     """
     path = Path(path)
     if path.is_file() and path.suffix == ".gguf":
         return _check_gguf(path)
     if (path / SEAL_NAME).is_file():
         with verified(path):
-            return f"as it was written, by {SEAL_NAME}"
+            known = read_seal(path)
+        more = sorted(
+            str(each.relative_to(path))
+            for each in path.rglob("*")
+            if each.is_file() and str(each.relative_to(path)) not in {*known, SEAL_NAME}
+        )
+        if more:
+            raise CheckpointError(
+                f"{path}: holds {more[0]!r}, which was not written by the export"
+                f"{f', and {len(more) - 1} other such files' if len(more) > 1 else ''}: a program "
+                f"may read it; move it away, or export again"
+            )
+        return f"as it was written, by {SEAL_NAME}"
     raise CheckpointError(
         f"{path}: neither a directory with {SEAL_NAME} nor a GGUF file: there is nothing to "
         f"compare it with; give what tercet export wrote"

@@ -4,20 +4,23 @@ import tempfile
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from tercet.checkpoints.atomic import in_the_way
+from tercet.checkpoints.atomic import in_the_way, remove_partial
 from tercet.checkpoints.output_lock import lock_output
 from tercet.checkpoints.packed.output_directory import check_writable, resolve_output
 from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
 from tercet.checkpoints.seal import verified
 from tercet.errors import AccuracyError, CheckpointError, UnsupportedError
-from tercet.export.target import Holding, Target, find_target, in_kind
+from tercet.export.target import Holding, Target, find_target, in_kind, not_installed
 from tercet.export.unpacked import Comparable
+from tercet.models import find_architecture, read_config, supported_architecture
 from tercet.runtime import GenerationSettings, load, load_tokenizer, stream
+from tercet.workflows.export.contents import installed_version
 from tercet.workflows.export.report import (
     ClientReport,
     ExportReport,
@@ -31,6 +34,8 @@ MARGIN = 2.0
 """How many times the client's own arithmetic the logits may be off: the parts of an error add up in
 other ways in another order of summation."""
 _FLOOR = 2e-5
+# a window up to which what is verified is longer than it
+_LONGEST_WINDOW = 1024
 # the most that a client's floating-point arithmetic may be off (float16: up to 0.3 %); a twin that
 # is further off is another model over there
 _ARITHMETIC = 0.01
@@ -70,12 +75,16 @@ def export(
     to = in_kind(find_target(target), kind)
     _demand_free(out)
     check_writable(out)
+    settings = GenerationSettings(max_new_tokens=count, temperature=0.0)
+    if verify and installed_version(to) is None:
+        raise not_installed(to)
     checkpoint = open_packed(directory)
     if not checkpoint.modules:
         raise CheckpointError(f"{directory}: no module is packed, so there is nothing to export")
     say = progress or _silent
     with lock_output(out):
         _demand_free(out)
+        remove_partial(out)
         # codes that were changed would get fresh checksums over there
         with verified(directory):
             holdings = to.holdings(checkpoint)
@@ -88,7 +97,7 @@ def export(
         equal = _bit_equal(checkpoint, to, out)
         if isinstance(to, Comparable):
             differences = tuple(to.differences(checkpoint, out))
-        client = _run_client(checkpoint, to, out, holdings, tokens, count, say)
+        client = _run_client(checkpoint, to, out, holdings, tokens, settings, say)
     return ExportReport(
         directory=str(directory),
         model=model_name(checkpoint),
@@ -144,11 +153,12 @@ def _run_client(
     out: Path,
     holdings: tuple[Holding, ...],
     tokens: list[int] | None,
-    count: int,
+    settings: GenerationSettings,
     say: Callable[[str], None],
 ) -> ClientReport:
-    prompt = tokens if tokens is not None else _prompt(checkpoint)
-    ours, our_greedy = _ours(checkpoint, prompt, count)
+    count = settings.max_new_tokens
+    prompt = tokens if tokens is not None else _prompt(checkpoint, count)
+    ours, our_greedy = _ours(checkpoint, prompt, settings)
     say(f"running it in {target.client}")
     theirs = target.logits(out, prompt)
     greedy = target.greedy(out, prompt, count)
@@ -188,12 +198,27 @@ def relative_error(found: Tensor, expected: Tensor) -> float:
     return float(difference) / max(float(exact.square().mean().sqrt()), 1e-30)
 
 
-def _prompt(checkpoint: PackedCheckpoint) -> list[int]:
+def _prompt(checkpoint: PackedCheckpoint, count: int) -> list[int]:
+    """A sentence; as often as it takes to be longer than windows that see little of it."""
     if (checkpoint.directory / "tokenizer.json").exists():
-        return load_tokenizer(checkpoint.directory).encode(PROMPT)
-    generator = torch.Generator().manual_seed(0)
-    size = int(checkpoint.config["vocab_size"])
-    return [int(token) for token in torch.randint(size, (16,), generator=generator)]
+        prompt = load_tokenizer(checkpoint.directory).encode(PROMPT)
+    else:
+        generator = torch.Generator().manual_seed(0)
+        size = int(checkpoint.config["vocab_size"])
+        prompt = [int(token) for token in torch.randint(size, (16,), generator=generator)]
+    windows, positions = _windows(checkpoint.config)
+    short = [window for window in windows if window and window <= _LONGEST_WINDOW]
+    length = max((window + len(prompt) for window in short), default=len(prompt))
+    length = max(len(prompt), min(length, positions - count))
+    return (prompt * -(-length // len(prompt)))[:length]
+
+
+def _windows(config: dict[str, Any]) -> tuple[tuple[int | None, ...], int]:
+    """How far back each layer sees, and how many positions there are; none for a model unknown."""
+    if not supported_architecture(config):
+        return (), 0
+    sizes = read_config(find_architecture(config), config)
+    return tuple(sizes.windows), sizes.positions
 
 
 def _text(checkpoint: PackedCheckpoint, tokens: list[int]) -> str | None:
@@ -202,15 +227,16 @@ def _text(checkpoint: PackedCheckpoint, tokens: list[int]) -> str | None:
     return load_tokenizer(checkpoint.directory).decode(tokens)
 
 
-def _ours(checkpoint: PackedCheckpoint, prompt: list[int], count: int) -> tuple[Tensor, list[int]]:
+def _ours(
+    checkpoint: PackedCheckpoint, prompt: list[int], settings: GenerationSettings
+) -> tuple[Tensor, list[int]]:
     """Our logits [T, V] and greedy tokens: the lean decoder's, else our linears in transformers."""
     try:
         session = load(checkpoint.directory)
     except UnsupportedError:
         own = find_target("huggingface")
         logits = own.logits(checkpoint.directory, prompt)
-        return logits, own.greedy(checkpoint.directory, prompt, count)
-    settings = GenerationSettings(max_new_tokens=count, temperature=0.0)
+        return logits, own.greedy(checkpoint.directory, prompt, settings.max_new_tokens)
     tokens = list(stream(session.model, prompt, settings))
     return session.logits(prompt)[0].float(), tokens
 
