@@ -209,3 +209,14 @@ def test_the_command_knows_its_recipes(
         done = run("distill", "smollm2-135m", "--data", text, "--out", out, *more)
         assert said in done.error
     assert not out.exists()
+
+
+def test_a_model_with_too_few_positions_is_refused_first(
+    tmp_path: Path, arguments: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workflow, "compress", not_again)
+    long = Pass(settings=FIRST, length=100_000)
+    arguments["recipe"] = arguments["recipe"].model_copy(update={"passes": (long,)})
+    with pytest.raises(PlanError, match=r"positions: give a recipe with sequences of [0-9]+ or"):
+        distill_by_recipe(out=tmp_path / "out", **arguments)
+    assert not (tmp_path / "out.stages").exists()

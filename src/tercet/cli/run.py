@@ -1,5 +1,6 @@
 """tercet run DIR --prompt TEXT."""
 
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -12,6 +13,7 @@ from tercet.cli.lazy import importing
 from tercet.cli.options.device import Device
 from tercet.cli.options.kv_cache import KvCacheDtype
 from tercet.cli.show import Json, mebibytes, print_json, say
+from tercet.errors import UnsupportedError
 from tercet.records import peak_resident_bytes
 from tercet.runtime import GenerationSettings
 from tercet.runtime.prompt import check_text
@@ -24,7 +26,12 @@ def run_command(
             help="Directory of a packed checkpoint, or the name of one that `tercet fetch` knows."
         ),
     ],
-    prompt: Annotated[str, typer.Option("--prompt", help="Text to answer or continue.")],
+    prompt: Annotated[
+        str,
+        typer.Option(
+            "--prompt", help="Text to answer or continue; - reads it from standard input."
+        ),
+    ],
     max_tokens: Annotated[int, typer.Option(help="Maximum number of tokens to generate.")] = 128,
     temperature: Annotated[
         float,
@@ -70,6 +77,8 @@ def run_command(
         seed=seed,
         ignore_stop=ignore_stop,
     )
+    if prompt == "-":
+        prompt = _read_standard_input()
     check_text(prompt)
     directory = find_packed(directory, say, demand=True)
     # hashed in threads while torch is imported
@@ -104,3 +113,16 @@ def run_command(
         f"{mebibytes(peak_resident_bytes())}",
         style="dim",
     )
+
+
+def _read_standard_input() -> str:
+    """Its text, without the end of its last line."""
+    # as bytes: the terminal's encoding is not that of a file
+    given = sys.stdin.buffer.read()
+    try:
+        return given.decode().removesuffix("\n")
+    except UnicodeDecodeError as error:
+        raise UnsupportedError(
+            f"the prompt is not UTF-8: byte {error.start + 1} of standard input is "
+            f"{given[error.start]:#04x}"
+        ) from error

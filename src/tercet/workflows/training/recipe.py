@@ -14,9 +14,11 @@ from tercet.checkpoints.named_path import partial_directory
 from tercet.checkpoints.output_lock import lock_output
 from tercet.checkpoints.packed.output_directory import claim_output
 from tercet.checkpoints.packed.read import is_packed
+from tercet.checkpoints.sources.open import open_source
 from tercet.compress.pipeline import Progress, compress
 from tercet.compress.training.corpus import find_parts
 from tercet.errors import CheckpointError
+from tercet.models.position_limit import check_positions
 from tercet.recipes.recipe import Pass, Recipe
 from tercet.workflows.training.finetune import FineTuned, finetune
 
@@ -61,6 +63,8 @@ def distill_by_recipe(
         out = claimed
     for one in data:
         find_parts(str(one))
+    length = max(one.length for one in recipe.passes)
+    check_positions(open_source(teacher).config, length, str(teacher), "a recipe with sequences of")
     identity = {
         "teacher": str(teacher),
         "recipe": recipe.model_dump(mode="json"),
