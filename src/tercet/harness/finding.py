@@ -2,6 +2,9 @@
 
 from pydantic import BaseModel, ConfigDict
 
+NOT_FINITE = 1e30
+"""What a ratio is where the result is infinite or NaN and should not be."""
+
 
 class ErrorSummary(BaseModel):
     """How far a result is from its reference.
@@ -34,9 +37,11 @@ class ErrorSummary(BaseModel):
     native_worst: float | None = None
 
     def __str__(self) -> str:
-        native = (
-            "" if self.native_worst is None else f"; torch in that dtype {self.native_worst:.3g}x"
-        )
+        native = ""
+        if self.native_worst is not None:
+            far = self.native_worst >= NOT_FINITE
+            ratio = "is not finite" if far else f"{self.native_worst:.3g}x"
+            native = f"; torch in that dtype {ratio}"
         return (
             f"{self.tensor}: worst {self.worst:.3g}x the limit at {list(self.index)}: "
             f"{self.found:.6g}, expected {self.expected:.6g} +- {self.limit:.2g}; "

@@ -11,6 +11,7 @@ from rich.text import Text
 from tercet.cli.options.op import Device, OpName, Seed
 from tercet.cli.show import Json, bar, console, print_json
 from tercet.errors import UnsupportedError
+from tercet.harness.finding import NOT_FINITE
 from tercet.harness.sandbox.early import start_early
 from tercet.harness.sandbox.isolate import MEMORY_BYTES, SECONDS
 
@@ -169,6 +170,10 @@ def _worst(report: "CheckReport", implementation: str, kind: str) -> str:
     if not errors:
         return ""
     worst = max(errors, key=lambda error: error.worst)
-    native = [error.native_worst for error in errors if error.native_worst is not None]
-    beside = f" (torch in that dtype {max(native):.2g})" if native else ""
-    return f"{worst.worst:.2g} in {worst.tensor}{beside}"
+    ratios = [error.native_worst for error in errors if error.native_worst is not None]
+    finite = [ratio for ratio in ratios if ratio < NOT_FINITE]
+    beside = [f"torch in that dtype {max(finite):.2g}"] if finite else []
+    if len(finite) < len(ratios):
+        beside.append(f"torch not finite in {len(ratios) - len(finite)}")
+    native = f" ({', '.join(beside)})" if beside else ""
+    return f"{worst.worst:.2g} in {worst.tensor}{native}"

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tercet.harness.finding import ErrorSummary
+from tercet.harness.finding import NOT_FINITE, ErrorSummary
 
 _QUANTILE_LIMIT = 1 << 20
 
@@ -107,7 +107,7 @@ def _double(x: Tensor) -> Tensor:
 
 
 def _finite(ratio: Tensor) -> float:
-    return min(float(ratio.max()), 1e30) if ratio.numel() else 0.0
+    return min(float(ratio.max()), NOT_FINITE) if ratio.numel() else 0.0
 
 
 def _nothing(tensor: str) -> ErrorSummary:
