@@ -193,6 +193,8 @@ def test_goes_among_the_ops_of_a_checkout(tmp_path: Path, monkeypatch: pytest.Mo
     assert outside.folder == str(here / "some_op")
     assert outside.address == outside.folder
     (tmp_path / "checkout" / "pyproject.toml").touch()
+    assert new_op("other_op").folder == str(here / "other_op"), "not where nobody stands"
+    monkeypatch.chdir(tmp_path / "checkout" / "src")
     inside = new_op("some_op")
     assert inside.folder == str(ops / "some_op")
     assert inside.address == "some_op"

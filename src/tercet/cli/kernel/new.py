@@ -15,8 +15,8 @@ def new_command(
     to: Annotated[
         Path | None,
         typer.Option(
-            help="Directory in which to create the op's folder. Default: src/tercet/ops in a "
-            "source checkout, else the current directory."
+            help="Directory in which to create the op's folder. Default: src/tercet/ops where the "
+            "current directory lies in Tercet's source checkout, else the current directory."
         ),
     ] = None,
     like: Annotated[

@@ -96,8 +96,8 @@ def new_op(name: str, to: str | Path | None = None, *, like: str | None = None) 
 
     Args:
         name: of the op and of its folder: lower-case letters, digits and underscores.
-        to: the directory to make the folder in. Default: the package's ops where Tercet runs from
-            a source checkout that can be written to, else the working directory.
+        to: the directory to make the folder in. Default: the package's ops where the working
+            directory lies in Tercet's source checkout, else the working directory.
         like: an op of the package to copy in place of the template; `PATTERNS` names some.
 
     Raises:
@@ -159,8 +159,9 @@ def _ops_folder() -> Path:
 
 def _default_parent() -> Path:
     ops = _ops_folder()
-    is_checkout = (ops.parents[2] / "pyproject.toml").is_file()
-    return ops if is_checkout and os.access(ops, os.W_OK) else Path.cwd()
+    checkout, here = ops.parents[2], Path.cwd()
+    inside = (checkout / "pyproject.toml").is_file() and here.is_relative_to(checkout)
+    return ops if inside and os.access(ops, os.W_OK) else here
 
 
 def _copy(like: str, name: str) -> dict[str, str]:
