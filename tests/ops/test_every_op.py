@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tercet.harness.check.run import FEW_DRAWN, cannot_run, check, select_fitting
+from tercet.harness.check.plain_cases import select_fitting
+from tercet.harness.check.run import cannot_run, check
+from tercet.harness.check.subject import FEW_DRAWN
 from tercet.kernel.contract import Op, outputs_of
 from tercet.ops.discover import discover, find
 

@@ -1,8 +1,21 @@
-"""Which of an op's cases also run in other layouts and contexts."""
+"""Which of an op's cases an implementation takes, and which run in other layouts, too."""
+
+from collections.abc import Iterable
 
 from torch import Tensor
 
-from tercet.kernel.contract import Case
+from tercet.kernel.contract import Case, Implementation, Op
+
+
+def select_fitting(
+    op: Op, implementation: Implementation, cases: Iterable[Case], seed: int = 0
+) -> tuple[Case, ...]:
+    """The cases whose sizes and options the implementation takes."""
+    if op.describe is None:
+        return tuple(cases)
+    return tuple(
+        case for case in cases if op.unfit(implementation, op.prepare(case.make(seed))) is None
+    )
 
 
 def spread_plain(cases: tuple[Case, ...], count: int, *, short: bool) -> list[Case]:

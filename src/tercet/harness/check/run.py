@@ -4,14 +4,10 @@ The judge makes inputs and references in this process; the implementation runs i
 it is trusted. Every run draws fresh inputs from a seed, which the report names.
 """
 
-import random
 import shutil
 import time
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import cache, partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,46 +16,21 @@ from torch import Tensor
 
 from tercet.errors import UnsupportedError, unknown_name
 from tercet.harness.author_errors import blames_author
-from tercet.harness.check.case import CaseCheck
-from tercet.harness.check.configurations import Configurations, Configured
-from tercet.harness.check.integration import check_integration
-from tercet.harness.check.plain_cases import spread_plain
-from tercet.harness.check.repeated import check_held, check_other_process, check_repeated
+from tercet.harness.check.subject import MORE, Subject, Work, is_red
 from tercet.harness.finding import Finding
 from tercet.harness.sandbox.candidate import import_candidate
 from tercet.harness.sandbox.isolate import MEMORY_BYTES, SECONDS
-from tercet.harness.sandbox.session import Apart, Here, Outcome, Session
+from tercet.harness.sandbox.session import Apart, Here, Session
 from tercet.harness.seed import draw_seed
-from tercet.harness.workloads.allowed import allowed
 from tercet.harness.workloads.arguments import device_or_best
 from tercet.harness.workloads.coverage import coverage
-from tercet.harness.workloads.draw import draw
-from tercet.harness.workloads.drawn import Drawn
-from tercet.harness.workloads.long import draw_long
-from tercet.harness.workloads.systematic import (
-    draw_dtypes,
-    draw_ends,
-    draw_kinds,
-    draw_single,
-)
 from tercet.kernel.contract import Case, Implementation, Op
 from tercet.kernel.interpreter.corrections import correct, interpreting
 
 Values = dict[str, Any]
 _GRADCHECK_ELEMENTS = 60
-_LAYOUT_CASES = 8
-_CONTEXT_CASES = 3
-DRAWN, FEW_DRAWN = 40, 12
-_ELEMENTS, _SLOW_ELEMENTS = 1 << 18, 1 << 14
-# the interpreter runs one program after the other
-_SLOW_ROWS = 520
-_SHRINKS = 30
-# results that a caller still has: more than a model has layers
-_HELD, _HELD_INTERPRETED = 70, 20
-# of the drawn cases one in so many is called with contents that differ in little, too
-_NEARBY = 4
+DRAWN = 40
 _QUICK_DRAWN = 6
-_MORE = "(layouts, contexts)"
 _QUICK_SECONDS = 5.0  # beside some 8 s in which two processes import torch
 
 
@@ -163,7 +134,7 @@ def check(
             else None
         )
         place = apart or Here(op, _load(one), device)
-        subject = _Subject(laid, one, Session(place), apart, seed, device)
+        subject = Subject(laid, one, Session(place), apart, seed, device)
         try:
             work = subject.on_cases(op.cases if cases is None else cases)
             work += subject.on_drawn(min(count, _QUICK_DRAWN) if quick else count, kinds=not quick)
@@ -176,7 +147,7 @@ def check(
             end = None
             for at, (case, run) in enumerate(work):
                 late = end is not None and time.monotonic() > end
-                if late or ((quick or until_red) and _is_red(findings)):
+                if late or ((quick or until_red) and is_red(findings)):
                     left += len(work) - at
                     break
                 if on_case is not None:
@@ -202,161 +173,10 @@ def check(
     )
 
 
-Work = list[tuple[str, Callable[[], list[Finding]]]]
-
-
-class _Subject:
-    """One implementation that is judged: everything that is to be run on it, in order."""
-
-    def __init__(
-        self,
-        op: Op,
-        implementation: Implementation,
-        session: Session,
-        apart: Apart | None,
-        seed: int,
-        device: str,
-    ) -> None:
-        self._op, self._implementation, self._session = op, implementation, session
-        self._apart, self._seed, self._device = apart, seed, device
-        self._interpreted = device == "cpu" and _is_triton(implementation)
-        self._plain, self._kept = list[Case](), dict[str, Outcome]()
-        self._configurations = Configurations.of(op, implementation, device, self._interpreted)
-
-    def on_cases(self, cases: Iterable[Case]) -> Work:
-        """The op's own cases; some of them also in other layouts and contexts."""
-        some = select_fitting(self._op, self._implementation, cases, self._seed)
-        self._plain = spread_plain(some, _LAYOUT_CASES, short=self._interpreted)
-        contexts = self._plain[:: max(1, len(self._plain) // _CONTEXT_CASES)]
-        work: Work = []
-        for case in some:
-            judged = cache(partial(self._judged, case))
-            work.append((case.name, partial(self._check, judged, case)))
-            if case in self._plain:
-                work.append(
-                    (f"{case.name} {_MORE}", partial(self._check_more, judged, case in contexts))
-                )
-        return work
-
-    def on_drawn(self, count: int, *, kinds: bool) -> Work:
-        """So many cases that are drawn from the seed; ends, kinds of values, long axes."""
-        limits = (_SLOW_ELEMENTS, _SLOW_ROWS) if self._interpreted else (_ELEMENTS, None)
-        drawn = draw(self._op, self._seed, count, *limits)
-        long = tuple[Drawn, ...]()
-        if count and kinds:
-            drawn += draw_ends(self._op, self._seed, count, *limits)
-            drawn += draw_dtypes(self._op, self._seed, min(count, FEW_DRAWN), *limits)
-            few = FEW_DRAWN if self._interpreted else count
-            drawn += draw_single(self._op, self._seed, few, *limits)
-            drawn += draw_kinds(self._op, self._seed, *limits)
-            long = draw_long(self._op, self._seed, _ELEMENTS, limits[1])
-        work: Work = []
-        for at, each in enumerate((*drawn, *long)):
-            if self._device != "cpu" and each.layout == "far apart":
-                # what lies between such rows costs a GPU memory
-                each = replace(each, layout=None)
-            case = each.case(self._op)
-            if select_fitting(self._op, self._implementation, [case], self._seed):
-                # long ones have many tiles as they are
-                configured = self._configure(at, small=at < len(drawn))
-                nearby = at % _NEARBY == 0 and at < len(drawn)
-                work.append((each.name, partial(self._check_drawn, each, configured, nearby)))
-        return work
-
-    def _configure(self, at: int, *, small: bool) -> list[Configured]:
-        """What a drawn case's launches take: half of those that may be small are."""
-        seed = f"{self._seed} {at}"
-        small = small and random.Random(seed).random() < 0.5
-        return self._configurations.draw(seed, small=small)
-
-    def on_held(self) -> Work:
-        """Results that a caller holds while others are computed."""
-        count = _HELD_INTERPRETED if self._interpreted else _HELD
-        base = self._op, self._session, self._implementation.name
-        return [
-            ("held results", partial(check_held, *base, case, self._seed, count))
-            for case in self._plain[:1]
-        ]
-
-    def on_all_together(self) -> Work:
-        """What torch does with the op, many equal calls, and another process."""
-        name, work = self._implementation.name, list[Any]()
-        integration = partial(
-            check_integration, self._op, self._session, name, self._plain, self._seed,
-            self._device, self._implementation.capturable,
-        )  # fmt: skip
-        work.append(("in torch", integration))
-        if self._apart is not None and self._plain:
-            base = self._op, self._session, name, self._plain[0], self._seed
-            work.append(("many calls", partial(check_repeated, *base)))
-            other = partial(
-                check_other_process, self._op, self._apart, name, self._plain, self._seed,
-                self._kept,
-            )  # fmt: skip
-            work.append(("another process", other))
-        return work
-
-    def _check(self, judged: Callable[[], CaseCheck], case: Case) -> list[Finding]:
-        one = judged()
-        outcome = one.run(_native(self._op, case.make(self._seed)))
-        if outcome is not None and case in self._plain:
-            self._kept[case.name] = outcome
-        return list(one.findings)
-
-    def _check_more(self, judged: Callable[[], CaseCheck], contexts: bool) -> list[Finding]:
-        """Where the case itself is green."""
-        case, before = judged(), len(judged().findings)
-        if case.passed:
-            case.lay_out()
-            case.nearby()
-            if contexts:
-                # two threads in Triton's interpreter get in each other's way
-                case.in_contexts(concurrent=not self._interpreted)
-        return case.findings[before:]
-
-    def _check_drawn(
-        self, drawn: Drawn, configured: list[Configured], nearby: bool
-    ) -> list[Finding]:
-        """A drawn case; where it is red, the smallest one found that is red too."""
-        findings, tries = self._run(drawn, configured, nearby), 0
-        if not _is_red(findings):
-            return findings
-        found = drawn
-        while tries < _SHRINKS:
-            for other in found.smaller():
-                tries += 1
-                kept = allowed(self._op, other) if tries <= _SHRINKS else None
-                if kept is not None and _is_red(less := self._run(kept, configured, nearby)):
-                    found, findings = kept, less
-                    break
-            else:
-                break
-        return findings
-
-    def _run(self, drawn: Drawn, configured: list[Configured], nearby: bool) -> list[Finding]:
-        case = drawn.case(self._op)
-        words = [f"{option}={value}" for each in configured for option, value in each[3].items()]
-        named = replace(case, name=" ".join((case.name, *words)))
-        # interpreted, every call of the many cases takes its time
-        judged = self._judged(named, configured, repeats=1 if self._interpreted else 2)
-        judged.run(None)
-        if nearby and judged.passed:
-            judged.nearby()
-        return judged.findings
-
-    def _judged(
-        self, case: Case, configured: Sequence[Configured] = (), repeats: int = 2
-    ) -> CaseCheck:
-        return CaseCheck(
-            self._op, self._session, self._implementation.name, case, self._seed, self._device,
-            configured, repeats,
-        )  # fmt: skip
-
-
 def _suspects_first(work: Work) -> Work:
     """One case of each kind of input, the drawn ones, those in other layouts, then all others."""
     names, kinds = [name for name, _ in work], dict[str, int]()
-    more = [at for at, name in enumerate(names) if _MORE in name]
+    more = [at for at, name in enumerate(names) if MORE in name]
     drawn = [at for at, name in enumerate(names) if name.startswith("drawn")]
     for at, name in enumerate(names):
         if at not in more and at not in drawn:
@@ -371,10 +191,6 @@ def _suspects_first(work: Work) -> Work:
 def _kind(case: str) -> str:
     """A case's name without its sizes."""
     return "-".join(part for part in case.split("-") if not part.isdigit())
-
-
-def _is_red(findings: Iterable[Finding]) -> bool:
-    return any(not finding.passed for finding in findings)
 
 
 def cases_of(
@@ -401,17 +217,6 @@ def _dtypes(case: Case) -> set[torch.dtype]:
     return {value.dtype for value in tensors}
 
 
-def select_fitting(
-    op: Op, implementation: Implementation, cases: Iterable[Case], seed: int = 0
-) -> tuple[Case, ...]:
-    """The cases whose sizes and options the implementation takes."""
-    if op.describe is None:
-        return tuple(cases)
-    return tuple(
-        case for case in cases if op.unfit(implementation, op.prepare(case.make(seed))) is None
-    )
-
-
 def cannot_run(implementation: Implementation, device: str, isolated: bool) -> str | None:
     """Why an implementation cannot be checked on a device; None where it can."""
     devices = implementation.requirement.devices
@@ -432,14 +237,6 @@ def _load(implementation: Implementation) -> Any:
     if interpreting():
         correct()
     return replace(implementation, module=import_candidate(implementation.module)).load()
-
-
-def _is_triton(implementation: Implementation) -> bool:
-    """A candidate's language is not known before its source is read."""
-    path = Path(implementation.module)
-    if path.suffix == ".py":
-        return "triton" in path.read_text(encoding="utf-8", errors="replace")
-    return implementation.language == "triton"
 
 
 def _reference_gradcheck(op: Op, seed: int) -> list[Finding]:
@@ -478,20 +275,6 @@ def _reference_gradcheck(op: Op, seed: int) -> list[Finding]:
             )
         ]
     return []
-
-
-def _native(op: Op, arguments: Values) -> list[Tensor] | None:
-    """What plain torch gives in the op's own dtype, to set the error beside."""
-    if not op.baselines or op.baselines[0].package is not None:
-        return None
-    plain = op.baselines[0]
-    try:
-        with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's, of dtypes that it has no fused kernel for
-            result = plain.load()(**plain.preparation(op)(arguments))
-    except (RuntimeError, IndexError, ValueError, NotImplementedError):  # sizes of 0, half on a CPU
-        return None
-    return [result] if isinstance(result, Tensor) else list(result)
 
 
 def _sanitizer(tool: str | None, device: str, isolated: bool) -> tuple[str, ...]:

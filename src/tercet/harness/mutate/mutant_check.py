@@ -22,7 +22,8 @@ from pathlib import Path
 from types import ModuleType
 
 from tercet.child_process.child import resident_bytes
-from tercet.harness.check.run import FEW_DRAWN, check
+from tercet.harness.check.run import check
+from tercet.harness.check.subject import FEW_DRAWN
 from tercet.harness.mutate.mutant import Mutant
 from tercet.harness.mutate.reached import Lines, reached_lines
 from tercet.harness.mutate.sources import importers_of, modules_of, sources_of
