@@ -117,12 +117,7 @@ class Subject:
 
     def on_held(self) -> Work:
         """Results that a caller holds while others are computed."""
-        count = _HELD_INTERPRETED if self._interpreted else _HELD
-        base = self._op, self._session, self._implementation.name
-        return [
-            ("held results", partial(check_held, *base, case, self._seed, count))
-            for case in self._plain[:1]
-        ]
+        return [("held results", partial(self._check_held, case)) for case in self._plain[:1]]
 
     def on_all_together(self) -> Work:
         """What torch does with the op, many equal calls, and another process."""
@@ -148,6 +143,14 @@ class Subject:
         if outcome is not None and case in self._plain:
             self._kept[case.name] = outcome
         return list(one.findings)
+
+    def _check_held(self, case: Case) -> list[Finding]:
+        """Where the case itself gave results."""
+        if case.name not in self._kept:
+            return []
+        count = _HELD_INTERPRETED if self._interpreted else _HELD
+        name = self._implementation.name
+        return check_held(self._op, self._session, name, case, self._seed, count)
 
     def _check_more(self, judged: Callable[[], CaseCheck], contexts: bool) -> list[Finding]:
         """Where the case itself is green."""
