@@ -1,6 +1,6 @@
 """Latency: what each format of each module adds to the time of a token, as measured on a device.
 
-    {"version": 1, "device": "NVIDIA H200", "base_us": 1310.2, "kinds": {...}, ...}    Latencies
+    {"version": 1, "device": "NVIDIA H200", ..., "base_us": 1310.2, "added_us": {...}}    Latencies
 
 Modules whose products run as one (queries, keys and values; gate and up) have one format: apart
 they would each be a launch of their own. A token's time is that of the model in its base formats,
@@ -36,10 +36,6 @@ class LatencyLimit:
 
     us: float
     device: str | None = None
-
-    def __str__(self) -> str:
-        where = "" if self.device is None else f"{self.device}:"
-        return f"{where}{self.us / 1e3:g}ms"
 
 
 class Latencies(BaseModel):

@@ -8,6 +8,8 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
+
 from tercet.child_process import ChildError
 from tercet.harness.check.contents import alike
 from tercet.harness.check.judge import Verdicts
@@ -31,9 +33,10 @@ def check_repeated(
     verdicts = Verdicts(implementation, case.name)
     prepared = op.prepare(case.make(seed))
     names = select_differentiable(op, prepared) if case.gradient else ()
+    grads = grad_outputs_of(op, case, prepared, seed) if names else []
     for wanted in ((), names) if names else ((),):
         try:
-            message = _repeat(op, session, case, seed, wanted)
+            message = _repeat(session, prepared, grads if wanted else [], wanted)
         except ChildError as error:
             verdicts.add(fault_kind(error, "determinism"), fault_message(error))
             break
@@ -41,10 +44,13 @@ def check_repeated(
     return verdicts.findings
 
 
-def _repeat(op: Op, session: Session, case: Case, seed: int, wanted: Sequence[str]) -> str:
+def _repeat(
+    session: Session,
+    prepared: Mapping[str, Any],
+    grads: Sequence[Tensor | None],
+    wanted: Sequence[str],
+) -> str:
     """What is wrong with many calls, in words."""
-    prepared = op.prepare(case.make(seed))
-    grads = grad_outputs_of(op, case, prepared, seed) if wanted else []
     done, begin, first = 0, time.monotonic(), None
     while done < _CALLS and time.monotonic() - begin < _SECONDS:
         session.begin()

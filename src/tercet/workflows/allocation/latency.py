@@ -274,10 +274,9 @@ def _device_here(wanted: str | None) -> torch.device | None:
 
 
 def _name_of(device: torch.device) -> str:
-    environment = Environment.here(None)
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"cpu: {environment.processor}"
+    return f"cpu: {Environment.here(None).processor}"
 
 
 @torch.inference_mode()
