@@ -140,7 +140,10 @@ def test_a_requirement_says_the_least_capability_or_the_only_one(
     )
 
 
-@pytest.mark.parametrize("name", ["hopper_prefill", "hopper_prefill_fp8", "hopper_prefill_float"])
+@pytest.mark.parametrize(
+    "name",
+    ["hopper_prefill", "hopper_prefill_fp8", "hopper_prefill_scaled", "hopper_prefill_float"],
+)
 def test_wgmma_is_left_to_the_gpus_that_have_it(name: str) -> None:
     needs = OP.implementation(name).requirement
     assert needs.unmet_by((9, 0)) is None

@@ -14,7 +14,8 @@ from tercet.errors import UnsupportedError
 from tercet.ops.linear_packed.hopper_prefill import launch as hopper_prefill
 from tercet.ops.linear_packed.hopper_prefill import launch_float as hopper_prefill_float
 from tercet.ops.linear_packed.hopper_prefill import launch_fp8 as hopper_prefill_fp8
-from tercet.ops.linear_packed.hopper_prefill.plan import FP8, Plan, best_plan, plans
+from tercet.ops.linear_packed.hopper_prefill import launch_scaled as hopper_prefill_scaled
+from tercet.ops.linear_packed.hopper_prefill.plan import FP8, SCALED, Plan, best_plan, plans
 from tercet.ops.linear_packed.hopper_prefill.tiles import read_costs
 from tercet.ops.linear_packed.op import OP
 from tercet.packed_weight.hopper.tile_shape import TileShape, parse_tile
@@ -41,7 +42,7 @@ def dealt(plan: Plan, depth: int) -> Counter[tuple[int, int]]:
     return seen
 
 
-@pytest.mark.parametrize("x", ["int8", "bfloat16", FP8])
+@pytest.mark.parametrize("x", ["int8", "bfloat16", SCALED, FP8])
 @pytest.mark.parametrize("size", SIZES)
 def test_every_stage_of_every_tile_is_computed_once(size: tuple[int, int, int], x: str) -> None:
     m, n, k = size
@@ -62,6 +63,15 @@ def test_a_tile_with_scales_of_groups_is_never_cut() -> None:
                 plan.data_parallel_tiles == plan.tiles
                 for plan in plans(m, n, k, 2, 128, PROCESSORS, x)
             )
+
+
+def test_codes_that_are_scaled_themselves_are_cut_as_those_of_whole_rows() -> None:
+    """No sums wait for scales there, and a weight is decoded for as many tokens as fit."""
+    for group in (64, 128):
+        plan = best_plan(512, 28672, 4096, 2, group, PROCESSORS, SCALED)
+        assert (plan.tile.rows, plan.tile.tokens) == (128, 256)
+        assert plan.data_parallel_tiles < plan.tiles
+    assert best_plan(2048, 4096, 14336, 4, 64, PROCESSORS, SCALED).tile.tokens >= 176
 
 
 def test_many_tokens_take_the_largest_tiles_and_few_tokens_narrow_ones() -> None:
@@ -192,6 +202,28 @@ def test_what_16_bit_activations_are_taken_with(
 
 
 @pytest.mark.parametrize(
+    ("scheme", "out", "words"),
+    [
+        ("int4-g64", "bfloat16", None),
+        ("nonary-g128", "bfloat16", None),
+        ("int4-g64", "float16", "takes out bfloat16"),
+        ("int4-channel", "bfloat16", "takes group 64 or 128"),
+        ("int4-g64-asym", "bfloat16", "takes zero False"),
+        ("ternary-g64", "bfloat16", "takes element nonary"),
+    ],
+)
+def test_codes_are_rounded_to_11_bits_with_their_scales_for_bfloat16_alone(
+    scheme: str, out: str, words: str | None
+) -> None:
+    """Ternary ones need no rounding, nor a tolerance for it."""
+    traits = OP.traits({"scheme": scheme, "activation": "none", "layout": "fragments", "out": out})
+    implementation = OP.implementation("hopper_prefill_scaled")
+    reason = implementation.requirement.unfit({"M": 64, "N": 64, "K": 640}, traits)
+    assert reason is None if words is None else reason is not None and words in reason
+    assert [each.relative for each in implementation.tolerances] == [2**-8 + 2**-11 + 2e-6]
+
+
+@pytest.mark.parametrize(
     ("scheme", "options", "words"),
     [
         ("fp8_e4m3", {}, None),
@@ -259,7 +291,8 @@ def test_an_unknown_tile_is_refused_by_name(tmp_path: Path, name: str, word: str
 
 def test_between_them_they_name_every_source_and_no_build_twice() -> None:
     folder = Path(hopper_prefill.__file__).parent
-    named = (*hopper_prefill.BUILDS, *hopper_prefill_float.BUILDS, *hopper_prefill_fp8.BUILDS)
-    assert {build.source for build in named} == set(folder.glob("*.cu"))
+    modules = hopper_prefill, hopper_prefill_float, hopper_prefill_scaled, hopper_prefill_fp8
+    named = tuple(build for module in modules for build in module.BUILDS)
+    assert {build.source for build in named} == set(folder.rglob("*.cu"))
     names = [build.name for build in named]
-    assert len(set(names)) == len(names) == 14
+    assert len(set(names)) == len(names) == 16

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tercet.errors import FormatError
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
 from tercet.packed_weight.rows16 import layout_of, pack_codes, unpack_codes
-from tercet.packed_weight.weight import decode_blocks, prepare
+from tercet.packed_weight.weight import LayoutName, concatenate, decode_blocks, prepare
 
 NAMES = """
     ternary nonary-g20 int2-hqq int3-g7 int4-asym int5-g33 int6-g20-asym int8 int8-g33-float32
@@ -56,6 +56,22 @@ def test_a_broken_packed_tensor_is_refused() -> None:
     packed.scale[3, 0] = torch.nan
     with pytest.raises(FormatError, match=r"scale: 1 values not finite or negative"):
         prepare(packed)
+
+
+@pytest.mark.parametrize("layout", ["rows16", "fragments"])
+def test_scales_of_float16_are_small_enough_to_multiply_codes_by(layout: LayoutName) -> None:
+    """8 times 4096 is a float16; a code times a larger scale may be infinite."""
+    small, large = random_packed("int4-g64", 32, 128), random_packed("int4-g64", 48, 128)
+    small.scale[5, 1], large.scale[7, 0] = 4096.0, 4100.0
+    narrow, wide = (prepare(each).to_layout(layout) for each in (small, large))
+    assert narrow.scale.dtype == torch.float16
+    assert wide.scale.dtype == torch.float32
+    assert torch.equal(decode_blocks(wide, slice(None)), large.dequantize())
+    assert large.dequantize().abs().max() > 4096
+    both = concatenate([narrow, wide])
+    assert both.scale.dtype == torch.float32
+    expected = torch.cat([small.dequantize(), large.dequantize()])
+    assert torch.equal(decode_blocks(both, slice(None)), expected)
 
 
 def test_parts_move_together() -> None:

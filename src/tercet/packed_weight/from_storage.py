@@ -24,6 +24,7 @@ from tercet.packed_weight.rows16 import Layout
 
 _SOURCE = Path(__file__).with_suffix(".cpp")
 _P, _I32, _I64, _U32 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_uint32
+LARGEST_FLOAT16 = 4096.0  # of a scale: codes of up to 4 bits times it are float16 then
 _EXACT_IN: dict[torch.dtype, torch.dtype] = {
     torch.float8_e8m0fnu: torch.bfloat16,
     torch.float8_e4m3fn: torch.float16,
@@ -126,10 +127,18 @@ def convert(packed: PackedTensor, layout: Layout) -> Tensors | None:
 
 
 def widen_scale(packed: PackedTensor, device: torch.device) -> Tensor:
-    """The scales, at least 16 bits wide, on the device; a second level is folded in."""
+    """The scales, at least 16 bits wide, on the device; a second level is folded in.
+
+    float16 ones are at most LARGEST_FLOAT16, so that kernels may multiply codes by them: larger
+    ones become float32.
+    """
     scale = packed.scale.to(device)
     scale = scale.to(_EXACT_IN.get(scale.dtype, scale.dtype))
-    return scale if packed.second is None else scale.float() * packed.second.to(device)
+    if packed.second is not None:
+        return scale.float() * packed.second.to(device)
+    known = scale.numel() and not scale.is_meta and not in_dispatch_mode()
+    large = scale.dtype == torch.float16 and known and bool(scale.amax() > LARGEST_FLOAT16)
+    return scale.float() if large else scale
 
 
 def widen_zero(packed: PackedTensor, device: torch.device) -> Tensor | None:

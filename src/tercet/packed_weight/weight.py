@@ -40,7 +40,8 @@ class PreparedWeight:
     Attributes:
         codes: int32; rows16 [ceil(N / 16), runs, 16] (tercet/packed_weight/rows16.py), or fragments
             [ceil(N / 16), units, 32, 4] (tercet/packed_weight/fragments.py).
-        scale: float32, float16 or bfloat16 [ceil(N / 16), groups, 16]; a second level is folded in.
+        scale: float32, float16 or bfloat16 [ceil(N / 16), groups, 16]; a second level is folded in,
+            and float16 ones are at most 4096: larger ones are float32.
         zero: None, or like scale.
         scheme: name of the scheme it was packed in.
         shape: (N, K).
@@ -250,8 +251,6 @@ def concatenate(weights: list[PreparedWeight]) -> PreparedWeight:
                 f"cannot concatenate a weight in {weight.layout} to one in "
                 f"{first.layout}: move both to one device"
             )
-        if weight.scale.dtype != first.scale.dtype:
-            raise UnsupportedError("cannot concatenate weights whose scales differ in dtype")
         if weight.shape[0] % LANES:
             raise UnsupportedError(
                 f"cannot concatenate a weight of {weight.shape[0]} rows: "
@@ -260,6 +259,7 @@ def concatenate(weights: list[PreparedWeight]) -> PreparedWeight:
     zeros = [weight.zero for weight in weights if weight.zero is not None]
     return PreparedWeight(
         codes=torch.cat([weight.codes for weight in weights]),
+        # float32 where those of one are: of a scheme either holds the other's exactly
         scale=torch.cat([weight.scale for weight in weights]),
         zero=torch.cat(zeros) if zeros else None,
         scheme=first.scheme,

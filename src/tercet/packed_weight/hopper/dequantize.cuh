@@ -56,6 +56,13 @@ __device__ uint32_t two_numbers(uint32_t halves, int at, uint32_t zero) {
   return minus<X>((halves >> at & MASK * BOTH) ^ (zero | ONE | SIGN * BOTH), OFFSET);
 }
 
+// Two numbers of float16 by two others.
+__device__ inline uint32_t times(uint32_t a, uint32_t b) {
+  uint32_t c;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+  return c;
+}
+
 // Two 8-bit floats, in the lower or the upper half, as numbers of type X: exactly, NaN too.
 template <int X, int CODE>
 __device__ uint32_t two_of_fp8(uint32_t codes, bool upper) {
@@ -81,7 +88,7 @@ struct Words {
       words[mb] = load_shared(mine + offset + mb * (S::UNITS * 512));
   }
   // of one step of 32 columns
-  __device__ void operands(uint32_t (&a)[1][S::MB][4], int field) {
+  __device__ void operands(uint32_t (&a)[1][S::MB][4], int field, int) {
 #pragma unroll
     for (int mb = 0; mb < S::MB; mb++) {
       a[0][mb][0] = signed_bytes<S::BITS>(words[mb].x, field, zero);
@@ -99,6 +106,7 @@ struct Words<S, true> {
   const uint32_t zero = unknown_zero();
   uint4 near[S::MB], far[S::MB];
   uint32_t halves[S::MB][4];  // of the rows l / 4 and 8 below, near and far
+  uint32_t scales[S::GROUPS][S::MB];  // float16, of those two rows, where operands are scaled
 
   __device__ Words(uint32_t base) {
     const int lane = threadIdx.x % 32;
@@ -113,7 +121,8 @@ struct Words<S, true> {
       far[mb] = load_shared(mine + offset + mb * (S::UNITS * 512) + 32);
     }
   }
-  __device__ void operands(uint32_t (&a)[2][S::MB][4], int field) {
+  // group: the step's, in the stage
+  __device__ void operands(uint32_t (&a)[2][S::MB][4], int field, int group) {
 #pragma unroll
     for (int mb = 0; mb < S::MB; mb++) {
       if (field == 0) {
@@ -125,12 +134,15 @@ struct Words<S, true> {
 #pragma unroll
       for (int slice = 0; slice < 2; slice++)
 #pragma unroll
-        for (int i = 0; i < 4; i++)
+        for (int i = 0; i < 4; i++) {
+          uint32_t& two = a[slice][mb][i];
           if constexpr (FP8)
-            a[slice][mb][i] = two_of_fp8<S::X, S::CODE>(halves[mb][i], slice);
+            two = two_of_fp8<S::X, S::CODE>(halves[mb][i], slice);
           else
-            a[slice][mb][i] =
-                two_numbers<S::X, S::BITS>(halves[mb][i], (1 - slice) * 8 + S::BITS * field, zero);
+            two = two_numbers<S::X, S::BITS>(halves[mb][i], (1 - slice) * 8 + S::BITS * field, zero);
+          if constexpr (S::SCALED)
+            two = times(two, __byte_perm(scales[group][mb], 0, i % 2 ? 0x3232 : 0x1010));
+        }
     }
   }
 };

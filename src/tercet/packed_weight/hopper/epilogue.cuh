@@ -72,6 +72,7 @@ struct Factors {
       const int token = token0 + 32 * i + lane;
       const bool inside = token < result.tokens;
       x_scale[i] = !inside ? 0.f : result.x_scale ? __ldg(result.x_scale + token) : 1.f;
+      if (S::SCALED) x_scale[i] *= S::UNIT;  // no other factor of y is left
       asm volatile("" : "+f"(x_scale[i]));
     }
   }

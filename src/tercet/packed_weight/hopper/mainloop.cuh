@@ -44,6 +44,31 @@ __device__ void product(typename S::Sum (&sums)[S::T / 2], const uint32_t (&a)[4
   if constexpr (S::X == E4M3) wgmma::product_e4m3<S::T>(sums, a, x, add);
 }
 
+// Scales of a lane's rows in one group, which came with the stage: 0 beyond the rows and groups.
+template <class S>
+struct GroupScales {
+  uint32_t bits[S::MB][2];
+  __device__ void load(const Pipeline& pipeline, int block, int group, int type) {
+    const int size = type == FLOAT32 ? 4 : 2;
+    const uint32_t from = pipeline.scale + pipeline.stage * S::SCALE_BYTES +
+                          ((block * S::GROUPS + group) * 16 + threadIdx.x % 32 / 4) * size;
+#pragma unroll
+    for (int i = 0; i < S::MB * 2; i++) {
+      const uint32_t at = from + (i / 2 * S::GROUPS * 16 + i % 2 * 8) * size;
+      uint32_t& to = bits[i / 2][i % 2];
+      if (type == FLOAT32)
+        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to) : "r"(at));
+      else
+        asm volatile("{\n.reg .u16 h;\nld.shared.u16 h, [%1];\ncvt.u32.u16 %0, h;\n}"
+                     : "=r"(to)
+                     : "r"(at));
+    }
+  }
+  __device__ float of(int mb, int half, int type) const {
+    return __fmul_rn(number(bits[mb][half], type), S::UNIT);
+  }
+};
+
 // What a warp of a consumer warpgroup reads from the pipeline.
 template <class S>
 struct Consumer {
@@ -52,9 +77,11 @@ struct Consumer {
   uint32_t x;     // the lower word of the first stage's descriptor
   uint32_t from;  // of this stage's, where it is shared
   int left = 0;   // stages of this tile that were not opened
+  const int block;  // of 16 rows, the warp's first
 
   __device__ Consumer(const Pipeline& initial, int block)
-      : pipeline(initial), words(initial.w + block * (S::UNITS * 512)), x(wgmma::descriptor_of_address(initial.x)) {
+      : pipeline(initial), words(initial.w + block * (S::UNITS * 512)), x(wgmma::descriptor_of_address(initial.x)),
+        block(block) {
     keep_in_register(pipeline.full);
     pipeline.empty = pipeline.full + S::STAGES * 8;
     keep_in_register(words.mine);
@@ -62,6 +89,16 @@ struct Consumer {
   }
 
   __device__ void load_unit(int unit) { words.load(pipeline.stage * S::W_BYTES + unit * 512); }
+  __device__ void load_scales() {
+#pragma unroll
+    for (int group = 0; group < S::GROUPS; group++) {
+      GroupScales<S> rows;
+      rows.load(pipeline, block, group, FLOAT16);
+#pragma unroll
+      for (int mb = 0; mb < S::MB; mb++)
+        words.scales[group][mb] = rows.bits[mb][0] | rows.bits[mb][1] << 16;
+    }
+  }
   // Waits for the tile's next stage, if there is one.
   __device__ bool wait_for_stage() {
     if (left-- <= 0) return false;
@@ -69,7 +106,9 @@ struct Consumer {
     return true;
   }
   __device__ void open() {
-    if (wait_for_stage()) load_unit(0);
+    if (!wait_for_stage()) return;
+    load_unit(0);
+    if constexpr (S::SCALED) load_scales();
   }
   // Begins a tile of so many stages.
   __device__ void open(int stages) {
@@ -89,7 +128,7 @@ struct Consumer {
     for (int j = 0; j < S::STEPS_AT_ONCE; j++) {
       const int field = (step + j) % S::STEPS_A_UNIT;
       if (j > 0 && field == 0) load_unit((step + j) / S::STEPS_A_UNIT);
-      words.operands(a[j], field);
+      words.operands(a[j], field, (step + j) * S::GROUPS / 4);
     }
 #pragma unroll
     for (int i = 0; i < S::STEPS_AT_ONCE * S::X_SIZE * S::MB; i++)
@@ -166,28 +205,3 @@ __device__ void multiply(Sums<S>& sums, Consumer<S>& consumer, Stagger& stagger,
   for (int mb = 0; mb < S::MB; mb++) wgmma::pin(sums[mb]);
   consumer.release(before);
 }
-
-// Scales of a lane's rows in one group, which came with the stage: 0 beyond the rows and groups.
-template <class S>
-struct GroupScales {
-  uint32_t bits[S::MB][2];
-  __device__ void load(const Pipeline& pipeline, int block, int group, int type) {
-    const int size = type == FLOAT32 ? 4 : 2;
-    const uint32_t from = pipeline.scale + pipeline.stage * S::SCALE_BYTES +
-                          ((block * S::GROUPS + group) * 16 + threadIdx.x % 32 / 4) * size;
-#pragma unroll
-    for (int i = 0; i < S::MB * 2; i++) {
-      const uint32_t at = from + (i / 2 * S::GROUPS * 16 + i % 2 * 8) * size;
-      uint32_t& to = bits[i / 2][i % 2];
-      if (type == FLOAT32)
-        asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to) : "r"(at));
-      else
-        asm volatile("{\n.reg .u16 h;\nld.shared.u16 h, [%1];\ncvt.u32.u16 %0, h;\n}"
-                     : "=r"(to)
-                     : "r"(at));
-    }
-  }
-  __device__ float of(int mb, int half, int type) const {
-    return __fmul_rn(number(bits[mb][half], type), S::UNIT);
-  }
-};

@@ -16,7 +16,7 @@
 // code / UNIT. Where scales are of groups of 64 or 128 columns,
 // total = fma(float(sum of group), scale * UNIT, total) over the groups in order; with split-K over the groups
 // of each block, whose totals are then added; y = fma(total, x_scale[m], bias[n]) + residual, and there are
-// no stream-K tiles.
+// no stream-K tiles. With SCALED_FLOAT16 it is codes that are multiplied by scales, and sums are of all columns.
 #pragma once
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
 #error "wgmma and setmaxnreg are of compute capability 9.0 alone: compile for sm_90a"
@@ -123,7 +123,7 @@ __device__ void consume(const Pipeline& pipeline, TileScheduler scheduler, const
         write<S>(sums, factors, result, y_map, token0, row0, staging);
       }
     };
-    if constexpr (S::GROUP > 0) {
+    if constexpr (S::SCALED_SUMS) {
       float totals[S::MB][S::T / 2];
       if constexpr (S::X == E4M3)
         multiply_promoted<S>(totals, consumer, stagger, result, block, stages);

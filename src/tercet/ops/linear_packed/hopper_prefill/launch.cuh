@@ -16,7 +16,7 @@ int launch(const Call& call, Plan plan, const Result& result, const Workspace& w
   plan.tiles_m = (result.tokens + S::T - 1) / S::T;
   plan.tiles_n = (result.rows + S::ROWS * S::CLUSTER - 1) / (S::ROWS * S::CLUSTER);
   const int stream_k_tiles = plan.tiles_m * plan.tiles_n - plan.data_parallel_tiles;
-  if (stream_k_tiles && (S::GROUP || S::SPLIT > 1)) return cudaErrorInvalidValue;
+  if (stream_k_tiles && (S::SCALED_SUMS || S::SPLIT > 1)) return cudaErrorInvalidValue;
   if (S::SPLIT > 1 && (plan.depth < S::SPLIT || call.clusters < plan.data_parallel_tiles))
     return cudaErrorInvalidValue;
   const cuuint64_t units = plan.depth * S::UNITS;
@@ -32,6 +32,7 @@ int launch(const Call& call, Plan plan, const Result& result, const Workspace& w
                          {512, units * 512}, {128, S::UNITS, S::ROWS / 16},
                          CU_TENSOR_MAP_SWIZZLE_NONE);
   if (error) return error;
+  if (S::SCALED && result.w_scale_type != FLOAT16) return cudaErrorInvalidValue;
   if (S::GROUP) {
     const bool wide = result.w_scale_type == FLOAT32;
     const auto type = wide ? CU_TENSOR_MAP_DATA_TYPE_UINT32 : CU_TENSOR_MAP_DATA_TYPE_UINT16;
@@ -85,11 +86,12 @@ bool has_shape(const TileShape& tile) {
          tile.split == S::SPLIT && tile.warpgroups == S::WARPGROUPS;
 }
 
-// The tiles that exist: MB, T, CLUSTER, SPLIT, WARPGROUPS. Where scales are of groups, every register that sums
-// take is taken twice: only those of 64 rows a warpgroup exist.
+// The tiles that exist: MB, T, CLUSTER, SPLIT, WARPGROUPS. Where sums of groups are scaled, every register that
+// they take is taken twice: only those of 64 rows a warpgroup exist.
 template <int X, int CODE, int GROUP>
 int launch_tile(const TileShape& tile, const Call& call, const Plan& plan, const Result& result,
                 const Workspace& workspace, void* stream) {
+  constexpr bool ONCE = GROUP == 0 || X == SCALED_FLOAT16;
 #define TILE(...)                                          \
   if (has_shape<Shape<X, CODE, GROUP, __VA_ARGS__>>(tile)) \
   return launch<Shape<X, CODE, GROUP, __VA_ARGS__>>(call, plan, result, workspace, stream)
@@ -108,13 +110,13 @@ int launch_tile(const TileShape& tile, const Call& call, const Plan& plan, const
     TILE(1, 128, 1);
     TILE(1, 64, 2);
   }
-  if constexpr (X == INT8 || (GROUP == 0 && X != E4M3)) {
+  if constexpr (X == INT8 || (ONCE && X != E4M3)) {
     TILE(1, 64, 1, 2);
     TILE(1, 64, 1, 4);
     TILE(1, 128, 1, 2);
     TILE(1, 128, 1, 4);
   }
-  if constexpr (GROUP == 0 && X != E4M3) {
+  if constexpr (ONCE && X != E4M3) {
     TILE(2, 128, 1);
     TILE(2, 128, 2);
     TILE(2, 64, 1);
@@ -133,6 +135,11 @@ int launch_tile(const TileShape& tile, const Call& call, const Plan& plan, const
   if constexpr (GROUP == 0 && X != INT8 && X != E4M3) {
     TILE(1, 128, 1, 1, 4);
   }
+  if constexpr (X == SCALED_FLOAT16) {
+    TILE(1, 256, 1);
+    TILE(1, 256, 2);
+    TILE(1, 176, 1, 1, 3);
+  }
 #undef TILE
   return cudaErrorInvalidValue;
 }
@@ -140,7 +147,8 @@ int launch_tile(const TileShape& tile, const Call& call, const Plan& plan, const
 template <int X, int CODE>
 int launch_prefill(int group, const TileShape& tile, const Call& call, const Plan& plan,
                    const Result& result, const Workspace& workspace, void* stream) {
-  if (group == 0) return launch_tile<X, CODE, 0>(tile, call, plan, result, workspace, stream);
+  if constexpr (X != SCALED_FLOAT16)
+    if (group == 0) return launch_tile<X, CODE, 0>(tile, call, plan, result, workspace, stream);
   if (group == 64) return launch_tile<X, CODE, 64>(tile, call, plan, result, workspace, stream);
   if (group == 128) return launch_tile<X, CODE, 128>(tile, call, plan, result, workspace, stream);
   return cudaErrorInvalidValue;

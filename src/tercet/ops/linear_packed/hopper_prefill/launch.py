@@ -13,7 +13,7 @@ from torch import Tensor
 from tercet.kernel.jit.cuda import Build, check_launch, stream
 from tercet.kernel.launch import as_rows, multiprocessors
 from tercet.ops.linear_packed.arguments import FLOAT_ELEMENTS
-from tercet.ops.linear_packed.hopper_prefill.plan import Plan, best_plan
+from tercet.ops.linear_packed.hopper_prefill.plan import SCALED, Plan, best_plan
 from tercet.packed_weight.call import PackedCall
 from tercet.packed_weight.cpu.native import NUMBERS, number, pointer
 from tercet.packed_weight.triton.quantize_rows import quantize_rows
@@ -33,25 +33,32 @@ _P, _I32, _I64 = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
 def declare(library: ctypes.CDLL) -> ctypes.CDLL:
     """The library, its function's arguments declared."""
     library.tercet_linear_prefill.argtypes = (
-        *(_I32, *(_I32,) * 5, _P, _I64, _P, _P, _P, _I32, _P, _I32, _P, _P, _I32),
+        *(_I32, *(_I32,) * 5, _P, _I64, _P, _I64, _P, _P, _P, _I32, _P, _I32, _P, _P, _I32),
         *(_I32, _I32, _I32, _I32, _I32, _I32, _I32, _I32, _P, _P, _P),
     )
     return library
 
 
-def build_of(codes: int | str, x_dtype: torch.dtype = torch.int8) -> Build:
-    """What is compiled for such codes (bits of integers, or fp8_e4m3 or fp8_e5m2) and x."""
+def build_of(codes: int | str, x_dtype: torch.dtype = torch.int8, *, scaled: bool = False) -> Build:
+    """What is compiled for such codes (bits of integers, or fp8_e4m3 or fp8_e5m2) and x.
+
+    scaled: whether codes are multiplied by the scales of their groups, ternary ones with float16 x.
+    """
     kind = _CODES[codes] if isinstance(codes, str) else codes
-    return Build(_SOURCE, {"TERCET_X": _X[x_dtype], "TERCET_CODES": kind})
+    return Build(
+        _SOURCE, {"TERCET_X": "SCALED_FLOAT16" if scaled else _X[x_dtype], "TERCET_CODES": kind}
+    )
 
 
 BUILDS = tuple(build_of(bits) for bits in (2, 4, 8))
 
 
 @cache
-def library_of(codes: int | str, x_dtype: torch.dtype = torch.int8) -> ctypes.CDLL:
+def library_of(
+    codes: int | str, x_dtype: torch.dtype = torch.int8, *, scaled: bool = False
+) -> ctypes.CDLL:
     """The library of `build_of`. BuildError where it cannot be built."""
-    return declare(build_of(codes, x_dtype).load())
+    return declare(build_of(codes, x_dtype, scaled=scaled).load())
 
 
 def build() -> None:
@@ -63,8 +70,8 @@ def build() -> None:
     library_of(2)
 
 
-def forward(call: PackedCall) -> Tensor:
-    """As op.linear_packed, on a weight in fragments."""
+def forward(call: PackedCall, *, scaled: bool = False) -> Tensor:
+    """As op.linear_packed, on a weight in fragments; `scaled` as `product` takes it."""
     x, weight, bias, x_scale = call.x, call.weight, call.bias, call.x_scale
     if x_scale is None and call.activation != "none":
         x, x_scale, _ = quantize_rows(x, call.activation)
@@ -77,6 +84,7 @@ def forward(call: PackedCall) -> Tensor:
         bits=layout.bits,
         element=layout.element.name,
         group=layout.group if layout.groups > 1 else 0,
+        scaled=scaled,
         rows=weight.shape[0],
         dtype=call.out_dtype,
         bias=bias.contiguous() if bias is not None else None,
@@ -95,6 +103,7 @@ def product(
     bits: int,
     element: str = "",
     group: int = 0,
+    scaled: bool = False,
     rows: int,
     dtype: torch.dtype,
     bias: Tensor | None = None,
@@ -114,6 +123,9 @@ def product(
         bits: 2, 4 or 8 a code; with 16-bit x 2 bits are ternary, and 8 are floats.
         element: of the codes; all but fp8_e4m3 and fp8_e5m2 are taken as integers.
         group: 0, or 64 or 128 columns a scale.
+        scaled: whether ternary codes are multiplied by float16 scales of groups, exactly, before
+            the product with float16 x, where else sums of groups are; bfloat16 x becomes float16
+            times a power of two a row first (to_float16/bfloat16.cuh).
         rows: N.
         dtype: of y: float32, float16 or bfloat16.
         bias: [N] or None.
@@ -126,24 +138,32 @@ def product(
         library: None builds it.
     """
     (m, k), size = x.shape, x.element_size()
-    if x.stride(0) * size % 16 or x.data_ptr() % 16:
+    narrows = scaled and x.dtype == torch.bfloat16
+    if not narrows and (x.stride(0) * size % 16 or x.data_ptr() % 16):
         wide = x.new_empty(m, -(-k // 16) * 16)
         wide[:, :k] = x
         x = wide
     y = torch.empty((m, rows), dtype=dtype, device=x.device)
     if not y.numel():
         return y
-    kind = str(x.dtype)[6:]
+    kind = SCALED if scaled else str(x.dtype)[6:]
     processors = multiprocessors(x.device)
     plan = plan or best_plan(m, rows, k, bits, group, processors, kind)
     partial_sums = arrivals = None
     if plan.tiles > plan.data_parallel_tiles:
         work = torch.empty(plan.partial_sums + plan.arrivals, dtype=torch.int32, device=x.device)
         partial_sums, arrivals = work.data_ptr(), work[plan.partial_sums :].data_ptr()
-    library = library or library_of(element if element in FLOAT_ELEMENTS else bits, x.dtype)
+    kinds = element if element in FLOAT_ELEMENTS else bits
+    library = library or library_of(kinds, x.dtype, scaled=scaled)
+    from_x: tuple[int | None, int] = (None, 0)
+    multiplied = x.data_ptr(), x.stride(0) * size, pointer(x_scale)
+    if narrows:
+        from_x, pitch = (x.data_ptr(), x.stride(0)), -(-k // 8) * 8
+        # float16 rows, and behind them a float32 for each
+        made = torch.empty(m * (pitch + 2), dtype=torch.float16, device=x.device)
+        multiplied = made.data_ptr(), pitch * 2, made.data_ptr() + m * pitch * 2
     status = library.tercet_linear_prefill(
-        group, *plan.tile.parameters, x.data_ptr(), x.stride(0) * size,
-        pointer(x_scale), codes.data_ptr(),
+        group, *plan.tile.parameters, *from_x, *multiplied, codes.data_ptr(),
         w_scale.data_ptr(), NUMBERS[w_scale.dtype],
         pointer(bias),
         number(bias),

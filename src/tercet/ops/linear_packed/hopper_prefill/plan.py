@@ -14,6 +14,7 @@ from tercet.ops.linear_packed.hopper_prefill.tiles import (
 from tercet.packed_weight.hopper.tile_shape import TileShape, parse_tile
 
 FP8 = "float8_e4m3fn"
+SCALED = "scaled_float16"  # x in float16, against codes times the scales of their groups
 _DEPTH = 128  # columns a stage
 _SWIZZLE_TOKENS = 1024  # tokens of the tiles that are rasterized together
 _LEAST_STAGES = 4  # of a tile, to each cluster that shares it
@@ -64,7 +65,7 @@ def plans(
 ) -> Iterator[Plan]:
     """Every sensible plan of y [m, n] = x [m, k] W^T, with the time that it is expected to take.
 
-    x is the name of its dtype.
+    x is the name of its dtype, or SCALED.
     """
     costs, kind = read_costs(), _kind(x)
     measured = costs.x[kind]
@@ -96,7 +97,8 @@ def plans(
 
 def _kind(x: str) -> Kind:
     """What x is multiplied as, by the name of its dtype."""
-    return "int8" if x == "int8" else "fp8" if x == FP8 else "float"
+    known: dict[str, Kind] = {"int8": "int8", FP8: "fp8", SCALED: "scaled"}
+    return known.get(x, "float")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,8 +131,8 @@ def _work(
     bits: int,
     group: int,
 ) -> Work:
-    # scales of groups stop the tensor cores for a while; fp8 sums are added up as often anyway
-    scaled = group if kind != "fp8" else 0
+    # scaling sums stops the tensor cores for a while; fp8 sums are added up as often anyway
+    scaled = group if kind not in ("fp8", "scaled") else 0
     scaling = tile.rows * tile.tokens * costs.scaling_us / scaled if scaled else 0.0
     return Work(
         stage_us=cost.stage_us + cost.more_us.get(bits, 0.0) + scaling,
@@ -139,7 +141,9 @@ def _work(
         stream_k_us=costs.stream_k_us,
         partial_sum_us=costs.partial_sum_us,
         # of a shared tile each block reads 8-bit codes that no other does, all of them from memory
-        data_parallel=group > 0 or tile.split > 1 or (bits == 8 and kind != "fp8"),
+        data_parallel=(group > 0 and kind != "scaled")
+        or tile.split > 1
+        or (bits == 8 and kind != "fp8"),
     )
 
 

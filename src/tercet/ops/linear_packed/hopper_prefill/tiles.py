@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 from tercet.errors import UnsupportedError
 from tercet.packed_weight.hopper.tile_shape import parse_tile
 
-Kind = Literal["int8", "float", "fp8"]
+Kind = Literal["int8", "float", "scaled", "fp8"]
 _TABLE = Path(__file__).parents[1] / "tuned" / "hopper_prefill" / "nvidia-h200.json"
 
 
@@ -43,7 +43,8 @@ class TileCost(_Measured):
 
 
 class KindCost(_Measured):
-    """The tiles for x that is multiplied as int8, as a 16-bit float, or as fp8_e4m3.
+    """The tiles for x that is multiplied as int8, as a 16-bit float, as one by codes that were
+    multiplied by the scales of their groups, or as fp8_e4m3.
 
     Attributes:
         stream_k_stage_us: bits of a code -> what a stage of a tile that several clusters share
