@@ -1,7 +1,7 @@
 """Which weights of the files a model is made of: heads of tasks, ties, names that are changed."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -16,11 +16,17 @@ from transformers import (
     FalconConfig,
     GPTNeoXConfig,
     GPTNeoXForCausalLM,
+    IBertConfig,
+    IBertForMaskedLM,
     LlamaConfig,
     LlamaForCausalLM,
+    NomicBertConfig,
+    NomicBertModel,
 )
 
 import tercet
+from tercet.errors import FormatError, UnsupportedError
+from tercet.formats import parse_scheme
 
 SIZES = {
     "vocab_size": 96,
@@ -145,3 +151,24 @@ def test_a_name_that_transformers_changes(tmp_path: Path) -> None:
     assert torch.equal(
         checkpoint.tensor("lm_head.weight").float(), stored["embed_out.weight"].float()
     )
+
+
+def test_a_model_that_makes_buffers_of_its_weights_is_refused(tmp_path: Path) -> None:
+    config = IBertConfig(**SIZES)
+    IBertForMaskedLM(config).save_pretrained(tmp_path / "source")
+    with pytest.raises(UnsupportedError, match="IBertForMaskedLM makes buffers of its weights"):
+        tercet.compress(tmp_path / "source", PLAN, tmp_path / "out")
+
+
+def test_weights_that_transformers_makes_of_others_are_named(tmp_path: Path) -> None:
+    """It is not the files that are wrong."""
+    config = NomicBertConfig(**SIZES)
+    NomicBertModel(config).save_pretrained(tmp_path / "source")
+    with pytest.raises(UnsupportedError, match=r"transformers makes it of others .*NomicBertModel"):
+        tercet.compress(tmp_path / "source", PLAN, tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", [None, 4, ["int4"]])
+def test_a_format_that_is_no_name(name: object) -> None:
+    with pytest.raises(FormatError, match="must be a name"):
+        parse_scheme(cast(str, name))

@@ -17,10 +17,13 @@ from transformers import (
     ContinuousBatchingConfig,
     GenerationConfig,
     LlamaModel,
+    OlmoConfig,
+    OlmoForCausalLM,
     PreTrainedModel,
 )
 
 import tercet
+from tercet.checkpoints.seal import verified
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export.huggingface import register
 
@@ -176,6 +179,59 @@ def test_save_pretrained_round_trip(mixed: Any, ids: Tensor, tmp_path: Path) -> 
     assert torch.equal(
         tercet.load(tmp_path / "again").logits(ids), tercet.load(mixed.packed).logits(ids)
     )
+
+
+def test_what_is_saved_is_vouched_for_also_over_what_was_read(
+    mixed: Any, ids: Tensor, tmp_path: Path
+) -> None:
+    """The seal and the index of shards that were there are of other files."""
+    copytree(mixed.packed, tmp_path / "own")
+    model = load(tmp_path / "own")
+    expected = logits_of(model, ids)
+    for folder in ("own", "other"):
+        model.save_pretrained(tmp_path / folder)
+        found = tercet.open_packed(tmp_path / folder)
+        assert found.manifest is not None
+        assert found.manifest.source == tercet.open_packed(mixed.packed).manifest.source
+        assert torch.equal(logits_of(load(tmp_path / folder), ids), expected)
+        with verified(tmp_path / folder):
+            found.verify()
+    weights = tmp_path / "other" / "model.safetensors"
+    raw = bytearray(weights.read_bytes())
+    raw[-1] ^= 1
+    weights.write_bytes(raw)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: sha256"):
+        load(tmp_path / "other")
+    with pytest.raises(UnsupportedError, match="variant='fp16': packed weights have one form"):
+        model.save_pretrained(tmp_path / "variant", variant="fp16")
+    assert not (tmp_path / "variant").exists()
+
+
+def test_a_model_without_parameters_has_a_dtype_and_a_device(tmp_path: Path, ids: Tensor) -> None:
+    """OLMo's norms have no weights: packed whole, it has no parameter of its own."""
+    torch.manual_seed(0)
+    config = OlmoConfig(
+        vocab_size=96,
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        pad_token_id=0,
+        eos_token_id=2,
+    )
+    OlmoForCausalLM(config).save_pretrained(tmp_path / "source")
+    tercet.compress(
+        tmp_path / "source", "int8-g64", tmp_path / "packed", calibration=ids.repeat(2, 4)
+    )
+    model = load(tmp_path / "packed")
+    assert (model.dtype, model.device.type) == (torch.float32, "cpu")
+    assert model.generate(ids[:1], max_new_tokens=3, do_sample=False).shape[1] > ids.shape[1]
+    before = set(tercet.open_packed(tmp_path / "packed").layout)
+    assert set(model.state_dict()) == before
+    model.load_state_dict(model.state_dict())
+    model.save_pretrained(tmp_path / "again")
+    assert set(tercet.open_packed(tmp_path / "again").layout) == before
+    assert model.to(torch.bfloat16).dtype == torch.bfloat16
 
 
 def test_bfloat16_keeps_the_scales_exact(mixed: Any, ids: Tensor) -> None:

@@ -150,6 +150,16 @@ def test_rotations_of_two_kinds_of_layers() -> None:
     assert rotations({}) == {}
 
 
+def test_rotations_that_replace_others() -> None:
+    """`rope_scaling` goes before `rope_parameters`, and its base too."""
+    config = {"model_type": "smollm3", "rope_parameters": {"rope_theta": 7.0}, "rope_scaling": FAR}
+    assert rotations(config) == {"rope_theta": FAR["rope_theta"]}
+    assert rotations({**config, "rope_scaling": {"rope_type": "linear", "factor": 2.0}}) == {
+        "rope_theta": 2e6
+    }
+    assert rotations({**config, "rope_theta": 9.0, "rope_scaling": {"factor": 2.0}}) == {}
+
+
 def rotated(kind: str, parameters: dict[str, Any], make_case: Any, tmp_path: Path) -> Path:
     """A packed model with those rotations; they are settings alone, so weights stay."""
     source = make_case(kind, True, EMBEDDING).source

@@ -1,7 +1,10 @@
 """What config.json leaves out is what transformers' own class assumes, or it is refused by name."""
 
+from collections.abc import Mapping
+from copy import deepcopy
 from importlib import import_module
 from pkgutil import iter_modules
+from random import Random
 from typing import Any
 
 import pytest
@@ -30,7 +33,7 @@ NAMES = [
 ]
 
 
-def read(config: dict[str, Any]) -> tuple[DecoderConfig, tuple[int, ...], list[list[float]]]:
+def read(config: Mapping[str, Any]) -> tuple[DecoderConfig, tuple[int, ...], list[list[float]]]:
     architecture = find_architecture(config)
     sizes = read_config(architecture, config)
     rotations = read_rotations(architecture, config, sizes.layers, sizes.head_dim)
@@ -55,6 +58,51 @@ def test_each_key_that_is_missing(name: str) -> None:
             assert read(given) == assumed, key
         except CheckpointError as error:
             assert f"config.json: {key} None" in str(error)  # noqa: PT017 both are fine
+        compared += 1
+    assert compared > 20
+
+
+LINEAR = {"rope_type": "linear", "factor": 4.0}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+KNOWN = {
+    "rope_parameters": (None, {}, {"rope_theta": 5e5}, {**LINEAR, "rope_theta": 5e5}, LLAMA3),
+    "rope_scaling": (
+        None,
+        {},
+        LINEAR,
+        {"type": "linear", "factor": 2.0},
+        {**LINEAR, "rope_theta": 70.0},
+        {**LLAMA3, "original_max_position_embeddings": 64},
+    ),
+    "rope_theta": (None, 300.0),
+    "original_max_position_embeddings": (None, 128),
+    "max_position_embeddings": (512,),
+    "sliding_window": (None, 5),
+    "use_sliding_window": (None, False, True),
+    "max_window_layers": (None, 2),
+    "sliding_window_pattern": (None, 3),
+    "layer_types": (None, ["sliding_attention", "full_attention"] * 3),
+}
+TWO_KINDS = {"sliding_attention": {"rope_theta": 80.0}, "full_attention": LINEAR}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_keys_old_and_new_are_read_as_transformers_reads_them(name: str) -> None:
+    """Rotations and windows of configs that say them twice, or in part, or the older way."""
+    drawn, compared = Random(1), 0
+    for _ in range(150):
+        given: dict[str, Any] = dict(SMALL)
+        for key, values in KNOWN.items():
+            if name == "gemma3_text" and key == "rope_parameters":
+                values = (None, TWO_KINDS)
+            value = drawn.choice(values)
+            if value is not None and (key, name) != ("layer_types", "falcon_h1"):
+                given[key] = deepcopy(value)
+        try:
+            whole = CONFIG_MAPPING[name](**deepcopy(given)).to_dict()
+        except Exception:  # noqa: BLE001 what transformers refuses has no meaning
+            continue
+        assert read({"model_type": name, **given}) == read(whole), given
         compared += 1
     assert compared > 20
 

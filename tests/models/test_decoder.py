@@ -107,6 +107,8 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
         "gemma2",
         {**GEMMA2, "attention_bias": True, "tie_word_embeddings": False},
     ),
+    # a key of gemma3 alone
+    "gemma2 with a pattern": ("gemma2", {**GEMMA2, "sliding_window_pattern": 3}),
     "gemma3": ("gemma3_text", GEMMA3),
     "gemma3 as defaults have it": (
         "gemma3_text",
@@ -130,6 +132,17 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
             "sliding_window": 5,
         },
     ),
+    "smollm3 layers that slide, windows not switched on": (
+        "smollm3",
+        {
+            "num_hidden_layers": 2,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "use_sliding_window": False,
+            "sliding_window": 5,
+        },
+    ),
+    "swish": ("llama", {"hidden_act": "swish"}),
+    "gelu_new": ("llama", {"hidden_act": "gelu_new"}),
     "smollm3 scaled rope": ("smollm3", {"no_rope_layers": [0, 1], "rope_parameters": LLAMA3_ROPE}),
     "falcon h1": ("falcon_h1", FALCON_H1),
     "falcon h1 norm behind the gate": (
@@ -279,7 +292,17 @@ def test_unknown_architecture_names_the_known_ones(build: Make, source_of: Make)
 @pytest.mark.parametrize(
     ("changes", "error", "message"),
     [
-        ({"rope_parameters": {"rope_type": "yarn"}}, UnsupportedError, "unknown rope type 'yarn'"),
+        (
+            {"rope_parameters": {"rope_type": "yarn"}},
+            UnsupportedError,
+            "unknown rope type 'yarn'.*load such a model with transformers",
+        ),
+        # what a user adds to a config of transformers 5
+        (
+            {"rope_scaling": {"type": "yarn", "factor": 4.0}},
+            UnsupportedError,
+            "unknown rope type 'yarn'",
+        ),
         (
             {"rope_parameters": {"rope_type": "linear"}},
             CheckpointError,
@@ -296,7 +319,11 @@ def test_unknown_architecture_names_the_known_ones(build: Make, source_of: Make)
             UnsupportedError,
             "a model of this architecture rotates whole heads",
         ),
-        ({"hidden_act": "relu6"}, UnsupportedError, "unknown activation 'relu6'"),
+        (
+            {"hidden_act": "relu6"},
+            UnsupportedError,
+            "unknown activation 'relu6'.*load such a model with transformers",
+        ),
         ({"hidden_size": "64"}, CheckpointError, "hidden_size '64': must be a whole number"),
         ({"num_hidden_layers": None}, CheckpointError, "num_hidden_layers None"),
         ({"num_key_value_heads": 3}, CheckpointError, "no multiple of num_key_value_heads 3"),
@@ -419,7 +446,6 @@ def test_a_factor_that_is_none_is_refused(value: object, build: Make, source_of:
         ({"attn_logit_softcapping": -50.0}, "attn_logit_softcapping -50.0: must be a number"),
         ({"layer_types": ["sliding_attention"]}, "says None of layer 1"),
         ({"layer_types": ["chunked", "full_attention"]}, "says 'chunked' of layer 0"),
-        ({"layer_types": None, "sliding_window_pattern": 0}, "sliding_window_pattern 0: must be"),
     ],
 )
 def test_wrong_settings_of_gemma_are_refused(
@@ -429,3 +455,17 @@ def test_wrong_settings_of_gemma_are_refused(
     config = {**model.config.to_dict(), **changes}
     with pytest.raises(CheckpointError, match=message):
         Decoder.from_checkpoint(source_of(model, config))
+
+
+def test_a_pattern_that_no_model_has_is_refused(build: Make, source_of: Make) -> None:
+    model = build("gemma3_text", head_dim=16)
+    config = {**model.config.to_dict(), "layer_types": None, "sliding_window_pattern": 0}
+    with pytest.raises(CheckpointError, match="sliding_window_pattern 0: must be"):
+        Decoder.from_checkpoint(source_of(model, config))
+
+
+@pytest.mark.parametrize("wrong", [-1, 96, 10**10])
+def test_ids_beyond_a_plain_embedding_are_refused(wrong: int, build: Make, source_of: Make) -> None:
+    decoder = Decoder.from_checkpoint(source_of(build("llama")))
+    with pytest.raises(UnsupportedError, match=f"{wrong}.*(95|96)"):
+        decoder.logits(torch.tensor([[1, wrong, 2]]))

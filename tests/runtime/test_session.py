@@ -1,4 +1,5 @@
 import copy
+import json
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -172,3 +173,18 @@ def test_a_copy_is_refused_with_what_to_do(
     with pytest.raises(UnsupportedError, match=r"cannot be copied or pickled: .* load it again"):
         copied(session)
     assert copy.copy(session).model is session.model
+
+
+def test_ids_need_no_tokenizer(session: Generator, tmp_path: Path) -> None:
+    """There is no text then; the model's own stop ids hold."""
+    expected = session.generate(PROMPT, max_new_tokens=6, ignore_stop=True)
+    folder = tmp_path / "bare"
+    folder.mkdir()
+    found = Generator(session.model, folder).generate(PROMPT, max_new_tokens=6)
+    assert (found.ids, found.text, expected.text != "") == (expected.ids, "", True)
+    stops = {"eos_token_id": expected.ids[2]}
+    (folder / "generation_config.json").write_text(json.dumps(stops))
+    bare = Generator(session.model, folder)
+    assert bare.generate(PROMPT, max_new_tokens=6).ids == expected.ids[:2]
+    with pytest.raises(CheckpointError, match=r"no tokenizer\.json"):
+        bare.generate("text", max_new_tokens=1)

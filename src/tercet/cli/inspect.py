@@ -64,5 +64,7 @@ def _show(found: dict[str, Any], verify: bool) -> None:
     )
     if source is not None:
         console.print(f"made from {source['reference']}, sha256 {source['sha256']}")
-    if verify:
+    if verify and source is not None:
         console.print("every byte checked: whole")
+    elif verify:
+        console.print("codes, scales and zero points are such as their formats have")

@@ -47,6 +47,11 @@ class Skeleton:
         self.model = _empty_model(source.config)
         for module in self.model.modules():
             for name, buffer in list(module.named_buffers(recurse=False)):
+                if buffer.is_meta:
+                    raise UnsupportedError(
+                        f"{type(self.model).__name__} makes buffers of its weights, as {name!r} of "
+                        f"{type(module).__name__}: such a model is not compressed"
+                    )
                 setattr(module, name, buffer.to(self.device))
         self._split_experts()
         self._transposed = {f"{name}.weight" for name in straighten(self.model)}
@@ -97,6 +102,12 @@ class Skeleton:
                     f"{self.source.reference}: {name} of {kind} is made of matrices that the files "
                     f"hold apart: experts are taken apart where they compute what Qwen3's do"
                 )
+        if missing and (reason := _conversion(self.model, missing[0])):
+            raise UnsupportedError(
+                f"{self.source.reference}: {missing[0]} is not in the files: transformers makes it "
+                f"of others as it loads {type(self.model).__name__} ({reason}), which compressing "
+                f"does not follow"
+            )
         if missing:
             raise CheckpointError(
                 f"{self.source.reference}: {len(missing)} weights of "
@@ -311,7 +322,16 @@ def _empty_model(config: dict[str, Any]) -> nn.Module:
             raise config_error(config, error) from error
     model.eval()
     model.tie_weights()
+    _put_base_first(model)
     return cast(nn.Module, model)
+
+
+def _put_base_first(model: Any) -> None:
+    """A weight that is tied has the name that it has in the base model, as files do."""
+    modules = cast("dict[str, nn.Module]", model._modules)
+    if model.base_model_prefix in modules:
+        for name in [name for name in modules if name != model.base_model_prefix]:
+            modules[name] = modules.pop(name)
 
 
 def _class_of(architectures: Sequence[str]) -> type:
@@ -338,10 +358,32 @@ def _renamed(model: nn.Module, stored: Iterable[str]) -> dict[str, str]:
     return {to: name for name, to in found.items() if to != name}
 
 
+def _conversion(model: nn.Module, name: str) -> str | None:
+    """What transformers makes that parameter of, where it is of others, or of a part of one."""
+    from transformers import conversion_mapping, core_model_loading
+
+    mapping, loading = cast(Any, conversion_mapping), cast(Any, core_model_loading)
+    for one in mapping.get_model_conversion_mapping(model):
+        if not isinstance(one, loading.WeightConverter):
+            continue
+        targets = cast("list[str]", one.target_patterns)
+        if any(re.search(re.escape(to).replace(r"\*", "[^.]+"), name) for to in targets):
+            return f"{', '.join(one.source_patterns)} to {', '.join(targets)}"
+    return None
+
+
 def name_of(module: nn.Module, model: nn.Module) -> str:
     """The name of a module of the model."""
     named = cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
     return next(name for name, one in named if one is module)
+
+
+def _are_layers(modules: nn.ModuleList) -> bool:
+    """Whether all are of one class, or of several that are called layers: hybrids have two."""
+    kinds = {type(child) for child in modules}
+    return len(kinds) == 1 or (
+        len(kinds) > 1 and all(kind.__name__.endswith(("Layer", "Block")) for kind in kinds)
+    )
 
 
 def repeated_layers(model: nn.Module) -> tuple[str, nn.ModuleList]:
@@ -350,7 +392,7 @@ def repeated_layers(model: nn.Module) -> tuple[str, nn.ModuleList]:
         (name, module)
         for name, module in cast("Iterable[tuple[str, nn.Module]]", model.named_modules())
         if isinstance(module, nn.ModuleList)
-        and len({type(child) for child in module}) == 1
+        and _are_layers(module)
         and any(parameter.ndim >= 2 for parameter in module.parameters())
     ]
     if not lists:

@@ -108,6 +108,9 @@ SPECIAL_SCHEMES: dict[str, Scheme] = {
 
 def parse_scheme(name: str) -> Scheme:
     """Parse a scheme name (grammar above); FormatError for an unknown name offers the nearest."""
+    # from Python anything may come
+    if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise FormatError(f"unknown format {name!r}: must be a name, say 'int4-g64'")
     if name in SPECIAL_SCHEMES:
         return SPECIAL_SCHEMES[name]
     element_name, *words = name.split("-")

@@ -29,8 +29,14 @@ def if_switched_on(config: Mapping[str, object], layer: int) -> int | None:
 
 def every_other_layer(config: Mapping[str, object], layer: int) -> int | None:
     """As `layer_types` says; without it, the even layers below `max_window_layers`, if at all."""
-    first = config.get("max_window_layers", 0)
-    return _window_of(config, layer, isinstance(first, int) and layer < first and layer % 2 == 0)
+    if not config.get("use_sliding_window"):
+        return None
+    if config.get("layer_types") is not None:
+        sliding = layer_type(config, layer, 1) == SLIDING
+    else:
+        first = config.get("max_window_layers", 0)
+        sliding = isinstance(first, int) and layer < first and layer % 2 == 0
+    return every_layer(config, layer) if sliding else None
 
 
 def upper_layers(config: Mapping[str, object], layer: int) -> int | None:
@@ -46,14 +52,16 @@ def upper_layers(config: Mapping[str, object], layer: int) -> int | None:
     return every_layer(config, layer) if sliding else None
 
 
-def by_layer_type(period: int) -> WindowRule:
+def by_layer_type(period: int, key: str | None = None) -> WindowRule:
     """As `layer_types` says; without it, every layer but each `period`-th slides.
 
-    `sliding_window_pattern` of config.json, as older files have it, goes before `period`.
+    Args:
+        period: of layers that see everything.
+        key: of config.json that goes before `period`, in older files; None where there is none.
     """
 
     def rule(config: Mapping[str, object], layer: int) -> int | None:
-        sliding = layer_type(config, layer, period) == SLIDING
+        sliding = layer_type(config, layer, period, key) == SLIDING
         return every_layer(config, layer) if sliding else None
 
     return rule
@@ -67,18 +75,13 @@ def layers_that_do_not_rotate(period: int) -> WindowRule:
     """
 
     def rule(config: Mapping[str, object], layer: int) -> int | None:
-        return _window_of(config, layer, not rotates(config, layer, period))
+        if config.get("layer_types") is not None:
+            sliding = layer_type(config, layer, period) == SLIDING
+        else:
+            sliding = bool(config.get("use_sliding_window")) and not rotates(config, layer, period)
+        return every_layer(config, layer) if sliding else None
 
     return rule
-
-
-def _window_of(config: Mapping[str, object], layer: int, usual: bool) -> int | None:
-    """Where `use_sliding_window`: as `layer_types` says; without it, what it usually does."""
-    if not config.get("use_sliding_window"):
-        return None
-    if config.get("layer_types") is not None:
-        usual = layer_type(config, layer, 1) == SLIDING
-    return every_layer(config, layer) if usual else None
 
 
 def rotates(config: Mapping[str, object], layer: int, period: int) -> bool:
@@ -105,15 +108,23 @@ def rotates(config: Mapping[str, object], layer: int, period: int) -> bool:
     return bool(found[layer])
 
 
-def layer_type(config: Mapping[str, object], layer: int, period: int) -> str:
+def layer_type(
+    config: Mapping[str, object], layer: int, period: int, key: str | None = None
+) -> str:
     """What transformers calls the attention of a layer: SLIDING or FULL.
 
+    Args:
+        config: config.json.
+        layer: which.
+        period: see `by_layer_type`.
+        key: likewise.
+
     Raises:
-        CheckpointError: `layer_types` or `sliding_window_pattern` is none that a model can have.
+        CheckpointError: `layer_types` or what `key` names is none that a model can have.
     """
     types = config.get("layer_types")
     if types is None:
-        period = _read_period(config, period, "sliding_window_pattern")
+        period = period if key is None else _read_period(config, period, key)
         return SLIDING if (layer + 1) % period else FULL
     named = cast(list[object], types) if isinstance(types, list) else []
     found = named[layer] if layer < len(named) else None

@@ -14,6 +14,7 @@ from tercet.checkpoints.packed.read import open_packed
 from tercet.checkpoints.packed.stream import stream_weights
 from tercet.checkpoints.seal import Verification, verified
 from tercet.checkpoints.sources.fetch import find_packed
+from tercet.checkpoints.tokenizer_file import read_json
 from tercet.errors import UnsupportedError
 from tercet.models import Decoder
 from tercet.models.decoder.kv_cache import check_kv_cache_dtype
@@ -22,7 +23,7 @@ from tercet.runtime.chat_template import Message
 from tercet.runtime.generate import stream
 from tercet.runtime.prompt import Prompt, read_prompt
 from tercet.runtime.settings import GenerationSettings, read_settings
-from tercet.runtime.tokenizer import Tokenizer, load_tokenizer, read_json
+from tercet.runtime.tokenizer import Tokenizer, load_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +59,10 @@ class Generation:
 
 
 class TextStream:
-    """Pieces of text as they come; once exhausted, `result` holds the whole Generation."""
+    """Pieces of text as they come; once exhausted, `result` holds the whole Generation.
+
+    Of a model without a tokenizer there is no text, and the ids alone are in the result.
+    """
 
     def __init__(self, session: "Generator", ids: list[int], settings: GenerationSettings) -> None:
         self._session = session
@@ -68,16 +72,16 @@ class TextStream:
 
     def __iter__(self) -> Iterator[str]:
         session, found, chunks = self._session, list[int](), list[str]()
-        detokenizer = session.tokenizer.detokenizer()
+        detokenizer = session.tokenizer.detokenizer() if session.reads_text else None
         start = first = last = perf_counter()
         for token in stream(session.model, self._ids, self._settings, session.stop):
             last = perf_counter()
             first = first if found else last
             found.append(token)
-            if chunk := detokenizer.push(token):
+            if detokenizer is not None and (chunk := detokenizer.push(token)):
                 chunks.append(chunk)
                 yield chunk
-        if chunk := detokenizer.flush():
+        if detokenizer is not None and (chunk := detokenizer.flush()):
             chunks.append(chunk)
             yield chunk
         full = len(self._ids) + len(found) >= session.model.config.positions
@@ -115,10 +119,15 @@ class Generator:
         """The tokenizer; CheckpointError if its files are missing."""
         return load_tokenizer(self.directory)
 
+    @property
+    def reads_text(self) -> bool:
+        """Whether there is a tokenizer; without one, prompts are token ids."""
+        return (self.directory / "tokenizer.json").is_file()
+
     @cached_property
     def stop(self) -> frozenset[int]:
         """End-of-text ids, as `read_stop_ids` finds them."""
-        return read_stop_ids(self.directory, self.tokenizer)
+        return read_stop_ids(self.directory, self.tokenizer if self.reads_text else None)
 
     def encode(self, prompt: Prompt, chat: bool | None = None) -> list[int]:
         """Convert a prompt to token ids.
@@ -170,15 +179,16 @@ class Generator:
         return self.model.logits(given.unsqueeze(0) if given.ndim == 1 else given)
 
 
-def read_stop_ids(directory: Path, tokenizer: Tokenizer) -> frozenset[int]:
+def read_stop_ids(directory: Path, tokenizer: Tokenizer | None) -> frozenset[int]:
     """End-of-text ids: eos_token_id of generation_config.json, or else of config.json, and the
-    tokenizer's eos_token."""
+    tokenizer's eos_token, where there is one."""
     found: object = None
     for name in ("generation_config.json", "config.json"):
         if found is None:
             found = read_json(directory / name).get("eos_token_id")
     ids = cast(list[object], found) if isinstance(found, list) else [found]
-    return frozenset(i for i in [*ids, tokenizer.stop_id] if isinstance(i, int))
+    own = None if tokenizer is None else tokenizer.stop_id
+    return frozenset(i for i in [*ids, own] if isinstance(i, int))
 
 
 def load(

@@ -181,6 +181,27 @@ class PackedWriter:
         write_atomic(self.partial / name, json.dumps(content, indent=1, sort_keys=True).encode())
 
 
+def vouch(directory: Path, manifest: Manifest | None) -> None:
+    """Makes manifest and seal those of the files, where somebody else has written a checkpoint.
+
+    Args:
+        directory: holds config.json and safetensors files, with their index where there are more.
+        manifest: of what the files hold, with other files; None for none.
+    """
+    index, known = directory / INDEX_NAME, dict[str, str]()
+    (directory / MANIFEST_NAME).unlink(missing_ok=True)
+    if manifest is not None:
+        names = {"model.safetensors"}
+        if index.exists():
+            names = set(json.loads(index.read_bytes())["weight_map"].values())
+        files = {name: _describe_file(directory / name) for name in sorted(names)}
+        whole = manifest.model_copy(update={"files": files})
+        text = json.dumps(whole.model_dump(), indent=1, sort_keys=True)
+        write_atomic(directory / MANIFEST_NAME, text.encode())
+        known = {name: info.sha256 for name, info in files.items()}
+    seal(directory, known)
+
+
 def _describe_file(path: Path) -> FileInfo:
     """Size and digests of a safetensors file, read in pieces."""
     with path.open("rb") as file:

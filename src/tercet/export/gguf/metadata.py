@@ -17,6 +17,7 @@ from tercet.export.gguf.container import Field
 from tercet.models.architectures import find_architecture
 from tercet.models.decoder.config import DecoderConfig, read_config
 from tercet.models.decoder.rope import read_rotations
+from tercet.models.rope_rule import rope_parameters
 
 # llama.cpp's LLAMA_FTYPE_GUESSED: the types are those of the tensors
 _FTYPE_GUESSED = 1024
@@ -123,14 +124,8 @@ def _rope(sizes: DecoderConfig, config: Mapping[str, object]) -> dict[str, objec
 
 
 def _read_rope(config: Mapping[str, object], layer: int) -> dict[str, object]:
-    own = find_architecture(config).rope(config, layer)
-    found: dict[str, object] = {"rope_theta": own.get("rope_theta", 10000.0)}
-    for key in ("rope_scaling", "rope_parameters"):
-        section = own.get(key)
-        if isinstance(section, Mapping):
-            found.update(cast(Mapping[str, object], section))
-    found.setdefault("rope_type", found.get("type", "default"))
-    return found
+    architecture = find_architecture(config)
+    return rope_parameters(architecture.rope({**architecture.defaults, **config}, layer))
 
 
 def _model_name(architecture: str, checkpoint: PackedCheckpoint) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from tercet.checkpoints.packed.read import PackedCheckpoint
-from tercet.checkpoints.tokenizer_file import read_tokenizer
+from tercet.checkpoints.tokenizer_file import read_special_tokens, read_tokenizer
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export.gguf.container import Field
 from tercet.export.gguf.sentencepiece import sentencepiece_fields, steps_of
@@ -62,7 +62,7 @@ def vocabulary_fields(checkpoint: PackedCheckpoint, rows: int) -> dict[str, Fiel
             f"{path}: a {model.get('type')} tokenizer; Tercet writes BPE into GGUF, byte-level or "
             f"SentencePiece's: remove tokenizer.json to export a file that runs on token ids"
         )
-    tokens, types = _tokens(content, model, rows)
+    tokens, types = _tokens(path, model, rows)
     fields = sentencepiece_fields if model.get("byte_fallback") else _byte_level_fields
     return {**fields(path, content, tokens, types), **_special(checkpoint, path, tokens)}
 
@@ -90,16 +90,12 @@ def _read(path: Path) -> dict[str, Any]:
     return cast(dict[str, Any], found) if isinstance(found, dict) else {}
 
 
-def _tokens(
-    content: dict[str, Any], model: dict[str, Any], rows: int
-) -> tuple[list[str], list[int]]:
+def _tokens(path: Path, model: dict[str, Any], rows: int) -> tuple[list[str], list[int]]:
     tokens = [f"[PAD{index}]" for index in range(rows)]
     types = [_UNUSED] * rows
     found = [(text, index, _NORMAL) for text, index in model["vocab"].items()]
-    more: list[dict[str, Any]] = content.get("added_tokens") or []
-    for added in more:
-        kind = _CONTROL if added["special"] else _USER_DEFINED
-        found.append((added["content"], added["id"], kind))
+    for index, added in read_tokenizer(path).get_added_tokens_decoder().items():
+        found.append((added.content, index, _CONTROL if added.special else _USER_DEFINED))
     for text, index, kind in found:
         if index >= rows:
             raise CheckpointError(
@@ -147,10 +143,12 @@ def _step(step: Mapping[str, Any]) -> str:
 
 def _special(checkpoint: PackedCheckpoint, path: Path, tokens: list[str]) -> dict[str, Field]:
     config = _read(checkpoint.directory / "tokenizer_config.json")
+    named = read_special_tokens(checkpoint.directory).named
     generation = _read(checkpoint.directory / "generation_config.json")
     fields: dict[str, Field] = {}
     for role, name in (("bos", "bos"), ("eos", "eos"), ("pad", "padding"), ("unk", "unknown")):
-        index = _find_token(config.get(f"{role}_token"), tokens)
+        text = named.get(f"{role}_token")
+        index = tokens.index(text) if text in tokens else None
         for source in (generation, checkpoint.config):
             index = index if index is not None else _first(source.get(f"{role}_token_id"))
         if index is not None:
@@ -159,11 +157,6 @@ def _special(checkpoint: PackedCheckpoint, path: Path, tokens: list[str]) -> dic
     fields["tokenizer.ggml.add_bos_token"] = begins == [fields.get("tokenizer.ggml.bos_token_id")]
     template = _template(checkpoint.directory, config)
     return fields if template is None else {**fields, "tokenizer.chat_template": template}
-
-
-def _find_token(token: Any, tokens: list[str]) -> int | None:
-    text = cast(dict[str, Any], token).get("content") if isinstance(token, dict) else token
-    return tokens.index(text) if text in tokens else None
 
 
 def _first(found: Any) -> int | None:

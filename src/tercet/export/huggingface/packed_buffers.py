@@ -15,6 +15,8 @@ from tercet.ops.embedding_packed import embedding_packed
 from tercet.ops.linear_packed import linear_packed, prepare
 from tercet.packed_weight import PreparedWeight
 
+_ANCHOR = "anchor"
+
 
 class PackedBuffers(nn.Module):
     """Holds a weight in storage form, so that `save_pretrained` writes what was read."""
@@ -34,6 +36,20 @@ class PackedBuffers(nn.Module):
         if self.entry.input_scale:
             self._replace("input_scale", checkpoint.input_scale(module).to(torch.float16))
         self._prepare()
+
+    def add_anchor(self) -> None:
+        """Adds a parameter of the model's dtype and device, without numbers, that is saved nowhere.
+
+        For models that have no other: transformers reads a model's dtype and device from its
+        parameters.
+        """
+        device = cast("dict[str, Tensor]", self._buffers)["weight_packed"].device
+        empty = torch.empty(0, dtype=self.dtype, device=device)
+        self.register_parameter(_ANCHOR, nn.Parameter(empty, requires_grad=False))
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination.pop(prefix + _ANCHOR, None)
 
     def _replace(self, name: str, tensor: Tensor) -> None:
         device = self._buffers[name].device  # pyright: ignore[reportOptionalMemberAccess]
@@ -106,7 +122,10 @@ class PackedBuffers(nn.Module):
 
     def _load_from_state_dict(self, *arguments: Any, **named: Any) -> None:
         """As any module; what is computed by then is that of the new weight."""
+        anchor = self._parameters.pop(_ANCHOR, None)
         super()._load_from_state_dict(*arguments, **named)
+        if anchor is not None:
+            self.register_parameter(_ANCHOR, anchor)
         if self.prepared is not None:
             self._prepare()
 

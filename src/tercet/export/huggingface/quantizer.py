@@ -6,9 +6,10 @@ the model's dtype. So the checkpoint is opened and checked by Tercet's own reade
 packed buffers are filled from there.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from types import MethodType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,7 @@ from tercet.export.huggingface.packed_buffers import (
     PackedLinearForTransformers,
     TiedHeadForTransformers,
 )
+from tercet.export.huggingface.saving import SavePretrained
 from tercet.export.huggingface.token_call import get_compiled_call
 from tercet.models.device import resolve_dtype
 from tercet.models.saved_buffers import saved_buffers
@@ -91,8 +93,12 @@ class TercetQuantizer(HfQuantizer):
     ) -> "PreTrainedModel":
         for name in self._checkpoint.modules:
             cast(PackedBuffers, model.get_submodule(name)).fill(name, self._checkpoint)
+        if self._checkpoint.modules and next(model.parameters(), None) is None:
+            first = next(iter(self._checkpoint.modules))
+            cast(PackedBuffers, model.get_submodule(first)).add_anchor()
         # what `generate` asks for the step of a static cache
         model.get_compiled_call = MethodType(get_compiled_call, model)
+        model.save_pretrained = SavePretrained(model, self._checkpoint.manifest)
         return model
 
     def update_weight_conversions(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -108,6 +114,12 @@ class TercetQuantizer(HfQuantizer):
     def is_serializable(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
         """`save_pretrained` writes the packed buffers."""
         return True
+
+    def _dequantize(self, model: "PreTrainedModel", dtype: torch.dtype | None = None) -> NoReturn:
+        raise UnsupportedError(
+            "a packed model is not made a plain one in place: dequantize its weights one by one, "
+            "tercet.open_packed(directory).read_packed(module).dequantize(), or load the source"
+        )
 
     @property
     def is_compileable(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -176,6 +188,11 @@ def _tie(model: "PreTrainedModel", checkpoint: PackedCheckpoint) -> None:
         if module in checkpoint.modules:
             embedding = cast(PackedEmbeddingForTransformers, model.get_submodule(module))
             name = target.removesuffix(".weight")
+            if name in checkpoint.modules:
+                raise CheckpointError(
+                    f"{checkpoint.directory}: {name} is packed, and so is {module}, but the config "
+                    f"ties them (tie_word_embeddings true): load it as config.json has it"
+                )
             bias = cast("nn.Parameter | None", getattr(model.get_submodule(name), "bias", None))
             model.set_submodule(name, TiedHeadForTransformers(embedding, bias))
             del left[target]
@@ -183,11 +200,25 @@ def _tie(model: "PreTrainedModel", checkpoint: PackedCheckpoint) -> None:
     model._tied_weights_keys = left  # pyright: ignore[reportPrivateUsage]
 
 
+def _check_unused(model: "PreTrainedModel", stored: set[str]) -> None:
+    """A stored tensor of a module that the model has must be one that the module has, too."""
+    known = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    modules = {name for name, _ in cast("Iterable[tuple[str, nn.Module]]", model.named_modules())}
+    for name in sorted(stored - known):
+        module, _, part = name.rpartition(".")
+        if part == "bias" and module in modules:
+            raise CheckpointError(
+                f"{name} is in the files, and {type(model).__name__} by this config has no such "
+                f"bias: load it as config.json has it"
+            )
+
+
 def _check_plain(model: "PreTrainedModel", checkpoint: PackedCheckpoint) -> None:
     """Every other parameter and saved buffer of the model must be in the files, with its shape."""
     stored = set(checkpoint.names())
     tied = set(getattr(model, "all_tied_weights_keys", None) or {})
     buffers = saved_buffers(model, leave_out=PackedBuffers)
+    _check_unused(model, stored)
     for name, parameter in (*model.named_parameters(), *buffers.items()):
         if name in tied:
             continue

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -231,9 +231,22 @@ def rotations(config: Mapping[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = config.get("rope_parameters") or {}
     local: dict[str, Any] = given.get("sliding_attention") or {}
     whole: dict[str, Any] = given.get("full_attention") or given
+    scaling: dict[str, Any] = config.get("rope_scaling") or {}
+    if scaling and whole is not given:
+        whole = {**whole, **scaling}
+    elif scaling and given:  # replaced as transformers does it, with the base
+        whole = {"rope_theta": _usual_base(config), **scaling}
     found = {k: whole[k] for k in ("rope_theta", "partial_rotary_factor") if k in whole}
     if whole.get("rope_type", "default") != "default":
         found["rope_scaling"] = {k: v for k, v in whole.items() if k != "rope_theta"}
     if "rope_theta" in local:
         found["rope_local_base_freq"] = local["rope_theta"]
     return {k: v for k, v in found.items() if config.get(k) is None}
+
+
+def _usual_base(config: Mapping[str, Any]) -> float:
+    """Of a model whose config.json has none."""
+    theta: object = 10000.0
+    if supported_architecture(config):
+        theta = find_architecture(config).defaults.get("rope_theta", theta)
+    return float(cast(float, theta))

@@ -24,6 +24,7 @@ def find_architecture(config: Mapping[str, object]) -> Architecture:
     if not supported_architecture(config):
         raise UnsupportedError(
             f"{unknown_name('decoder architecture', name, architecture_names())}; load others with "
-            f"transformers: AutoModelForCausalLM.from_pretrained(directory) after import tercet"
+            f"transformers: from_pretrained(directory) of a class for them, AutoModelForCausalLM "
+            f"or another, after import tercet"
         )
     return import_module(f"{__name__}.{name}").ARCHITECTURE

@@ -20,8 +20,8 @@ ARCHITECTURE = Architecture(
     embedding_factor=Power(key="hidden_size", exponent=0.5),
     attention_factor=Power(key="query_pre_attn_scalar", exponent=-0.5),
     logits_cap="final_logit_softcapping",
-    window=by_layer_type(6),
-    rope=rope_by_layer_type(6, local=10_000.0, far=1_000_000.0),
+    window=by_layer_type(6, "sliding_window_pattern"),
+    rope=rope_by_layer_type(6, "sliding_window_pattern", local=10_000.0, far=1_000_000.0),
     defaults={
         "vocab_size": 262208,
         "hidden_size": 2304,

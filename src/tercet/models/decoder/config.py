@@ -180,7 +180,8 @@ class DecoderConfig:
 
     def __post_init__(self) -> None:
         if self.activation not in ACTIVATIONS:
-            raise UnsupportedError(unknown_name("activation", self.activation, ACTIVATIONS))
+            known = unknown_name("activation", self.activation, ACTIVATIONS)
+            raise UnsupportedError(f"{known}; load such a model with transformers")
         if self.heads % self.key_value_heads:
             raise CheckpointError(
                 f"config.json: num_attention_heads {self.heads} is no multiple of "
@@ -219,7 +220,7 @@ def read_config(architecture: Architecture, config: Mapping[str, object]) -> Dec
         head_dim=head_dim,
         intermediate=_size(given, "intermediate_size"),
         norm_epsilon=_epsilon(given),
-        activation=str(given.get(architecture.activation, "silu")),
+        activation=_activation(given, architecture),
         tied=bool(given.get("tie_word_embeddings", False)),
         positions=_size(given, "max_position_embeddings", 2048),
         qkv_bias=_flag(given, architecture.qkv_bias),
@@ -240,6 +241,15 @@ def read_config(architecture: Architecture, config: Mapping[str, object]) -> Dec
         score_cap=_cap(given, architecture.score_cap),
         logits_cap=_cap(given, architecture.logits_cap),
     )
+
+
+# other names that transformers has for the same function
+_ALSO = {"swish": "silu", "gelu_new": "gelu_pytorch_tanh"}
+
+
+def _activation(config: Mapping[str, object], architecture: Architecture) -> str:
+    name = str(config.get(architecture.activation, "silu"))
+    return _ALSO.get(name, name)
 
 
 def _read_mixture(

@@ -27,6 +27,7 @@ from tercet.models.decoder.state_space.states import RecurrentStates
 from tercet.models.decoder.weight_reader import WeightReader
 from tercet.models.packed_modules import PackedEmbedding, load_packed_embedding
 from tercet.models.weight_source import WeightSource
+from tercet.ops.embedding_packed.check import out_of_range
 
 if TYPE_CHECKING:
     from tercet.models.decoder.gpu.prompts import Prompts
@@ -355,7 +356,12 @@ class _Embed:
         if isinstance(self.tokens, PackedEmbedding):
             rows = self.tokens(ids)
         else:
-            rows = embedding(ids, self.tokens)
+            try:
+                rows = embedding(ids, self.tokens)
+            except IndexError as error:
+                count = len(self.tokens)
+                first = int(((ids < 0) | (ids >= count)).nonzero()[0])
+                raise out_of_range(int(ids[first]), first, count) from error
         return rows if self.factor == 1 else rows * self.factor
 
 

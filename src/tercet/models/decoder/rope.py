@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tercet.errors import CheckpointError, UnsupportedError, unknown_name
 from tercet.models.architecture import Architecture
-from tercet.models.rope_rule import NO_ROPE
+from tercet.models.rope_rule import NO_ROPE, rope_parameters
 
 Angles = tuple[Tensor, Tensor]
 """cos [T, 1, 2 R] and sin [T, 1, 2 R], the first half of sin negated."""
@@ -56,16 +56,17 @@ def frequencies(config: Mapping[str, object], head_dim: int, *, partial: bool) -
     All are 0 in a layer without rotation.
 
     Args:
-        config: config.json, with `rope_parameters`, or `rope_theta` and `rope_scaling`.
+        config: as `rope_rule.rope_parameters` takes it.
         head_dim: D, even.
         partial: whether the factor counts, as `Architecture` has it.
     """
-    parameters = _parameters(config)
-    kind = str(parameters.get("rope_type", parameters.get("type", "default")))
+    parameters = rope_parameters(config)
+    kind = str(parameters["rope_type"])
     if kind == NO_ROPE:
         return torch.zeros(head_dim // 2)
     if kind not in _SCALINGS:
-        raise UnsupportedError(unknown_name("rope type", kind, _SCALINGS))
+        known = unknown_name("rope type", kind, _SCALINGS)
+        raise UnsupportedError(f"{known}; load such a model with transformers")
     share = _number({"partial_rotary_factor": 1.0, **parameters}, "partial_rotary_factor")
     if not partial and share != 1.0:
         if kind != "default":
@@ -84,17 +85,6 @@ def frequencies(config: Mapping[str, object], head_dim: int, *, partial: bool) -
     pairs = torch.arange(0, turned, 2, dtype=torch.float32) / turned
     plain = 1.0 / _number(parameters, "rope_theta") ** pairs
     return _SCALINGS[kind](plain, parameters)
-
-
-def _parameters(config: Mapping[str, object]) -> dict[str, object]:
-    found: dict[str, object] = {"rope_theta": config.get("rope_theta", 10000.0)}
-    if "partial_rotary_factor" in config:
-        found["partial_rotary_factor"] = config["partial_rotary_factor"]
-    for key in ("rope_scaling", "rope_parameters"):
-        section = config.get(key)
-        if isinstance(section, Mapping):
-            found.update(section)  # pyright: ignore[reportUnknownArgumentType]
-    return found
 
 
 def _number(parameters: Mapping[str, object], key: str) -> float:

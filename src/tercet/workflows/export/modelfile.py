@@ -11,10 +11,10 @@ from pathlib import Path
 
 from tercet.checkpoints.atomic import in_the_way
 from tercet.checkpoints.packed.output_directory import check_writable
+from tercet.checkpoints.tokenizer_file import read_json
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.runtime import Message, Tokenizer, load_tokenizer
 from tercet.runtime.session import read_stop_ids
-from tercet.runtime.tokenizer import read_json
 
 # GenerationConfig's names and Ollama's
 _PARAMETERS = {
