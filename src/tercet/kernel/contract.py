@@ -44,6 +44,7 @@ class TensorSpec:
         optional: whether an input may be None (an absent output has no elements).
         role: "input"; "output" of `run`; or "saved": an output of `run` that only the gradient
             reads, and that has none itself. Outputs are declared in the order of `run`.
+        chooses: of integers, the axis whose rows they are indices of, any of them in any order.
     """
 
     name: str
@@ -51,6 +52,7 @@ class TensorSpec:
     dtypes: tuple[torch.dtype, ...]
     optional: bool = False
     role: Role = "input"
+    chooses: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from importlib import import_module
 from math import inf
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tercet.harness.check.run import CheckReport, cases_of, check
 from tercet.harness.sandbox.candidate import candidate_from
 from tercet.harness.sandbox.session import Apart
 from tercet.harness.workloads.draw import draw
-from tercet.harness.workloads.drawn import Incoming
+from tercet.harness.workloads.drawn import ORDERS, Incoming
 from tercet.harness.workloads.layouts import lay_out
 from tercet.harness.workloads.long import draw_long
 from tercet.harness.workloads.systematic import draw_dtypes, draw_ends, draw_single
@@ -534,3 +535,42 @@ def test_a_quick_check_stops_at_the_first_red(tmp_path: Path) -> None:
     assert not report.passed
     assert report.left > 50
     assert len({finding.case for finding in report.findings}) < 6
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_indices_in_an_order_are_rows_of_the_table(order: str) -> None:
+    generator = Random(3)
+    for count, rows in [(1, 1), (5, 5), (7, 3), *((7, 20 + i) for i in range(20))]:
+        drawn = torch.tensor([generator.randrange(rows) for _ in range(count)])
+        before, made = drawn.clone(), ORDERS[order](drawn, rows, generator.getrandbits(40))
+        assert len(made) == count
+        assert 0 <= int(made.min()) <= int(made.max()) < rows
+        assert torch.equal(drawn, before)
+
+
+def test_a_run_may_be_one_by_its_ends_alone() -> None:
+    indices = torch.zeros(9, dtype=torch.int64)
+    whole, others, shuffled = (
+        ORDERS[order](indices, 40, 12345) for order in ("run of", "run of other", "shuffled run of")
+    )
+    steps = whole.diff()
+    assert int(((steps != 1) & (steps != -39)).sum()) == 0
+    for made in (others, shuffled):
+        assert int(made[-1] - made[0]) == len(made) - 1
+        assert not torch.equal(made, made[0] + torch.arange(len(made)))
+    assert sorted(shuffled.tolist()) == list(range(int(shuffled[0]), int(shuffled[-1]) + 1))
+
+
+@pytest.mark.parametrize("name", ["embedding_packed", "linear_cross_entropy"])
+def test_indices_are_drawn_in_every_order(name: str) -> None:
+    op = find(name)
+    spec = next(each for each in op.of_role("input") if each.chooses is not None)
+    seen = set[str]()
+    for seed in range(12):
+        for one in draw(op, seed, 20, 2**14):
+            seen.add(str(one.order))
+            indices = one.arguments(op, seed)[spec.name]
+            assert indices.dtype in spec.dtypes
+    assert seen == {"None", *ORDERS}
+    other = find("rms_norm")
+    assert {one.order for one in draw(other, 1, 20, 2**14)} == {None}

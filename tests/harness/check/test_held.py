@@ -76,5 +76,34 @@ def test_gradients_in_another_process(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [
+        (
+            "def forward(x, *others):\n    kept['x'] = x.detach()\n    return own(x, *others)\n",
+            "call 1: x",
+        ),
+        (
+            "def forward(*arguments):\n"
+            "    found = own(*arguments)\n"
+            "    kept['last'] = [each.detach() for each in found[:1]]\n"
+            "    return found\n",
+            "call 1: output 0",
+        ),
+        (
+            "def gradient(grad, *others):\n"
+            "    found = own_gradient(grad, *others)\n"
+            "    kept['last'] = found[0]\n"
+            "    return found\n",
+            "call 1: the gradient of x",
+        ),
+    ],
+)
+def test_memory_that_a_caller_cannot_free(tmp_path: Path, source: str, what: str) -> None:
+    report = found(tmp_path, source)
+    held = [each.message for each in report.faults if each.check == "state"]
+    assert held == [f"a call whose caller lets go of everything: {what} is still held"]
+
+
 def test_the_right_one_is_green(tmp_path: Path) -> None:
     assert found(tmp_path, "").passed

@@ -5,6 +5,7 @@ changed. Nothing is taken from the guest's word that the judge can see in its ow
 """
 
 from collections.abc import Sequence
+from itertools import permutations
 from typing import Any
 
 import torch
@@ -22,11 +23,20 @@ from tercet.harness.check.contents import (
     with_part,
 )
 from tercet.harness.check.expected import Expected, expect
+from tercet.harness.check.in_one_memory import (
+    Way,
+    part_of,
+    put_at_one_address,
+    put_side_by_side,
+    put_twice,
+)
 from tercet.harness.check.judge import Problem, Verdicts, judge_outcome, listed
 from tercet.harness.finding import Finding
 from tercet.harness.sandbox.faults import fault_kind, fault_message
 from tercet.harness.sandbox.session import Outcome, Session
+from tercet.harness.workloads.allowed import accepts
 from tercet.harness.workloads.arguments import tied_arguments
+from tercet.harness.workloads.drawn import split_rows
 from tercet.harness.workloads.gradients import grad_outputs_of, select_differentiable
 from tercet.harness.workloads.layouts import LAYOUTS, lay_out
 from tercet.kernel.contract import Case, Op
@@ -107,6 +117,11 @@ class CaseCheck:
             check = "misaligned" if name == "misaligned" else "strided"
             self._guarded(check, f"{name} inputs", self._laid_out, name)
         self._guarded("strided", "expanded inputs", self._expanded)
+        if not self._arguments.get("in_place"):
+            for one, other in self._alike():
+                for way in (put_twice, put_at_one_address, put_side_by_side):
+                    label = f"{other} {way.__doc__} {one}"
+                    self._guarded("strided", label, self._in_one_memory, way, one, other)
         if self._names:
             self._guarded(
                 "strided", "incoming gradients expanded along rows", self._expanded_columns
@@ -136,6 +151,7 @@ class CaseCheck:
             self._guarded("context", "gradients that are written to", self._overwritten)
             self._gradients_of_each_output()
             self._some_gradients()
+        self._guarded("state", "a call whose caller lets go of everything", self._kept)
         if concurrent:
             self._guarded("context", "several calls at once", self._together)
 
@@ -221,6 +237,50 @@ class CaseCheck:
             lay_out(name, each, len(laid) + at) for at, each in enumerate(self._grads)
         ]
         return laid, grads
+
+    def _alike(self) -> list[tuple[str, str]]:
+        """Two inputs of one shape and dtype, drawn by the seed; none where there are none."""
+        names = [
+            name
+            for name in sorted(self._free())
+            if isinstance(value := self._arguments.get(name), Tensor)
+            and value.is_floating_point()
+            and unchanged(value, self._prepared.get(name))
+        ]
+        pairs = [
+            (one, other)
+            for one, other in permutations(names, 2)
+            if self._prepared[one].shape == self._prepared[other].shape
+            and self._prepared[one].dtype == self._prepared[other].dtype
+            and self._prepared[one].dim()
+        ]
+        return pairs[self._seed % len(pairs) :][:1] if pairs else []
+
+    def _in_two_axes(self) -> Values:
+        """Arguments whose leading axis is two, where the op takes such and their number is even."""
+        split = split_rows(self._op, self._arguments, 2)
+        return split if accepts(self._op, self._op.prepare(split)) else self._arguments
+
+    def _in_one_memory(self, way: Way, one: str, other: str) -> str:
+        """Callers give a tensor twice, or two parts of one: what lies there is not one for it."""
+        arguments, grads = self._arguments, self._grads
+        if way is put_side_by_side:
+            # rows of which others follow do not fall into one axis, if there are two
+            arguments, grads = self._in_two_axes(), None
+        prepared = self._op.prepare(arguments)
+        found = way(prepared[one], prepared[other])
+        if found is None:
+            return ""
+        self._session.begin()
+        placed, incoming = self._place(prepared, grads)
+        (whole,) = self._session.put({f"{one} and {other}": found.whole}).values()
+        laid = {one: found.one, other: found.other}
+        for name, part in laid.items():
+            placed[name] = part_of(whole, part)
+        names = () if grads is None else self._names
+        outcome = self._call("once", placed, incoming, names)
+        expected = expect(self._op, {**arguments, **laid}, grads, names)
+        return self._judged(outcome, {**prepared, **laid}, expected)
 
     def _expanded(self) -> str:
         """Every row the first one, with a stride of 0: gradients of a sum come so."""
@@ -359,6 +419,13 @@ class CaseCheck:
 
     def _gradients_of(self, names: tuple[str, ...]) -> str:
         return self._whole({}, names=names)
+
+    def _kept(self) -> str:
+        """Memory that callers cannot free, for kernels hold on to it."""
+        session = self._session
+        session.begin()
+        placed, grads = self._place(self._prepared, self._grads)
+        return listed("is still held", session.keep(placed, grads or (), self._names))
 
     def _together(self) -> str:
         session, calls = self._session, self._two_calls()

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from tercet import environment
 from tercet.child_process.confine import confine
@@ -175,6 +176,49 @@ class Guest:
             _wait()
             found.append([self._copied("a result", each) for each in results])
         return found
+
+    def keep(
+        self,
+        arguments: Mapping[str, Any],
+        grad_outputs: Sequence[Mapping[str, Any] | None],
+        wanted: Sequence[str],
+    ) -> list[str]:
+        """What of a call is in memory when its caller has let go of it, arguments and results.
+
+        Of two calls after each other: what a first one sets up, the second might keep.
+        """
+        held = dict[str, StorageWeakRef]()
+        for at in range(2):
+            self._call_and_forget(f"call {at}: ", arguments, grad_outputs, wanted, held)
+        gc.collect()
+        return [name for name, storage in held.items() if not storage.expired()]
+
+    def _call_and_forget(
+        self,
+        label: str,
+        arguments: Mapping[str, Any],
+        grad_outputs: Sequence[Mapping[str, Any] | None],
+        wanted: Sequence[str],
+        held: dict[str, StorageWeakRef],
+    ) -> None:
+        """In memory of its own: the judge's is never free."""
+        values: Values = {
+            name: view(self.memory, cast("Any", each)).clone() if isinstance(each, dict) else each
+            for name, each in arguments.items()
+        }
+        grads = [None if each is None else view(self.memory, each).clone() for each in grad_outputs]
+        leaves = make_leaves(values, wanted)
+        with using(self.op, self.kernels), self._within({}):
+            outputs = list(outputs_of(self.op.run(*leaves.values())))
+            gradients = vjp(outputs, grads, leaves, wanted, keep=False) if wanted else {}
+        _wait()
+        for name, each in (
+            *values.items(),
+            *((f"output {at}", each) for at, each in enumerate(outputs)),
+            *((f"the gradient of {name}", each) for name, each in gradients.items()),
+        ):
+            if isinstance(each, Tensor) and each.numel():
+                held[label + name] = StorageWeakRef(each.untyped_storage())
 
     def read(self, call: str) -> Values:
         """The results of a call as they are now, and every tensor that was placed until now."""

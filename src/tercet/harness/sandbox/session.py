@@ -431,6 +431,20 @@ class Session:
         )
         return [[self._read(each) for each in one] for one in found]
 
+    def keep(
+        self,
+        arguments: Mapping[str, Any],
+        grad_outputs: Sequence[Any] = (),
+        wanted: Sequence[str] = (),
+    ) -> list[str]:
+        """What a call with these arguments leaves in memory, as Guest.keep."""
+        found: Any = self._place.ask(
+            "keep", arguments=dict(arguments), grad_outputs=list(grad_outputs), wanted=list(wanted)
+        )
+        if not isinstance(found, list):
+            raise _no_reply("what a call keeps in memory")
+        return [str(each) for each in cast("list[object]", found)]
+
     def read(self, call: str) -> Outcome:
         """The results of a call as they are now."""
         return self._outcome(self._ask("read", call=call))

@@ -47,6 +47,19 @@ def allowed(op: Op, drawn: Drawn) -> Drawn | None:
     return kept
 
 
+def accepts(op: Op, prepared: dict[str, Any]) -> bool:
+    """Whether the op's fake and its implementation in plain torch take these arguments."""
+    try:
+        describe_outputs(op, prepared)
+        plain = [each for each in op.implementations if each.language == "torch"]
+        if plain and op.unfit(plain[-1], prepared) is None:
+            with torch.no_grad(), using(op, plain[-1].load()):
+                op.run(*prepared.values())
+    except TercetError:
+        return False
+    return True
+
+
 def _overflows(op: Op, drawn: Drawn, arguments: dict[str, Any]) -> bool:
     """Whether numbers that were finite are infinite by the powers that they are multiplied by."""
     before = replace(drawn, powers={}).arguments(op, 0)

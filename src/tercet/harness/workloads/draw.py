@@ -17,7 +17,7 @@ from torch import Tensor
 
 from tercet.harness.workloads.allowed import allowed, arguments_of, takes
 from tercet.harness.workloads.arguments import tied_arguments
-from tercet.harness.workloads.drawn import FLOATS, Drawn, Incoming, numbers_in
+from tercet.harness.workloads.drawn import FLOATS, ORDERS, Drawn, Incoming, numbers_in
 from tercet.harness.workloads.layouts import LAYOUTS
 from tercet.harness.workloads.limits import (
     bases_of,
@@ -49,6 +49,7 @@ _SCALED = 0.3  # of the cases: numbers of some arguments times powers of two
 _MORE_OPTIONS = 0.3  # of the cases with two options: others too
 _ABSENT = 0.2  # of the cases with an optional input
 _OTHER_DTYPE, _DTYPE_TRIES = 0.2, 6  # of the cases: some inputs in another dtype than the first
+_ORDERED = 0.6  # of the cases with indices of rows: in an order that callers have
 _INCOMING = 0.4  # of the cases: incoming gradients that are not what is drawn for all
 # where rows are limited, each costs a program
 _FEW_ROWS = 1000
@@ -177,6 +178,11 @@ def draw_one(
     run = run if (ignored is not None or flagged) and generator.random() < 0.7 else None
     split = generator.choice((1, 1, 2, 3))
     drawn = replace(drawn, factors=factors, ignored=ignored, run=run, split=split)
+    if any(spec.chooses is not None for spec in op.of_role("input")):
+        # of its own numbers, so that cases of other ops are what they were
+        own = random.Random(drawn.name)
+        order = own.choice(sorted(ORDERS)) if own.random() < _ORDERED else None
+        drawn = replace(drawn, order=order)
     if generator.random() < _LAID_OUT:
         # offsets beyond 31 bits are what is most often forgotten
         drawn = replace(drawn, layout=generator.choice((*sorted(LAYOUTS), "far apart")))

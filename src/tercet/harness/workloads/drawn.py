@@ -1,6 +1,6 @@
 """Drawn: what a drawn case is made from, by name, and how it is made smaller."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import inf
 from typing import Any, cast
@@ -65,6 +65,7 @@ class Drawn:
         ignored: in place of the integer that an argument names and tensors hold (ignore_index).
         run: from where to where, as parts of the leading axis, these tensors hold nothing else and
             masks leave all out.
+        order: of indices of rows, one of ORDERS; None as they are made.
         split: how many parts the leading axis is split into; 1 leaves it, 0 takes it away where
             it is 1 long.
         layout: of the inputs in memory, one of LAYOUTS; None as they are made.
@@ -81,6 +82,7 @@ class Drawn:
     factors: Mapping[str, float]
     ignored: int | None = None
     run: tuple[float, float] | None = None
+    order: str | None = None
     split: int = 1
     layout: str | None = None
     powers: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -97,6 +99,7 @@ class Drawn:
         words += [f"{name}*{factor:.3g}" for name, factor in self.factors.items()]
         words += [f"ignored={self.ignored}"] if self.ignored is not None else []
         words += [f"from={self.run[0]:.3g} to={self.run[1]:.3g}"] if self.run is not None else []
+        words += [f"{self.order} indices"] if self.order is not None else []
         words += [f"rows={self.split}x"] if self.split > 1 else []
         words += ["without rows"] if not self.split else []
         words += [self.layout] if self.layout is not None else []
@@ -123,6 +126,8 @@ class Drawn:
             yield replace(self, absent=None)
         if self.incoming != PLAIN:
             yield replace(self, incoming=PLAIN)
+        if self.order is not None:
+            yield replace(self, order=None)
         if self.split != 1:
             yield replace(self, split=1)
         if self.factors:
@@ -145,6 +150,8 @@ class Drawn:
         made = op.inputs(self.workload, seed, "cpu", **kind)
         for name, factor in self.factors.items():
             made[name] = made[name] * factor
+        if self.order is not None:
+            made = _ordered(op, made, self.order, self.workload.sizes, seed)
         if self.ignored is not None:
             made = _renumbered(made, self.ignored, self.run)
         if self.run is not None:
@@ -155,7 +162,7 @@ class Drawn:
             made[name] = _in_dtype(made[name], dtype, seed)
         if self.absent is not None:
             made[self.absent] = None
-        made = _split(op, made, self.split)
+        made = split_rows(op, made, self.split)
         if self.layout is None:
             return made
         inputs = {spec.name for spec in op.of_role("input")}
@@ -231,6 +238,52 @@ def _renumbered(
     return found
 
 
+def _ordered(
+    op: Op, arguments: dict[str, Any], order: str, sizes: Mapping[str, int], seed: int
+) -> dict[str, Any]:
+    """Indices of rows in that order, from a first one on where they run."""
+    found = dict(arguments)
+    for spec in op.of_role("input"):
+        value = found.get(spec.name)
+        if spec.chooses is not None and isinstance(value, Tensor) and value.numel():
+            made = ORDERS[order](value.flatten(), sizes[spec.chooses], seed)
+            found[spec.name] = made.to(value.dtype).clone().reshape(value.shape)
+    return found
+
+
+def _run_of(indices: Tensor, rows: int, seed: int) -> Tensor:
+    """Each one more than the one before, and from the first row on again behind the last."""
+    return (torch.arange(len(indices)) + seed) % rows
+
+
+def _run_of_others(indices: Tensor, rows: int, seed: int) -> Tensor:
+    """Ends of a run that fits, and between them any of its rows, some more than once."""
+    count = min(len(indices), rows)
+    first = seed % (rows - count + 1)
+    made = first + indices % count
+    made[0], made[-1] = first, first + count - 1
+    return made
+
+
+def _shuffled_run(indices: Tensor, rows: int, seed: int) -> Tensor:
+    """Ends of a run that fits, and between them each of its rows once, in any order."""
+    made = _run_of(indices, rows, seed % max(1, rows - len(indices) + 1))
+    between = torch.randperm(max(0, len(made) - 2), generator=torch.Generator().manual_seed(seed))
+    made[1:-1] = made[1:-1][between]
+    return made
+
+
+ORDERS: Mapping[str, Callable[[Tensor, int, int], Tensor]] = {
+    "equal": lambda indices, rows, seed: indices[:1].expand_as(indices),
+    "ascending": lambda indices, rows, seed: indices.sort().values,
+    "descending": lambda indices, rows, seed: indices.sort(descending=True).values,
+    "run of": _run_of,
+    "run of other": _run_of_others,
+    "shuffled run of": _shuffled_run,
+}
+"""Of indices of rows, as callers have them: padding, a range, a range that only seems to be one."""
+
+
 def _flagged(value: Any, run: tuple[float, float]) -> Any:
     """A mask that leaves out a run of the leading axis, too; anything else as it is."""
     if not isinstance(value, Tensor) or value.dtype != torch.bool or not value.dim():
@@ -241,7 +294,7 @@ def _flagged(value: Any, run: tuple[float, float]) -> Any:
     return changed
 
 
-def _split(op: Op, arguments: dict[str, Any], parts: int) -> dict[str, Any]:
+def split_rows(op: Op, arguments: dict[str, Any], parts: int) -> dict[str, Any]:
     """The leading axis of the first input as two or as none, wherever it leads."""
     leading = op.of_role("input")[0].axes[:1]
     if parts == 1 or not leading:

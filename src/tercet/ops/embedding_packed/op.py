@@ -108,7 +108,7 @@ OP = Op(
         Axis(name="K", meaning="columns of the table: hidden size"),
     ),
     tensors=(
-        TensorSpec(name="ids", axes=("T",), dtypes=_IDS),
+        TensorSpec(name="ids", axes=("T",), dtypes=_IDS, chooses="N"),
         TensorSpec(name="y", axes=("T", "K"), dtypes=_DTYPES, role="output"),
     ),
     run=_forward,

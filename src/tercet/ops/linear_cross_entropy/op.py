@@ -281,7 +281,7 @@ OP = Op(
     tensors=(
         TensorSpec(name="x", axes=("M", "H"), dtypes=_DTYPES),
         TensorSpec(name="weight", axes=("V", "H"), dtypes=_DTYPES),
-        TensorSpec(name="target", axes=("M",), dtypes=(torch.int64,)),
+        TensorSpec(name="target", axes=("M",), dtypes=(torch.int64,), chooses="V"),
         TensorSpec(name="loss", axes=(), dtypes=_FLOAT32, role="output"),
         TensorSpec(name="lse", axes=("M",), dtypes=_FLOAT32, role="saved"),
         TensorSpec(name="grad_x", axes=("M", "H"), dtypes=_DTYPES, optional=True, role="saved"),
