@@ -119,6 +119,11 @@ def _wishes(op: Op, generator: random.Random, elements: int, rows: int | None) -
                 long, lengths=_LONGEST, elements=_LONGEST_ELEMENTS, exact=False, one_sign=True
             )
         yield long
+    # what is added once must not be added once a piece
+    for axis, base in product(axes, _with_one_input_more(op, options, generator)[:1]):
+        yield _Wish(
+            axis=axis, lengths=lengths, base=base, kind=generator.choice(kinds), elements=elements
+        )
     for kind in kinds:
         yield _Wish(
             axis=axes[-1], lengths=_HELD, base=generator.choice(bases), kind=kind,
@@ -180,14 +185,25 @@ def _with_most_inputs(
     """In any order, but those with a mask or the like, of a number a row, first."""
     leading = op.of_role("input")[0].axes[:1]
     names = [spec.name for spec in op.of_role("input") if spec.axes == leading]
-
-    def inputs(workload: Workload) -> int:
-        few = replace(workload, sizes=dict.fromkeys(workload.sizes, 2))
-        arguments = arguments_of(op, Drawn(workload=few, factors={})) or {}
-        return sum(isinstance(arguments.get(name), Tensor) for name in names)
-
     shuffled = generator.sample(workloads, len(workloads))
-    return sorted(shuffled, key=inputs, reverse=True)
+    return sorted(shuffled, key=lambda one: _inputs(op, one, names), reverse=True)
+
+
+def _with_one_input_more(
+    op: Op, workloads: list[Workload], generator: random.Random
+) -> list[Workload]:
+    """Those that have an optional input which the first base has not, in any order."""
+    names = [spec.name for spec in op.of_role("input")]
+    usual = _inputs(op, bases_of(op)[0], names)
+    more = [one for one in workloads if _inputs(op, one, names) > usual]
+    return generator.sample(more, len(more))
+
+
+def _inputs(op: Op, workload: Workload, names: list[str]) -> int:
+    """How many of these inputs a workload has."""
+    few = replace(workload, sizes=dict.fromkeys(workload.sizes, 2))
+    arguments = arguments_of(op, Drawn(workload=few, factors={})) or {}
+    return sum(isinstance(arguments.get(name), Tensor) for name in names)
 
 
 def _make_small(sizes: dict[str, int], kept: str, generator: random.Random) -> None:
