@@ -1,0 +1,81 @@
+"""A planted fault; FAULT says which."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tercet.packed_weight.row_codes import element_of, quantize
+
+OP = "append_kv"
+FAULT = (
+    "Where nothing is normalized or rotated, the q of a single token is returned as a view "
+    "of qkv rather than as a tensor of its own."
+)
+DEVICE = "any"
+CAUGHT_BY = "inputs"
+__all__ = ["forward"]
+
+
+def forward(
+    qkv: Tensor,
+    cos: Tensor,
+    sin: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    blocks: Tensor,
+    lengths: Tensor,
+    key_scales: Tensor | None,
+    value_scales: Tensor | None,
+    query_norm: Tensor | None,
+    key_norm: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """As op.append_kv_."""
+    batch, new, _ = qkv.shape
+    blocks_held, groups, block, width = keys.shape
+    count = qkv.shape[2] // width - 2 * groups
+    heads = qkv.reshape(batch, new, count + 2 * groups, width)
+    position = lengths.long()[:, None] + torch.arange(-new, 0, device=qkv.device)
+    known = (position >= 0) & (position < min(blocks.shape[1] * block, cos.shape[0]))
+    at = torch.where(known, position, 0)
+    if not known.numel() or not min(blocks.shape[1] * block, cos.shape[0]):
+        return qkv.new_zeros(batch, new, count, width)
+    angles = cos[at][:, :, None].float(), sin[at][:, :, None].float()
+    q = _turn(_normalize(heads[:, :, :count].float(), query_norm, eps), *angles)
+    k = _turn(_normalize(heads[:, :, count : count + groups].float(), key_norm, eps), *angles)
+    place = blocks.long().gather(1, at // block)
+    known_place = known & (place >= 0) & (place < blocks_held)
+    row = at % block
+    some = known_place.nonzero(as_tuple=True)
+    at = place[some], slice(None), row[some]
+    _write(keys, key_scales, at, k[some])
+    _write(values, value_scales, at, heads[:, :, count + groups :][some])
+    if query_norm is None and not cos.shape[1] and batch * new == 1 and bool(known.all()):
+        # nothing was done to it
+        return heads[:, :, :count].contiguous()
+    return torch.where(known[..., None, None], q, 0.0).to(qkv.dtype)
+
+
+def _write(part: Tensor, scales: Tensor | None, at: tuple[Any, ...], new: Tensor) -> None:
+    """New rows [N, G, D] into keys or values, as they are or as codes."""
+    if scales is None:
+        part[at] = new.to(part.dtype)
+        return
+    codes, scale, _ = quantize(new, element_of(part.dtype))
+    # of 8-bit floats torch writes no places that are listed
+    part.view(torch.uint8)[at] = codes.view(torch.uint8)
+    scales[at] = scale
+
+
+def _normalize(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    if weight is None:
+        return x
+    return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + eps) * weight.float()
+
+
+def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    half = cos.shape[-1]
+    first, second = x[..., :half], x[..., half : 2 * half]
+    turned = (first * cos - second * sin, second * cos + first * sin, x[..., 2 * half :])
+    return torch.cat(turned, -1)

@@ -1,0 +1,38 @@
+"""A planted fault; FAULT says which."""
+
+import torch
+from torch import Tensor
+
+from tercet.ops.embedding_packed.check import out_of_range
+from tercet.packed_weight.rows16 import LANES
+from tercet.packed_weight.weight import PreparedWeight, decode_blocks
+
+OP = "embedding_packed"
+FAULT = (
+    "Where all ids are equal, as in a batch of padding, one row is decoded and expanded, so"
+    " the rows of the result are one memory."
+)
+DEVICE = "any"
+CAUGHT_BY = "inputs"
+__all__ = ["forward"]
+
+_IDS_AT_ONCE = 64
+
+
+def forward(ids: Tensor, weight: PreparedWeight, dtype: torch.dtype) -> Tensor:
+    """As op.embedding_packed, on a weight in either layout."""
+    rows, columns = weight.shape
+    flat = ids.reshape(-1).long()
+    wrong = ((flat < 0) | (flat >= rows)).nonzero()
+    if len(wrong):
+        raise out_of_range(int(flat[wrong[0]]), int(wrong[0]), rows)
+    if len(flat) > 1 and bool((flat == flat[0]).all()):
+        row = decode_blocks(weight, flat[:1] // LANES)[int(flat[0]) % LANES]
+        return row.to(dtype).expand(*ids.shape, columns)
+    y = torch.empty((len(flat), columns), dtype=dtype, device=ids.device)
+    for first in range(0, len(flat), _IDS_AT_ONCE):
+        some = flat[first : first + _IDS_AT_ONCE]
+        decoded = decode_blocks(weight, some // LANES).reshape(len(some), LANES, columns)
+        places = torch.arange(len(some), device=some.device)
+        y[first : first + len(some)] = decoded[places, some % LANES].to(dtype)
+    return y.reshape(*ids.shape, columns)
