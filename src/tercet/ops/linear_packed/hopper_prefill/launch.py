@@ -42,7 +42,7 @@ def declare(library: ctypes.CDLL) -> ctypes.CDLL:
 def build_of(codes: int | str, x_dtype: torch.dtype = torch.int8, *, scaled: bool = False) -> Build:
     """What is compiled for such codes (bits of integers, or fp8_e4m3 or fp8_e5m2) and x.
 
-    scaled: whether codes are multiplied by the scales of their groups, ternary ones with float16 x.
+    scaled: whether codes of 2 or 4 bits are multiplied by the scales of their groups, float16 x.
     """
     kind = _CODES[codes] if isinstance(codes, str) else codes
     return Build(
@@ -123,9 +123,10 @@ def product(
         bits: 2, 4 or 8 a code; with 16-bit x 2 bits are ternary, and 8 are floats.
         element: of the codes; all but fp8_e4m3 and fp8_e5m2 are taken as integers.
         group: 0, or 64 or 128 columns a scale.
-        scaled: whether ternary codes are multiplied by float16 scales of groups, exactly, before
-            the product with float16 x, where else sums of groups are; bfloat16 x becomes float16
-            times a power of two a row first (to_float16/bfloat16.cuh).
+        scaled: whether codes of 2 and 4 bits are multiplied by float16 scales of groups before the
+            product with float16 x, where else sums of groups are: ternary ones exactly, others
+            rounded to float16. bfloat16 x becomes float16 times a power of two a row first
+            (to_float16/bfloat16.cuh).
         rows: N.
         dtype: of y: float32, float16 or bfloat16.
         bias: [N] or None.
