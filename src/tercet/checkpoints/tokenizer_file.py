@@ -68,6 +68,7 @@ def read_tokenizer(path: Path, model: str | None = None) -> Tokenizer:
 def _more_tokens(tokenizer: Tokenizer, read: SpecialTokens) -> list[AddedToken]:
     """Those that are new, or special though tokenizer.json does not say so."""
     own = tokenizer.get_added_tokens_decoder()
+    before = {repr(token) for token in own.values()}
     by_id = read.by_id if read.whole else {**read.by_id, **own}
     found = [by_id[index] for index in sorted(by_id)]
     known = {token.content for token in (*own.values(), *found)}
@@ -78,7 +79,6 @@ def _more_tokens(tokenizer: Tokenizer, read: SpecialTokens) -> list[AddedToken]:
     names = set(read.named.values())
     for token in found:
         token.special = token.special or token.content in names
-    before = {repr(token) for token in tokenizer.get_added_tokens_decoder().values()}
     return [token for token in found if repr(token) not in before]
 
 

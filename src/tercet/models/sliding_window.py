@@ -31,12 +31,9 @@ def every_other_layer(config: Mapping[str, object], layer: int) -> int | None:
     """As `layer_types` says; without it, the even layers below `max_window_layers`, if at all."""
     if not config.get("use_sliding_window"):
         return None
-    if config.get("layer_types") is not None:
-        sliding = layer_type(config, layer, 1) == SLIDING
-    else:
-        first = config.get("max_window_layers", 0)
-        sliding = isinstance(first, int) and layer < first and layer % 2 == 0
-    return every_layer(config, layer) if sliding else None
+    first = config.get("max_window_layers", 0)
+    usual = isinstance(first, int) and layer < first and layer % 2 == 0
+    return _window_of(config, layer, usual)
 
 
 def upper_layers(config: Mapping[str, object], layer: int) -> int | None:
@@ -75,13 +72,17 @@ def layers_that_do_not_rotate(period: int) -> WindowRule:
     """
 
     def rule(config: Mapping[str, object], layer: int) -> int | None:
-        if config.get("layer_types") is not None:
-            sliding = layer_type(config, layer, period) == SLIDING
-        else:
-            sliding = bool(config.get("use_sliding_window")) and not rotates(config, layer, period)
-        return every_layer(config, layer) if sliding else None
+        switched_on = bool(config.get("use_sliding_window"))
+        return _window_of(config, layer, switched_on and not rotates(config, layer, period))
 
     return rule
+
+
+def _window_of(config: Mapping[str, object], layer: int, usual: bool) -> int | None:
+    """As `layer_types` says; without it, what it usually does."""
+    if config.get("layer_types") is not None:
+        usual = layer_type(config, layer, 1) == SLIDING
+    return every_layer(config, layer) if usual else None
 
 
 def rotates(config: Mapping[str, object], layer: int, period: int) -> bool:

@@ -164,9 +164,11 @@ class PackedWriter:
         )
         quantization = QuantizationConfig(modules=entries)
         whole = {**config, "quantization_config": quantization.model_dump(exclude_none=True)}
-        self._write_json(INDEX_NAME, {"metadata": {"total_size": total}, "weight_map": weight_map})
-        self._write_json(MANIFEST_NAME, manifest.model_dump())
-        self._write_json("config.json", whole)
+        _write_json(
+            self.partial / INDEX_NAME, {"metadata": {"total_size": total}, "weight_map": weight_map}
+        )
+        _write_json(self.partial / MANIFEST_NAME, manifest.model_dump())
+        _write_json(self.partial / "config.json", whole)
         seal(self.partial, {file: info.sha256 for file, info in files.items()})
         replace_directory(self.partial, self.out)
         shutil.rmtree(self.out / STATE)
@@ -176,9 +178,6 @@ class PackedWriter:
         note = self.note(unit)
         assert note is not None, f"unit {unit} was never written"
         return note
-
-    def _write_json(self, name: str, content: dict[str, Any]) -> None:
-        write_atomic(self.partial / name, json.dumps(content, indent=1, sort_keys=True).encode())
 
 
 def vouch(directory: Path, manifest: Manifest | None) -> None:
@@ -196,10 +195,13 @@ def vouch(directory: Path, manifest: Manifest | None) -> None:
             names = set(json.loads(index.read_bytes())["weight_map"].values())
         files = {name: _describe_file(directory / name) for name in sorted(names)}
         whole = manifest.model_copy(update={"files": files})
-        text = json.dumps(whole.model_dump(), indent=1, sort_keys=True)
-        write_atomic(directory / MANIFEST_NAME, text.encode())
+        _write_json(directory / MANIFEST_NAME, whole.model_dump())
         known = {name: info.sha256 for name, info in files.items()}
     seal(directory, known)
+
+
+def _write_json(path: Path, content: dict[str, Any]) -> None:
+    write_atomic(path, json.dumps(content, indent=1, sort_keys=True).encode())
 
 
 def _describe_file(path: Path) -> FileInfo:

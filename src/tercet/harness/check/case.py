@@ -23,13 +23,7 @@ from tercet.harness.check.contents import (
     with_part,
 )
 from tercet.harness.check.expected import Expected, expect
-from tercet.harness.check.in_one_memory import (
-    Way,
-    part_of,
-    put_at_one_address,
-    put_side_by_side,
-    put_twice,
-)
+from tercet.harness.check.in_one_memory import WAYS, Way, part_of, put_side_by_side
 from tercet.harness.check.judge import Problem, Verdicts, judge_outcome, listed
 from tercet.harness.finding import Finding
 from tercet.harness.sandbox.faults import fault_kind, fault_message
@@ -119,8 +113,8 @@ class CaseCheck:
         self._guarded("strided", "expanded inputs", self._expanded)
         if not self._arguments.get("in_place"):
             for one, other in self._alike():
-                for way in (put_twice, put_at_one_address, put_side_by_side):
-                    label = f"{other} {way.__doc__} {one}"
+                for words, way in WAYS.items():
+                    label = f"{other} {words} {one}"
                     self._guarded("strided", label, self._in_one_memory, way, one, other)
         if self._names:
             self._guarded(

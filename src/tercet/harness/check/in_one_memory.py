@@ -22,26 +22,24 @@ Way = Callable[[Tensor, Tensor], InOneMemory | None]
 
 
 def put_twice(one: Tensor, other: Tensor) -> InOneMemory | None:
-    """is the very tensor of"""
+    """One tensor is given as both."""
     del other
     whole = one.clone(memory_format=torch.contiguous_format)
     return InOneMemory(whole=whole, one=whole, other=whole)
 
 
 def put_at_one_address(one: Tensor, other: Tensor) -> InOneMemory | None:
-    """begins where its rows lie elsewhere, at the address of"""
-    if one.dim() < 2 or one.shape[0] < 2:
+    """Both begin at one address, and their rows lie elsewhere."""
+    if one.dim() < 2 or one.shape[0] < 2 or not one.numel():
         return None
-    rows = one.numel() // one.shape[-1] if one.numel() else 0
-    if not rows:
-        return None
+    rows = one.numel() // one.shape[-1]
     whole = torch.cat((one.reshape(rows, -1), other.reshape(rows, -1)), 1)
     wide = whole.view(*one.shape[:-1], 2 * one.shape[-1])[..., : one.shape[-1]]
     return InOneMemory(whole=whole, one=wide, other=whole.view(-1)[: one.numel()].view(one.shape))
 
 
 def put_side_by_side(one: Tensor, other: Tensor) -> InOneMemory | None:
-    """lies in the same rows, of which more follow, as"""
+    """Both lie in the same rows, of which more follow."""
     if one.dim() < 2:
         return None
     *leading, rows, columns = one.shape
@@ -50,6 +48,14 @@ def put_side_by_side(one: Tensor, other: Tensor) -> InOneMemory | None:
     first.copy_(one)
     second.copy_(other)
     return InOneMemory(whole=whole, one=first, other=second)
+
+
+WAYS: Mapping[str, Way] = {
+    "is the very tensor of": put_twice,
+    "begins where its rows lie elsewhere, at the address of": put_at_one_address,
+    "lies in the same rows, of which more follow, as": put_side_by_side,
+}
+"""What the other is to the one, in words."""
 
 
 def part_of(placed: Mapping[str, Any], part: Tensor) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from tercet.harness.workloads.gradients import (
     vjp,
 )
 from tercet.harness.workloads.limits import float_of
-from tercet.kernel.contract import Op, outputs_of
+from tercet.kernel.contract import Implementation, Op, outputs_of
 from tercet.kernel.select import using
 
 _HEADROOM = 8  # of partial sums over the whole
@@ -51,9 +51,9 @@ def accepts(op: Op, prepared: dict[str, Any]) -> bool:
     """Whether the op's fake and its implementation in plain torch take these arguments."""
     try:
         describe_outputs(op, prepared)
-        plain = [each for each in op.implementations if each.language == "torch"]
-        if plain and op.unfit(plain[-1], prepared) is None:
-            with torch.no_grad(), using(op, plain[-1].load()):
+        plain = _in_plain_torch(op, prepared)
+        if plain is not None:
+            with torch.no_grad(), using(op, plain.load()):
                 op.run(*prepared.values())
     except TercetError:
         return False
@@ -94,14 +94,20 @@ def _kept_in_range(
     return replace(drawn, gradient=False) if beyond else drawn
 
 
+def _in_plain_torch(op: Op, prepared: dict[str, Any]) -> Implementation | None:
+    """The op's implementation in plain torch, where it has one that takes these arguments."""
+    plain = [each for each in op.implementations if each.language == "torch"]
+    return plain[-1] if plain and op.unfit(plain[-1], prepared) is None else None
+
+
 def _called(op: Op, drawn: Drawn, prepared: dict[str, Any]) -> Drawn | None:
     """What is left of the case after a call of the op in plain torch."""
-    plain = [each for each in op.implementations if each.language == "torch"]
-    if not plain or op.unfit(plain[-1], prepared) is not None:
+    plain = _in_plain_torch(op, prepared)
+    if plain is None:
         return drawn
     names = select_differentiable(op, prepared)
     leaves = make_leaves(prepared, names)
-    with using(op, plain[-1].load()):
+    with using(op, plain.load()):
         try:
             outputs = outputs_of(op.run(*leaves.values()))
         except TercetError:
