@@ -1,6 +1,7 @@
 """tercet run DIR --prompt TEXT."""
 
 import sys
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -12,11 +13,14 @@ from tercet.checkpoints.sources.fetch import find_packed
 from tercet.cli.lazy import importing
 from tercet.cli.options.device import Device
 from tercet.cli.options.kv_cache import KvCacheDtype
+from tercet.cli.options.tensor_parallel import TensorParallel
 from tercet.cli.show import Json, mebibytes, print_json, say
 from tercet.errors import UnsupportedError
 from tercet.records import peak_resident_bytes
-from tercet.runtime import GenerationSettings
+from tercet.runtime import Generation, GenerationSettings
 from tercet.runtime.prompt import check_text
+from tercet.runtime.tensor_parallel.messages import Job
+from tercet.runtime.tensor_parallel.processes import open_ranks
 
 
 def run_command(
@@ -62,6 +66,7 @@ def run_command(
     ] = False,
     device: Device = None,
     kv_cache_dtype: KvCacheDtype = None,
+    tensor_parallel: TensorParallel = 1,
     verify: Annotated[
         bool, typer.Option(help="Check every file against the checkpoint's hashes first.")
     ] = True,
@@ -83,16 +88,38 @@ def run_command(
     directory = find_packed(directory, say, demand=True)
     # hashed in threads while torch is imported
     check = Verification(directory) if verify else False
-    # not above: `--help` and a wrong setting need no torch, which takes a second
-    with importing():
-        from tercet.runtime import load
+    if tensor_parallel == 1:
+        # not above: `--help` and a wrong setting need no torch, which takes a second
+        with importing():
+            from tercet.runtime import load
 
-    model = load(directory, device=device, verify=check, kv_cache_dtype=kv_cache_dtype)
-    chunks = model.stream(prompt, chat=chat, **asdict(settings))
+        model = load(directory, device=device, verify=check, kv_cache_dtype=kv_cache_dtype)
+        chunks = model.stream(prompt, chat=chat, **asdict(settings))
+        _echo(chunks, as_json)
+        _report(chunks.result, peak_resident_bytes(), as_json)
+        return
+    job = Job(
+        directory=directory,
+        prompt=prompt,
+        chat=chat,
+        settings=settings,
+        world_size=tensor_parallel,
+        device=device,
+        kv_cache_dtype=kv_cache_dtype,
+    )
+    with open_ranks(job, check) as ranks:
+        _echo(ranks, as_json)
+        _report(ranks.result, ranks.peak_bytes, as_json)
+
+
+def _echo(chunks: Iterable[str], as_json: bool) -> None:
+    """Prints text as it comes; with --json it is only read."""
     for chunk in chunks:
         if not as_json:
             typer.echo(chunk, nl=False)
-    done = chunks.result
+
+
+def _report(done: Generation, peak_bytes: int, as_json: bool) -> None:
     if as_json:
         print_json(
             {
@@ -102,7 +129,7 @@ def run_command(
                 "reason": done.reason,
                 "prefill_tokens_per_s": done.prefill_tokens_per_s,
                 "decode_tokens_per_s": done.decode_tokens_per_s,
-                "peak_resident_bytes": peak_resident_bytes(),
+                "peak_resident_bytes": peak_bytes,
             }
         )
         return
@@ -110,7 +137,7 @@ def run_command(
     say(
         f"{len(done.ids)} tokens, {done.decode_tokens_per_s:.1f} tokens/s, prompt "
         f"{done.prefill_tokens_per_s:.0f} tokens/s, peak memory "
-        f"{mebibytes(peak_resident_bytes())}",
+        f"{mebibytes(peak_bytes)}",
         style="dim",
     )
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tercet.runtime.chat_template import Message
     from tercet.runtime.generate import stream
+    from tercet.runtime.generation import Generation
     from tercet.runtime.sampler import Sampler
-    from tercet.runtime.session import Generation, Generator, TextStream, load
+    from tercet.runtime.session import Generator, TextStream, load
     from tercet.runtime.settings import GenerationSettings
     from tercet.runtime.tokenizer import Tokenizer, load_tokenizer
 
@@ -26,7 +27,7 @@ __all__ = [
 
 # where each name is: settings are checked before torch is imported, which takes a second
 _WHERE = {
-    "Generation": "session",
+    "Generation": "generation",
     "GenerationSettings": "settings",
     "Generator": "session",
     "Message": "chat_template",

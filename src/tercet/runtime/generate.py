@@ -51,14 +51,15 @@ def _pick_tokens(
     count: int,
 ) -> Iterator[int]:
     """The tokens after `scores`; whoever reads them appends each to `ids` before the next."""
-    token = sampler.pick(scores[0], ids)
+    token = model.share_choice(sampler.pick(scores[0], ids))
     yield token
     if model.captured:
         choose = sampler.follow(count - 1, ids, scores[0], cache.length + 1)
         yield from chain.from_iterable(model.follow([token], cache, count - 1, choose))
         return
     for _ in range(count - 1):
-        token = sampler.pick(model.extend(torch.tensor([[token]]), cache)[0], ids)
+        scores = model.extend(torch.tensor([[token]]), cache)
+        token = model.share_choice(sampler.pick(scores[0], ids))
         yield token
 
 

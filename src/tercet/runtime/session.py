@@ -1,7 +1,6 @@
 """Generator: a packed checkpoint, loaded and ready to generate text."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from time import perf_counter
@@ -9,6 +8,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 
 from tercet.checkpoints.packed.read import open_packed
 from tercet.checkpoints.packed.stream import stream_weights
@@ -18,44 +18,14 @@ from tercet.checkpoints.tokenizer_file import read_json
 from tercet.errors import UnsupportedError
 from tercet.models import Decoder
 from tercet.models.decoder.kv_cache import check_kv_cache_dtype
+from tercet.models.decoder.tensor_parallel.group import open_rank_group
 from tercet.models.device import resolve_device, resolve_dtype
 from tercet.runtime.chat_template import Message
 from tercet.runtime.generate import stream
+from tercet.runtime.generation import Generation
 from tercet.runtime.prompt import Prompt, read_prompt
 from tercet.runtime.settings import GenerationSettings, read_settings
 from tercet.runtime.tokenizer import Tokenizer, load_tokenizer
-
-
-@dataclass(frozen=True, kw_only=True)
-class Generation:
-    """Generated text with its timings.
-
-    Attributes:
-        text: the generated text, without the prompt.
-        ids: ids of the generated tokens, without the end-of-text token.
-        prompt_tokens: number of tokens in the prompt.
-        reason: why generation ended: "stop" at an end-of-text token, "length" at max_new_tokens or
-            at the model's last position.
-        prefill_s: time to first token (TTFT) in seconds, including the prompt's.
-        decode_s: time in seconds for all tokens after the first.
-    """
-
-    text: str
-    ids: tuple[int, ...]
-    prompt_tokens: int
-    reason: str
-    prefill_s: float
-    decode_s: float
-
-    @property
-    def prefill_tokens_per_s(self) -> float:
-        """Prompt tokens per second of prefill."""
-        return self.prompt_tokens / self.prefill_s if self.prefill_s else 0.0
-
-    @property
-    def decode_tokens_per_s(self) -> float:
-        """Generated tokens per second, not counting the first."""
-        return (len(self.ids) - 1) / self.decode_s if self.decode_s else 0.0
 
 
 class TextStream:
@@ -198,6 +168,7 @@ def load(
     *,
     verify: bool | Verification = True,
     kv_cache_dtype: str | None = None,
+    process_group: ProcessGroup | None = None,
 ) -> Generator:
     """Load the model of a packed checkpoint; its weights stay packed in memory.
 
@@ -210,14 +181,18 @@ def load(
             False skips that, and a Verification is one that was begun before.
         kv_cache_dtype: "int8" or "fp8_e4m3": the codes of 8 bits that keys and values are kept as,
             each of a head with a scale; None for numbers of `dtype`.
+        process_group: of torch.distributed, for tensor parallelism: each of its processes loads a
+            part of every layer on its own device, and then makes the same calls with the same
+            arguments. Tokens are those of the first. None for the whole model in this process.
 
     Raises:
         CheckpointError: the checkpoint is missing or damaged.
         UnsupportedError: Tercet's decoder does not support the model's architecture, there is no
-            such device, or no such dtype of a cache.
+            such device, no such dtype of a cache, or no way to cut it over so many processes.
     """
     target = resolve_device(device)
     check_kv_cache_dtype(kv_cache_dtype, target)
+    group = None if process_group is None else open_rank_group(process_group, target)
     directory = find_packed(directory, demand=True)
     if dtype is None:
         dtype = torch.float32 if target.type == "cpu" else torch.bfloat16
@@ -225,5 +200,5 @@ def load(
     with verified(directory, verify):
         checkpoint = open_packed(directory)
         with stream_weights(checkpoint) as weights:
-            model = Decoder.from_checkpoint(weights, dtype, target, kv_cache_dtype)
+            model = Decoder.from_checkpoint(weights, dtype, target, kv_cache_dtype, group)
     return Generator(model, checkpoint.directory)

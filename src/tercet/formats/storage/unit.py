@@ -28,6 +28,7 @@ class Storage(ABC):
         words_per_unit: independent words of equal length that a unit is a run of, the first in the
             lowest bits.
         pad_code: the code that fills a row up to a whole number of units.
+        pattern_codes: a row of codes is cut into rows of their own at multiples of so many only.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Storage(ABC):
     code_count: int
     pad_code: int = 0
     words_per_unit: int = 1
+    pattern_codes: int = 1
 
     def __eq__(self, other: object) -> bool:
         """Storages of one name are one: a copy, or one that was pickled, too."""

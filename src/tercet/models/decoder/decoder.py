@@ -15,6 +15,7 @@ from tercet.models.architectures import find_architecture
 from tercet.models.decoder.attention import masks
 from tercet.models.decoder.config import DecoderConfig, read_config
 from tercet.models.decoder.gpu.positions import angle_tables, own_blocks
+from tercet.models.decoder.gpu.shared_choice import SharedChoice
 from tercet.models.decoder.gpu.token_graph import Choice, TokenGraph, choose_most_probable
 from tercet.models.decoder.kv_cache import KeyValueCache, check_kv_cache_dtype
 from tercet.models.decoder.layer import Layer, Step, load_layer
@@ -24,6 +25,9 @@ from tercet.models.decoder.norm import Norm, load_norm
 from tercet.models.decoder.one_token import GATES, native
 from tercet.models.decoder.rope import angles, read_rotations
 from tercet.models.decoder.state_space.states import RecurrentStates
+from tercet.models.decoder.tensor_parallel.cut import cut_config
+from tercet.models.decoder.tensor_parallel.group import RankGroup
+from tercet.models.decoder.tensor_parallel.rank_source import RankSource
 from tercet.models.decoder.weight_reader import WeightReader
 from tercet.models.packed_modules import PackedEmbedding, load_packed_embedding
 from tercet.models.weight_source import WeightSource
@@ -43,10 +47,11 @@ class Decoder:
     Sequences of a batch are of one length: there is no padding.
 
     Attributes:
-        config: its sizes.
+        config: its sizes; of a group of ranks this one's.
         dtype: of activations and plain weights.
         kv_cache_dtype: the codes that its caches keep keys and values as; None for numbers of
             `dtype`.
+        group: the ranks that run the decoder together; None for a decoder of one process.
     """
 
     def __init__(
@@ -59,10 +64,12 @@ class Decoder:
         norm: Norm,
         head: Linear,
         kv_cache_dtype: str | None = None,
+        group: RankGroup | None = None,
     ) -> None:
         self.config = config
         self.dtype = dtype
         self.kv_cache_dtype = kv_cache_dtype
+        self.group = group
         self._inverse = inverse
         self._embed = _Embed(tokens, config.embedding_factor)
         self._layers = layers
@@ -98,6 +105,7 @@ class Decoder:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         kv_cache_dtype: str | None = None,
+        group: RankGroup | None = None,
     ) -> "Decoder":
         """Loads tensor by tensor: the peak is the packed size and one tensor.
 
@@ -107,16 +115,22 @@ class Decoder:
             device: a CUDA device runs single tokens as one captured graph; see `captured`.
             kv_cache_dtype: "int8" or "fp8_e4m3": codes of 8 bits that keys and values are kept as,
                 each of a head with a scale; None for numbers of `dtype`.
+            group: ranks that run the decoder together, each with a part of its products: all of
+                them load it, and then make the same calls; None for a decoder of one process.
 
         Raises:
             UnsupportedError: the architecture, a part of its configuration or the cache's dtype is
-                not supported.
+                not supported, or the weights cannot be cut over so many ranks.
             CheckpointError: a tensor is missing, of another shape than config.json says, or unused.
         """
         check_kv_cache_dtype(kv_cache_dtype, device)
         architecture = find_architecture(checkpoint.config)
         config = read_config(architecture, checkpoint.config)
-        reader = WeightReader(checkpoint, dtype, device)
+        source = checkpoint
+        if group is not None:
+            source = RankSource(checkpoint, architecture, config, group.rank, group.world_size)
+            config = cut_config(config, group.world_size)
+        reader = WeightReader(source, dtype, device)
         tokens = _load_tokens(reader, architecture, config)
         shape = (config.vocabulary, config.hidden)
         norm = load_norm(
@@ -128,7 +142,7 @@ class Decoder:
         )
         ropes = read_rotations(architecture, checkpoint.config, config.layers, config.head_dim)
         layers = [
-            load_layer(reader, architecture, config, index, rope)
+            load_layer(reader, architecture, config, index, rope, group)
             for index, rope in enumerate(ropes.of_layer)
         ]
         tied = tied_head(tokens) if config.tied else None
@@ -143,6 +157,7 @@ class Decoder:
             norm,
             head,
             kv_cache_dtype,
+            group,
         )
 
     def cache(self, batch: int = 1) -> KeyValueCache:
@@ -244,6 +259,12 @@ class Decoder:
             events[(count - 1) % 2].synchronize()
             yield read[(count - 1) % 2].tolist()
 
+    def share_choice(self, token: int) -> int:
+        """The token that the first rank chose; the token itself in a decoder of one process."""
+        if self.group is None:
+            return token
+        return int(self.group.copy_first_(torch.tensor(token, device=self.device)))
+
     def _replay(self, ids: Tensor, cache: KeyValueCache) -> Tensor:
         cache.reserve(cache.length + 1)
         graph = self._graph_of(cache)
@@ -257,6 +278,8 @@ class Decoder:
         ids: Tensor | None = None,
     ) -> TokenGraph:
         """The captured step of the cache as it is; the last one is kept."""
+        if self.group is not None:
+            choose = SharedChoice(choose, self.group)
         if self._graph is None or not self._graph.fits(cache, choose):
             self._graph = None  # its memory is free for the next one's
             step = self.token_step(cache.batch, cache.capacity)
@@ -283,6 +306,7 @@ class Decoder:
     @cached_property
     def _prompts(self) -> "Prompts":
         """What a GPU runs prompts by."""
+        from tercet.models.decoder.gpu.prompt_graph import PromptGraphs
         from tercet.models.decoder.gpu.prompts import Prompts
 
         return Prompts(
@@ -291,6 +315,7 @@ class Decoder:
             embed=self._embed,
             layers=self._layers,
             inverse=self._inverse,
+            graphs=PromptGraphs(self.group),
         )
 
     def _forward(self, ids: Tensor, cache: KeyValueCache, last_only: bool) -> Tensor:

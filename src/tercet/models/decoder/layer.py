@@ -16,6 +16,7 @@ from tercet.models.decoder.norm import Norm, load_norm, normalize
 from tercet.models.decoder.one_token import Heads, Native, native
 from tercet.models.decoder.rope import Angles, rotate_
 from tercet.models.decoder.state_space.mixer import StateSpaceMixer, load_state_space
+from tercet.models.decoder.tensor_parallel.group import RankGroup
 from tercet.models.decoder.weight_reader import WeightReader
 
 
@@ -43,7 +44,8 @@ class Layer:
 
     Queries and keys are normalized over all heads of a token where their norms are that wide, else
     each head for itself. `rope` is the layer's kind of rotation. What a state space gives is added
-    to what attention does.
+    to what attention does. Of a `group` each rank has a part of the products; what attention and
+    network give is summed over them.
     """
 
     config: DecoderConfig
@@ -59,6 +61,7 @@ class Layer:
     mlp: Gated | Routed
     mlp_output_norm: Norm | None = None
     state_space: StateSpaceMixer | None = None
+    group: RankGroup | None = None
 
     def forward_(self, hidden: Tensor, step: Step, positions: Positions) -> None:
         """Adds the layer to the residual stream hidden [B * T, hidden], in place.
@@ -75,7 +78,7 @@ class Layer:
         x = normalize(self.attention_norm, hidden)
         mixed = self._mix(self._attention(self._scaled(x), step, positions), x, positions)
         hidden.add_(normalize(self.attention_output_norm, mixed), alpha=factor)
-        made = self.mlp(normalize(self.mlp_norm, hidden))
+        made = self.sum_ranks(self.mlp(normalize(self.mlp_norm, hidden)))
         hidden.add_(normalize(self.mlp_output_norm, made), alpha=factor)
 
     def _native_(self, functions: Native, hidden: Tensor, step: Step, positions: Positions) -> None:
@@ -99,13 +102,15 @@ class Layer:
             made = self.mlp(x)
         else:
             made = self.mlp.finish(functions.gate(self.mlp.gate_and_up(x), self.config.activation))
-        functions.add_(hidden, made, self.mlp_output_norm, factor)
+        functions.add_(hidden, self.sum_ranks(made), self.mlp_output_norm, factor)
 
     @cached_property
     def whole(self) -> NativeLayer | None:
         """The layer as one C++ function; None where its linears are more than packed products."""
         functions = native()
         if functions is None or isinstance(self.mlp, Routed) or self.state_space is not None:
+            return None
+        if self.group is not None:
             return None
         return native_layer(
             functions,
@@ -140,9 +145,14 @@ class Layer:
         factor = self.config.attention_input_factor
         return x if factor == 1 else x * factor
 
+    def sum_ranks(self, product: Tensor) -> Tensor:
+        """What all ranks' parts of a product add up to, in its place."""
+        return product if self.group is None else self.group.sum_(product)
+
     def _mix(self, mixed: Tensor, x: Tensor, positions: Positions) -> Tensor:
         """What attention gives, and what the state space makes of the same input x."""
         factor = self.config.attention_output_factor
+        mixed = self.sum_ranks(mixed)
         mixed = mixed if factor == 1 else mixed.mul_(factor)
         if self.state_space is None or positions.state is None:
             return mixed
@@ -176,9 +186,17 @@ def _normalize_heads_(heads: Tensor, norm: Norm | None) -> None:
 
 
 def load_layer(
-    reader: WeightReader, architecture: Architecture, config: DecoderConfig, index: int, rope: int
+    reader: WeightReader,
+    architecture: Architecture,
+    config: DecoderConfig,
+    index: int,
+    rope: int,
+    group: RankGroup | None = None,
 ) -> Layer:
-    """Layer `index` of a checkpoint, whose kind of rotation is `rope`."""
+    """Layer `index` of a checkpoint, whose kind of rotation is `rope`.
+
+    Of a group of ranks the reader and the config are this rank's own.
+    """
     name = architecture.layer.format(index)
 
     def norm(module: str | None, size: int) -> Norm | None:
@@ -212,6 +230,7 @@ def load_layer(
         mlp=load_mlp(reader, architecture, config, index),
         mlp_output_norm=norm(architecture.mlp_output_norm, config.hidden),
         state_space=load_state_space(reader, architecture, config, index),
+        group=group,
     )
 
 

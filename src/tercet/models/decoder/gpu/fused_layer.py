@@ -2,7 +2,8 @@
 
 Between two products stands one launch where an op fuses what lies there: the norm with the
 quantization of its result, the gate with its quantization. Residuals are added in the products'
-epilogues.
+epilogues, but where ranks have parts of a product: there behind their sum, whose parts would lose
+more if each was rounded beside a residual that is much larger.
 """
 
 from typing import Protocol
@@ -10,7 +11,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from tercet.models.decoder.config import ACTIVATIONS, DecoderConfig
+from tercet.models.decoder.config import ACTIVATIONS
 from tercet.models.decoder.layer import Layer
 from tercet.models.decoder.linear import Linear, packed_behind
 from tercet.models.decoder.mlp import Routed
@@ -36,16 +37,15 @@ class Attention(Protocol):
 
 def run_layer(layer: Layer, hidden: Tensor, attend: Attention) -> Tensor:
     """The residual stream [M, hidden] behind a layer."""
-    config = layer.config
     qkv = multiply_norm(layer.qkv, hidden, layer.attention_norm)
     query_norm, key_norm = _norms_of_heads(layer, qkv)
     mixed = attend(qkv, query_norm=query_norm, key_norm=key_norm)
-    hidden = _multiply_add(config, layer.output, mixed, hidden, layer.attention_output_norm)
+    hidden = _multiply_add(layer, layer.output, mixed, hidden, layer.attention_output_norm)
     if isinstance(layer.mlp, Routed):
         made = layer.mlp(_normalize(hidden, layer.mlp_norm))
-        return _add(config, hidden, made, layer.mlp_output_norm)
+        return _add(layer, hidden, made, layer.mlp_output_norm)
     gate_up = multiply_norm(layer.mlp.gate_up, hidden, layer.mlp_norm)
-    return _multiply_gated(config, layer.mlp.down, gate_up, hidden, layer.mlp_output_norm)
+    return _multiply_gated(layer, layer.mlp.down, gate_up, hidden, layer.mlp_output_norm)
 
 
 def _norms_of_heads(layer: Layer, qkv: Tensor) -> tuple[Tensor | None, Tensor | None]:
@@ -65,44 +65,46 @@ def _norms_of_heads(layer: Layer, qkv: Tensor) -> tuple[Tensor | None, Tensor | 
 
 
 def _multiply_gated(
-    config: DecoderConfig, linear: Linear, gate_up: Tensor, hidden: Tensor, norm: Norm | None
+    layer: Layer, linear: Linear, gate_up: Tensor, hidden: Tensor, norm: Norm | None
 ) -> Tensor:
     """The product of the gated activation, normalized where there is a norm, and hidden."""
-    if config.activation != "silu":
+    activation = layer.config.activation
+    if activation != "silu":
         gate, up = gate_up.chunk(2, -1)
-        gated = ACTIVATIONS[config.activation](gate) * up
-        return _multiply_add(config, linear, gated, hidden, norm)
+        gated = ACTIVATIONS[activation](gate) * up
+        return _multiply_add(layer, linear, gated, hidden, norm)
     packed = packed_behind(linear)
     element = _codes_of(packed)
     if packed is None or element is None:
-        return _multiply_add(config, linear, swiglu(gate_up), hidden, norm)
+        return _multiply_add(layer, linear, swiglu(gate_up), hidden, norm)
     codes, scale, row_sum = swiglu_quantized(gate_up, element=element)
-    if _is_plain_sum(config, norm):
+    if _is_plain_sum(layer, norm):
         return _multiply_codes(packed, codes, scale, row_sum, hidden.dtype, hidden)
     product = _multiply_codes(packed, codes, scale, row_sum, hidden.dtype, None)
-    return _add(config, hidden, product, norm)
+    return _add(layer, hidden, product, norm)
 
 
 def _multiply_add(
-    config: DecoderConfig, linear: Linear, x: Tensor, hidden: Tensor, norm: Norm | None
+    layer: Layer, linear: Linear, x: Tensor, hidden: Tensor, norm: Norm | None
 ) -> Tensor:
     """The product of x, normalized where there is a norm, and hidden."""
     packed = packed_behind(linear)
-    if packed is None or not _is_plain_sum(config, norm):
-        return _add(config, hidden, linear(x), norm)
+    if packed is None or not _is_plain_sum(layer, norm):
+        return _add(layer, hidden, linear(x), norm)
     transform, activation = packed.transform, "none"
     if transform is not None:
         x, activation = transform.scale_and_rotate(x), transform.product
     return linear_packed(x, packed.weight, packed.bias, residual=hidden, activation=activation)
 
 
-def _is_plain_sum(config: DecoderConfig, norm: Norm | None) -> bool:
+def _is_plain_sum(layer: Layer, norm: Norm | None) -> bool:
     """Whether a product is added as it is, so that its epilogue can."""
-    return norm is None and config.residual_factor == 1
+    return norm is None and layer.config.residual_factor == 1 and layer.group is None
 
 
-def _add(config: DecoderConfig, hidden: Tensor, product: Tensor, norm: Norm | None) -> Tensor:
-    return torch.add(hidden, _normalize(product, norm), alpha=config.residual_factor)
+def _add(layer: Layer, hidden: Tensor, product: Tensor, norm: Norm | None) -> Tensor:
+    product = _normalize(layer.sum_ranks(product), norm)
+    return torch.add(hidden, product, alpha=layer.config.residual_factor)
 
 
 def _normalize(x: Tensor, norm: Norm | None) -> Tensor:

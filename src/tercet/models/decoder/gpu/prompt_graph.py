@@ -16,6 +16,7 @@ from tercet.kernel.device.captured import Captured
 from tercet.models.decoder.config import DecoderConfig
 from tercet.models.decoder.gpu.prompt_step import PromptStep
 from tercet.models.decoder.kv_cache import CHUNK, KeyValueCache
+from tercet.models.decoder.tensor_parallel.group import RankGroup
 
 Capture = Callable[[], "PromptGraph"]
 
@@ -82,9 +83,14 @@ class PromptGraph:
 
 
 class PromptGraphs:
-    """The graphs of a decoder's prompts, by shape; the oldest give way to new ones."""
+    """The graphs of a decoder's prompts, by shape; the oldest give way to new ones.
 
-    def __init__(self) -> None:
+    Args:
+        group: the ranks that run the decoder together, which capture together or not at all.
+    """
+
+    def __init__(self, group: RankGroup | None = None) -> None:
+        self._group = group
         self._graphs = dict[tuple[int, int], PromptGraph | None]()
 
     def find(
@@ -104,7 +110,9 @@ class PromptGraphs:
         graph = self._graphs.pop(shape)
         if graph is None:
             self._make_room(MOST_BYTES - size)
-            if _free_bytes(device) >= 2 * size:
+            free = _free_bytes(device)
+            free = free if self._group is None else self._group.lowest(free)
+            if free >= 2 * size:
                 graph = capture()
         self._remember(shape, graph)
         return graph

@@ -108,7 +108,7 @@ class TokenGraph:
 
     def fits(self, cache: KeyValueCache, choose: Choice) -> bool:
         """Whether it was captured for this cache, which has not grown since, and this choice."""
-        return cache.held is self._held and choose is self._choose
+        return cache.held is self._held and choose == self._choose
 
     @property
     def top(self) -> Tensor:

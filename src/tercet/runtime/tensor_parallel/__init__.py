@@ -1,0 +1,1 @@
+"""One model in several processes, one a device: what `tercet run --tensor-parallel` starts."""
