@@ -101,12 +101,12 @@ class MemorySource:
         return self.scales[module]
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def build() -> Callable[..., PreTrainedModel]:
     return build_model
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def source_of() -> type[MemorySource]:
     return MemorySource
 
