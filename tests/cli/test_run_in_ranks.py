@@ -42,8 +42,11 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = Tokenizer(models.WordLevel({f"w{n}": n for n in range(WORDS)}, unk_token="w0"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(folder / "model" / "tokenizer.json"))
-    rule = {"match": "*layers*", "format": "ternary-g64", "algorithm": "rtn"}
-    plan = Plan.model_validate({"name": "tried", "rules": [rule]})
+    rules = [
+        {"match": "*layers.1.*", "keep": True},
+        {"match": "*layers*", "format": "ternary-g64", "algorithm": "rtn"},
+    ]
+    plan = Plan.model_validate({"name": "tried", "rules": rules})
     ids = torch.randint(3, WORDS, (4, 16), generator=torch.Generator().manual_seed(1))
     compress(folder / "model", plan, folder / "packed", calibration=ids, device="cpu")
     return folder / "packed"
@@ -108,6 +111,10 @@ def endless(packed: Path) -> Iterator[subprocess.Popen[bytes]]:
 def test_an_interrupt_ends_all(endless: subprocess.Popen[bytes]) -> None:
     ranks = psutil.Process(endless.pid).children()
     assert len(ranks) >= 2
+    for rank in ranks:
+        rank.send_signal(signal.SIGINT)
+    assert endless.stdout is not None
+    assert endless.stdout.read(1)
     # as a terminal does: to all of them
     os.killpg(endless.pid, signal.SIGINT)
     _, said = endless.communicate()

@@ -1,7 +1,7 @@
 """Where a decoder takes its weights from."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -36,4 +36,13 @@ class WeightSource(Protocol):
 
     def input_scale(self, module: str) -> Tensor:
         """The vector [K] that multiplies a packed module's input."""
+        ...
+
+
+@runtime_checkable
+class MappedSource(WeightSource, Protocol):
+    """A source whose tensors lie in mapped files."""
+
+    def view(self, name: str) -> Tensor:
+        """A tensor outside of packed modules, of which nothing is read before it is used."""
         ...

@@ -9,8 +9,9 @@ from torch import Tensor
 from tercet.checkpoints.packed.layout import PackedModule
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export.vllm.arrival import Arrival
-from tercet.export.vllm.shard import Shard, shard_of
+from tercet.export.vllm.shard_of import shard_of
 from tercet.formats import PackedTensor, encode, fit, parse_scheme
+from tercet.formats.shard import Shard
 from tercet.models.input_transform import hadamard_transform
 
 COLUMNS = 192

@@ -8,8 +8,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from tercet.errors import UnsupportedError
-from tercet.export.vllm.shard import cut, shard_of
+from tercet.export.vllm.shard_of import shard_of
 from tercet.formats import encode, fit, parse_scheme
+from tercet.formats.shard import cut
 from tercet.models.experts_product import ExpertsProduct, Weight
 from tercet.models.input_transform import InputTransform, hadamard_transform
 

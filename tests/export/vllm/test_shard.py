@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from tercet.errors import UnsupportedError
-from tercet.export.vllm.shard import Shard, cut, shard_of
+from tercet.export.vllm.shard_of import shard_of
 from tercet.formats import PackedTensor, from_codes, parse_scheme
+from tercet.formats.shard import Shard, cut
 from tercet.models.catalog import load, names
 
 MODELS = [name for name in names() if name.startswith(("llama-3", "qwen3"))]

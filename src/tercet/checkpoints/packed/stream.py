@@ -42,6 +42,10 @@ class WeightStream:
         """One stored tensor, in memory of its own."""
         return self._map(name).clone()
 
+    def view(self, name: str) -> Tensor:
+        """One of those tensors in the mapped file: what is not used of it is not read."""
+        return self._map(name)
+
     def read_packed(self, module: str) -> PackedTensor:
         """The weight of a packed module in the mapped file, nothing of it validated."""
         return assemble(self.modules[module], module, self._map)

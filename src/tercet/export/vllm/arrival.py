@@ -9,8 +9,8 @@ from torch import Tensor
 from tercet.checkpoints.packed.layout import PackedModule
 from tercet.errors import CheckpointError, FormatError, UnsupportedError
 from tercet.export.vllm.product import FusedProduct
-from tercet.export.vllm.shard import Shard, cut
 from tercet.formats import PackedTensor
+from tercet.formats.shard import Shard, cut
 from tercet.models.input_transform import InputTransform
 
 _REFETCH = "the checkpoint is damaged or not whole: copy it again"

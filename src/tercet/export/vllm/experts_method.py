@@ -20,7 +20,7 @@ from vllm.model_executor.layers.fused_moe import (
 from tercet.checkpoints.packed.layout import PackedModule
 from tercet.errors import UnsupportedError
 from tercet.export.vllm.arrival import Arrival
-from tercet.export.vllm.shard import shard_of
+from tercet.export.vllm.shard_of import shard_of
 from tercet.models.experts_product import ExpertsProduct
 
 _PREFIX_OF = {"w1": "w13", "w3": "w13", "w2": "w2"}

@@ -36,7 +36,8 @@ from tercet.errors import CheckpointError, UnsupportedError
 from tercet.export.target import is_embedding
 from tercet.export.vllm.arrival import Arrival
 from tercet.export.vllm.experts_method import PackedExpertsMethod
-from tercet.export.vllm.shard import Shard, shard_of
+from tercet.export.vllm.shard_of import shard_of
+from tercet.formats.shard import Shard
 
 _PLACE_OF = {"q": 0, "k": 1, "v": 2, None: 0}
 

@@ -21,7 +21,6 @@ class SparseTernary(Storage):
     unit_bytes = 5
     code_count = 3
     words_per_unit = 4
-    pattern_codes = 4
 
     def __init__(self, nonzero: int, with_empty: bool) -> None:
         self.name = f"sparse_{nonzero}_4"

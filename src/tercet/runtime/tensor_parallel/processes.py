@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -176,6 +177,8 @@ def _run(rank: int, job: Job, store: Path, connection: Connection) -> None:
 @contextmanager
 def _interrupts_blocked() -> Generator[None]:
     """Processes started in the block never see a Ctrl-C: the one that started them ends them."""
+    # multiprocessing's own process: its start, which comes before any other, unblocks the signal
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -13,13 +13,17 @@ from tercet.models.architecture import Architecture
 from tercet.models.decoder.config import DecoderConfig
 from tercet.models.decoder.tensor_parallel.cut import (
     MOST_RANKS,
-    Cut,
     check_cut,
     cut_modules,
     describe_fitting,
 )
-from tercet.models.decoder.tensor_parallel.cut_weight import cut_packed, find_misfit, take_rows
-from tercet.models.weight_source import WeightSource
+from tercet.models.decoder.tensor_parallel.cut_weight import (
+    cut_entry,
+    cut_packed,
+    find_misfit,
+    take_rows,
+)
+from tercet.models.weight_source import MappedSource, WeightSource
 
 
 class RankSource:
@@ -50,10 +54,11 @@ class RankSource:
         check_cut(architecture, config, world_size)
         _check_formats(source, architecture, config, world_size)
         self._source, self._first = source, rank == 0
+        self._view = source.view if isinstance(source, MappedSource) else source.tensor
         self._cuts = cut_modules(architecture, config, rank, world_size)
-        self._modules = {
-            name: _cut_entry(entry, self._cuts.get(name)) for name, entry in source.modules.items()
-        }
+        self._modules = dict(source.modules)
+        for name in self._cuts.keys() & source.modules.keys():
+            self._modules[name] = cut_entry(source.modules[name], self._cuts[name])
 
     @property
     def config(self) -> dict[str, Any]:
@@ -72,15 +77,18 @@ class RankSource:
     def tensor(self, name: str) -> Tensor:
         """This rank's part of one of those tensors."""
         module, _, kind = name.rpartition(".")
-        cut, whole = self._cuts.get(module), self._source.tensor(name)
+        cut = self._cuts.get(module)
         if cut is None:
-            return whole
+            return self._source.tensor(name)
+        whole = self._view(name)
         if cut.rows:
-            return take_rows(whole, cut.rows).clone()
+            return take_rows(whole, cut.rows)
         if kind == "bias":
-            return whole if self._first else torch.zeros_like(whole)
+            return whole.clone() if self._first else torch.zeros_like(whole)
         assert cut.columns is not None
-        return whole[:, cut.columns.start : cut.columns.stop].contiguous()
+        return whole[:, cut.columns.start : cut.columns.stop].clone(
+            memory_format=torch.contiguous_format
+        )
 
     def read_packed(self, module: str) -> PackedTensor:
         """This rank's part of the weight of a packed module."""
@@ -93,10 +101,6 @@ class RankSource:
         if cut is None or cut.columns is None:
             return whole
         return whole[cut.columns.start : cut.columns.stop].contiguous()
-
-
-def _cut_entry(entry: PackedModule, cut: Cut | None) -> PackedModule:
-    return entry if cut is None else entry.model_copy(update={"shape": cut.shape_of(entry.shape)})
 
 
 def _check_formats(
