@@ -101,7 +101,6 @@ def load(model: Any, source: Any, count: int) -> RankSource:
             r"128 cannot be cut .*; this model can be cut over 1, 2 or 4",
         ),
         ("llama", {"num_attention_heads": 1, "num_key_value_heads": 1}, 2, "on one device only"),
-        ("olmo2", {}, 2, "of a olmo2: its norms of queries and keys are over all heads"),
         ("falcon_h1", {}, 2, "of a falcon_h1: its state spaces cannot be cut"),
     ],
 )  # fmt: skip

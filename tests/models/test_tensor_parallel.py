@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from transformers import AutoModelForCausalLM
+from transformers.models.olmoe import OlmoeConfig
 from transformers.models.qwen2_moe import Qwen2MoeConfig
 from transformers.models.qwen3_moe import Qwen3MoeConfig
 
@@ -42,6 +43,9 @@ EXPERTS = {
 }  # fmt: skip
 MIXTURES = {
     "qwen3_moe": lambda: Qwen3MoeConfig(**EXPERTS, head_dim=16, norm_topk_prob=True),
+    "olmoe": lambda: OlmoeConfig(
+        **{name: size for name, size in EXPERTS.items() if name != "moe_intermediate_size"}
+    ),
     "qwen2_moe": lambda: Qwen2MoeConfig(
         **EXPERTS, shared_expert_intermediate_size=32, mlp_only_layers=[1]
     ),
@@ -86,6 +90,11 @@ CASES = {
     "granite, nvfp4": Case(kind="granite", scheme="nvfp4", options={"residual_multiplier": 0.4}),
     "phi3, blocks": Case(kind="phi3", scheme="int4-b16x16"),
     "phi3, 8-bit scales": Case(kind="phi3", scheme="int3-g16-e4m3-twolevel"),
+    "olmo2, ternary": Case(kind="olmo2", scheme="ternary-g64"),
+    "olmo2, more ranks than key-value heads": Case(
+        kind="olmo2", scheme="int4-g64", world_size=4, options=EIGHT_HEADS
+    ),
+    "olmoe, int4": Case(kind="olmoe", scheme="int4-g32"),
     "qwen3_moe, int4": Case(kind="qwen3_moe", scheme="int4-g32"),
     "qwen2_moe, ternary": Case(kind="qwen2_moe", scheme="ternary-g32"),
 }

@@ -12,7 +12,7 @@ from tercet.models.decoder.kv_cache import Positions
 from tercet.models.decoder.linear import Linear, load_linear
 from tercet.models.decoder.mlp import Gated, Routed, load_mlp
 from tercet.models.decoder.native_layer import NativeLayer, native_layer
-from tercet.models.decoder.norm import Norm, load_norm, normalize
+from tercet.models.decoder.norm import Norm, SharedNorm, load_norm, normalize
 from tercet.models.decoder.one_token import Heads, Native, native
 from tercet.models.decoder.rope import Angles, rotate_
 from tercet.models.decoder.state_space.mixer import StateSpaceMixer, load_state_space
@@ -71,7 +71,7 @@ class Layer:
             step: what the layers share.
             positions: its keys and values; the new ones are written.
         """
-        if step.native is not None:
+        if step.native is not None and not isinstance(self.query_norm, SharedNorm):
             self._native_(step.native, hidden, step, positions)
             return
         factor = self.config.residual_factor
@@ -210,20 +210,27 @@ def load_layer(
             offset=architecture.norm_offset,
         )
 
+    def head_norm(module: str, size: int) -> Norm | None:
+        if kind is None:
+            return None
+        found = norm(f"self_attn.{module}", size if whole else config.head_dim)
+        if found is None or group is None or not whole:
+            return found
+        return SharedNorm(weight=found.weight, epsilon=found.epsilon, group=group)
+
+    kind = architecture.qk_norm
+    whole = kind == "projection"
     queries, keys = (n * config.head_dim for n in (config.heads, config.key_value_heads))
     qkv = _modules(name, architecture.queries_keys_values, (queries, keys, keys))
     output = [(f"{name}.self_attn.o_proj", config.hidden)]
-    kind = architecture.qk_norm
-    q_norm, k_norm = ("self_attn.q_norm", "self_attn.k_norm") if kind else (None, None)
-    whole = kind == "projection"
     return Layer(
         config=config,
         window=config.windows[index],
         rope=rope,
         attention_norm=norm(architecture.attention_norm, config.hidden),
         qkv=load_linear(reader, qkv, config.hidden, config.qkv_bias),
-        query_norm=norm(q_norm, queries if whole else config.head_dim),
-        key_norm=norm(k_norm, keys if whole else config.head_dim),
+        query_norm=head_norm("q_norm", queries),
+        key_norm=head_norm("k_norm", keys),
         output=load_linear(reader, output, queries, config.output_bias),
         attention_output_norm=norm(architecture.attention_output_norm, config.hidden),
         mlp_norm=norm(architecture.mlp_norm, config.hidden),

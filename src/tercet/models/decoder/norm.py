@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm
 
+from tercet.models.decoder.tensor_parallel.group import RankGroup
 from tercet.models.decoder.weight_reader import WeightReader
 
 
@@ -26,6 +27,23 @@ class Norm:
         if self.weight.dtype == x.dtype:
             return rms_norm(x, self.weight.shape, self.weight, self.epsilon)
         return rms_norm(x.float(), self.weight.shape, self.weight, self.epsilon).to(x.dtype)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SharedNorm(Norm):
+    """RMSNorm over what all ranks have, of which each holds an equal part [.., N] and its weight.
+
+    Attributes:
+        group: the ranks.
+    """
+
+    group: RankGroup
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """This rank's part x [.., N] to y [.., N], in x's dtype."""
+        wide = x.float()
+        square = self.group.sum_(wide.square().mean(-1, keepdim=True)) / self.group.world_size
+        return (wide * torch.rsqrt(square + self.epsilon) * self.weight.float()).to(x.dtype)
 
 
 def normalize(norm: Norm | None, x: Tensor) -> Tensor:

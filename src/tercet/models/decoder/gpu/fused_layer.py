@@ -15,7 +15,7 @@ from tercet.models.decoder.config import ACTIVATIONS
 from tercet.models.decoder.layer import Layer
 from tercet.models.decoder.linear import Linear, packed_behind
 from tercet.models.decoder.mlp import Routed
-from tercet.models.decoder.norm import Norm
+from tercet.models.decoder.norm import Norm, SharedNorm
 from tercet.models.packed_modules import PackedLinear
 from tercet.ops.linear_packed import linear_packed
 from tercet.ops.rms_norm import rms_norm
@@ -55,7 +55,8 @@ def _norms_of_heads(layer: Layer, qkv: Tensor) -> tuple[Tensor | None, Tensor | 
         return None, None
     config = layer.config
     width = config.head_dim
-    if queries.weight.shape[0] == keys.weight.shape[0] == width:
+    each = queries.weight.shape[0] == keys.weight.shape[0] == width
+    if each and not isinstance(queries, SharedNorm):
         return queries.weight, keys.weight
     middle = config.heads * width
     end = middle + config.key_value_heads * width
@@ -110,6 +111,8 @@ def _add(layer: Layer, hidden: Tensor, product: Tensor, norm: Norm | None) -> Te
 def _normalize(x: Tensor, norm: Norm | None) -> Tensor:
     if norm is None:
         return x
+    if isinstance(norm, SharedNorm):
+        return norm(x)
     normed = rms_norm(x, norm.weight, eps=norm.epsilon)
     assert isinstance(normed, Tensor)
     return normed

@@ -55,11 +55,6 @@ def check_cut(architecture: Architecture, config: DecoderConfig, world_size: int
             f"tensor parallelism of a {architecture.name}: its state spaces cannot be cut; run it "
             f"on one device"
         )
-    if architecture.qk_norm == "projection":
-        raise UnsupportedError(
-            f"tensor parallelism of a {architecture.name}: its norms of queries and keys are over "
-            f"all heads, of which a rank has a part; run it on one device"
-        )
     if not _divides(config, world_size):
         fitting = [n for n in range(1, MOST_RANKS + 1) if _divides(config, n)]
         raise UnsupportedError(
@@ -119,6 +114,9 @@ def cut_modules(
         attention = [f"{layer}.{name}" for name in architecture.queries_keys_values]
         found |= _cut_rows(attention, sizes, [queries, keys, keys])
         found[f"{layer}.self_attn.o_proj"] = Cut(columns=queries)
+        if architecture.qk_norm == "projection":
+            found[f"{layer}.self_attn.q_norm"] = Cut(rows=(queries,))
+            found[f"{layer}.self_attn.k_norm"] = Cut(rows=(keys,))
         if mixture is None or not mixture.layers[index]:
             gate_up = [f"{layer}.{name}" for name in architecture.gate_up]
             down, width = f"{layer}.{architecture.down}", config.intermediate
