@@ -2,7 +2,7 @@
 
 import multiprocessing
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,11 @@ class Case:
     how: dict[str, Any] = field(default_factory=dict)
     cache: str | None = None
 
+    @property
+    def rounds(self) -> bool:
+        """Whether ranks round what one process would not: their results are not the same."""
+        return self.dtype != torch.float32 or "activation" in self.how
+
 
 CASES = {
     "llama": Case(kind="llama"),
@@ -82,6 +87,9 @@ CASES = {
     ),
     "llama, rotated and scaled": Case(
         kind="llama", scheme="int4-g32", how={"hadamard": 16, "input_scale": True}
+    ),
+    "llama, inputs of 8 bits": Case(
+        kind="llama", scheme="ternary-g64", how={"activation": "int8_token"}
     ),
     "qwen2, ternary": Case(kind="qwen2", scheme="ternary-g64"),
     "qwen3, nonary": Case(kind="qwen3", scheme="nonary-channel", options={"head_dim": 16}),
@@ -213,7 +221,7 @@ Outcomes = Callable[[str], tuple[dict[str, Any], list[dict[str, Any]], dict[str,
 def outcomes(
     build: Callable[..., Any], source_of: Callable[..., Any], tmp_path_factory: Any
 ) -> Outcomes:
-    """Of a case: what one process gives, what each rank does, and one process in float32."""
+    """Of a case: what one process gives, what each rank does, and one process without rounding."""
     sources = {name: make_source(case, build, source_of) for name, case in CASES.items()}
     folder = tmp_path_factory.mktemp("ranks")
     # beside the processes nothing runs here that they would inherit half-done
@@ -231,8 +239,9 @@ def outcomes(
         for patch in pretend():
             patch.setattr(prompt_graph, "_free_bytes", lambda _: 2**40)
             one = run(case, sources[name], None)
-            if case.dtype != torch.float32:
-                wide = run(Case(kind=case.kind, scheme=case.scheme), sources[name], None)
+            if case.rounds:
+                exact = replace(case, dtype=torch.float32, how={})
+                wide = run(exact, make_source(exact, build, source_of), None)
         return one, [found[name] for found in ranks[: case.world_size]], wide
 
     return outcome
@@ -263,3 +272,8 @@ def test_ranks_give_what_one_process_does(name: str, outcomes: Outcomes) -> None
         # parts are rounded before they are added: no more is lost than a process alone loses
         lost = float((expected.float() - wide[key]).abs().max())
         assert float((first.float() - wide[key]).abs().max()) < 1.5 * lost
+
+
+def test_one_process_is_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "get_world_size", lambda _: 1)
+    assert open_rank_group(dist.GroupMember.NON_GROUP_MEMBER, torch.device("cpu")) is None
