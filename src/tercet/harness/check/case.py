@@ -145,6 +145,7 @@ class CaseCheck:
             self._guarded("context", "gradients that are written to", self._overwritten)
             self._gradients_of_each_output()
             self._some_gradients()
+        self._guarded("state", "with other settings than by default", self._other_settings)
         self._guarded("state", "a call whose caller lets go of everything", self._kept)
         if concurrent:
             self._guarded("context", "several calls at once", self._together)
@@ -329,6 +330,14 @@ class CaseCheck:
 
     def _forward_only(self, context: Values) -> str:
         return self._whole(context, names=())
+
+    def _other_settings(self) -> str:
+        """They stay as the caller had them; some change results, so these are not judged."""
+        session = self._session
+        session.begin()
+        placed, grads = self._place(self._prepared, self._grads)
+        self._call("once", placed, grads, self._names, other_settings=True)
+        return listed("was changed and not put back", session.changed()["state"])
 
     def _judged(self, outcome: Outcome, prepared: Values, expected: Expected) -> str:
         """The one judgement, and what was written to, in words."""

@@ -26,6 +26,7 @@ from tercet.harness.sandbox import integration
 from tercet.harness.sandbox.arena import Memory, attach
 from tercet.harness.sandbox.candidate import import_candidate
 from tercet.harness.sandbox.guard import GuardedAllocations, Placement, Zones, view
+from tercet.harness.sandbox.other_settings import other_settings
 from tercet.harness.sandbox.state import State, changes, modes, settings
 from tercet.harness.workloads.gradients import make_leaves, vjp
 from tercet.kernel.contract import Implementation, Kernels, Op, Requirement, outputs_of
@@ -289,9 +290,10 @@ class Guest:
     def _within(self, context: Mapping[str, Any]) -> Generator[None]:
         """As a caller might run it; notes what was left of the caller's settings."""
         with _set(context):
-            before = modes()
+            looked_at = settings if context.get("other_settings") else modes
+            before = looked_at()
             yield
-            self._left += changes(before, modes())
+            self._left += changes(before, looked_at())
 
 
 @contextmanager
@@ -300,6 +302,7 @@ def _set(context: Mapping[str, Any]) -> Generator[None]:
 
     `mode`: "grad" (default), "no_grad", "inference"; `autocast`: a dtype, on the arguments' device
     `device`; `threads`: of torch; `default_dtype`: of torch, as while a model is loaded;
+    `other_settings`: all others are at another value than by default;
     `aliased`: what is kept of the outputs are other tensors in their memory;
     `configurations`: (op, implementation, direction, options) that its launches take;
     `backwards`: the last program of a launch runs first, in the interpreter.
@@ -322,6 +325,8 @@ def _set(context: Mapping[str, Any]) -> Generator[None]:
         if context.get("default_dtype") is not None:
             stack.callback(torch.set_default_dtype, torch.get_default_dtype())
             torch.set_default_dtype(context["default_dtype"])
+        if context.get("other_settings"):
+            stack.enter_context(other_settings())
         for each in context.get("configurations", ()):
             stack.enter_context(force(*each))
         yield

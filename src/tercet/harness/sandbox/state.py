@@ -33,7 +33,7 @@ _PATCHABLE = {
     "time": time,
     "random": random,
 }
-_FLAGS = (
+FLAGS = (
     "torch.backends.cuda.matmul.allow_tf32",
     "torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction",
     "torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
@@ -94,7 +94,7 @@ def settings() -> State:
         found["random state of the GPU"] = torch.cuda.get_rng_state().numpy().tobytes()
         found["current GPU"] = torch.cuda.current_device()
         found["current stream"] = torch.cuda.current_stream().cuda_stream
-    for flag in _FLAGS:
+    for flag in FLAGS:
         found[flag] = _look_up(flag)
     for name, owner in _PATCHABLE.items():
         found[name] = {key: value for key, value in vars(owner).items() if callable(value)}
