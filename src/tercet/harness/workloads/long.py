@@ -4,8 +4,8 @@ What else they have is drawn from the seed, as in `draw`.
 """
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
@@ -33,6 +33,10 @@ _LONGEST, _LONGEST_ELEMENTS = (140_001,), 1 << 20
 _BEYOND = (50_000, 98_765)
 # what a program may still hold whole
 _HELD = (513, 1000, 1024, 2047, 2880, 4096)
+# of which a sum of large codes of 8 bits is beyond uint8 or int8, and of which it is beyond int16
+_NARROW = (130, 192, 256), (259, 300, 384, 448, 511, 512)
+# positions that a table of blocks reaches are beyond int16
+_INT16 = 1 << 15
 # rows, of which kernels that make something large take some at a time; of two classes one has a
 # loss
 _CHUNKED, _CHUNKED_OTHERS = (513, 520), (2, 3)
@@ -57,6 +61,7 @@ class _Wish:
         base, kind: the call, and the values.
         elements: of all tensors, at most.
         others: the sizes of other axes.
+        fixed: other axes, each of the one size that it has.
         few_programs: whether its programs are interpreted one by one.
         exact: float32, which has the least room for sums that were taken in another way; None to
             draw it.
@@ -70,6 +75,7 @@ class _Wish:
     kind: str
     elements: int
     others: tuple[int, int] = (1, 2)
+    fixed: Mapping[str, int] = field(default_factory=dict[str, int])
     few_programs: bool = False
     exact: bool | None = None
     one_sign: bool | None = None
@@ -80,7 +86,8 @@ def draw_long(op: Op, seed: int, elements: int, rows: int | None = None) -> tupl
     """Each axis of the first input very long: of one sign, all alike, far from 0, and the like.
 
     With the options of each workload of production, and one that cases have. The last one also as
-    long as a program may hold whole; and more rows than a chunk has, with options of the cases.
+    long as a program may hold whole, and as a narrow sum may not hold; more rows than a chunk has,
+    with options of the cases; and tables that reach as many positions as they may.
 
     Args:
         op, seed, elements, rows: as draw.
@@ -141,6 +148,16 @@ def _wishes(op: Op, generator: random.Random, elements: int, rows: int | None) -
             axis=axis, lengths=(length,), base=generator.choice(bases),
             kind=generator.choice(kinds), elements=elements, others=(1, 1 if interpreted else 2),
         )  # fmt: skip
+    for base, lengths in product(by_options[: 1 if interpreted else None], _NARROW):
+        yield _Wish(
+            axis=axes[-1], lengths=lengths, base=base, kind=kinds[0], elements=elements,
+            one_sign=True,
+        )  # fmt: skip
+    for base, fixed in product(by_options[: 1 if interpreted else None], _reaches(op)):
+        yield _Wish(
+            axis=max(fixed, key=lambda name: fixed[name]), lengths=(max(fixed.values()),),
+            base=base, kind="normal", elements=_LONGEST_ELEMENTS, fixed=fixed,
+        )  # fmt: skip
 
 
 def _draw(op: Op, wish: _Wish, generator: random.Random, most: dict[str, int]) -> Drawn | None:
@@ -150,6 +167,7 @@ def _draw(op: Op, wish: _Wish, generator: random.Random, most: dict[str, int]) -
         sizes = {name: generator.choice(wish.others) for name in wish.base.sizes}
         # one row's sum may be right by luck
         sizes[rows] = generator.choice((2, 3, 5, 8))
+        sizes |= wish.fixed
         sizes[wish.axis] = generator.choice(wish.lengths)
         if wish.few_programs:
             _make_small(sizes, wish.axis, generator)
@@ -168,6 +186,32 @@ def _draw(op: Op, wish: _Wish, generator: random.Random, most: dict[str, int]) -
         layout="far apart" if wish.far_apart and sizes[rows] <= _FAR_APART else None,
         incoming=Incoming(positive=bool(op.differentiable) and one_sign),
     )
+
+
+def _reaches(op: Op) -> list[dict[str, int]]:
+    """Sizes of which a table of indices reaches more positions than int16 counts.
+
+    An axis of the table as long as it may be, and one of what it names; with those that have no
+    end for each position where they are short, for each entry where they are not.
+    """
+    first = op.of_role("input")[0].axes
+    beside = [axis for axis in op.axes if axis.name not in first]
+    integers = [spec for spec in op.of_role("input") if not spec.dtypes[0].is_floating_point]
+    table = {name for spec in integers for name in spec.axes}
+    # columns of a row are no positions
+    columns = {spec.axes[-1] for spec in op.of_role("input")[1:] if len(spec.axes) > 3}
+    found = list[dict[str, int]]()
+    for entries, named in product(beside, beside):
+        count, size = entries.most, named.most
+        if entries.name not in table or named.name in table | columns:
+            continue
+        if count is not None and size is not None and count * size > _INT16:
+            fixed = {first[0]: 1, entries.name: count, named.name: size}
+            for axis in (axis for axis in beside if axis.most is None):
+                large = elements_of(op, {**fixed, axis.name: count * size}) > _LONGEST_ELEMENTS
+                fixed[axis.name] = count if large else count * size
+            found.append(fixed)
+    return found
 
 
 def _once(
