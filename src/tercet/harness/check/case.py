@@ -111,15 +111,20 @@ class CaseCheck:
             check = "misaligned" if name == "misaligned" else "strided"
             self._guarded(check, f"{name} inputs", self._laid_out, name)
         self._guarded("strided", "expanded inputs", self._expanded)
-        if not self._arguments.get("in_place"):
-            for one, other in self._alike():
-                for words, way in WAYS.items():
-                    label = f"{other} {words} {one}"
-                    self._guarded("strided", label, self._in_one_memory, way, one, other)
+        self.lay_in_one_memory(1)
         if self._names:
             self._guarded(
                 "strided", "incoming gradients expanded along rows", self._expanded_columns
             )
+
+    def lay_in_one_memory(self, most: int | None = None) -> None:
+        """Two inputs that are alike as one tensor, and as parts of one; so many pairs at most."""
+        if self._arguments.get("in_place"):
+            return
+        for one, other in self._alike()[:most]:
+            for words, way in WAYS.items():
+                label = f"{other} {words} {one}"
+                self._guarded("strided", label, self._in_one_memory, way, one, other)
 
     def in_contexts(self, *, concurrent: bool) -> None:
         """As callers call it: under autocast, in inference mode, twice before the gradients, ...
@@ -234,7 +239,7 @@ class CaseCheck:
         return laid, grads
 
     def _alike(self) -> list[tuple[str, str]]:
-        """Two inputs of one shape and dtype, drawn by the seed; none where there are none."""
+        """Every two inputs of one shape and dtype, in either order; the seed's choice first."""
         names = [
             name
             for name in sorted(self._free())
@@ -249,7 +254,8 @@ class CaseCheck:
             and self._prepared[one].dtype == self._prepared[other].dtype
             and self._prepared[one].dim()
         ]
-        return pairs[self._seed % len(pairs) :][:1] if pairs else []
+        first = self._seed % max(len(pairs), 1)
+        return [*pairs[first:], *pairs[:first]]
 
     def _in_two_axes(self) -> Values:
         """Arguments whose leading axis is two, where the op takes such and their number is even."""

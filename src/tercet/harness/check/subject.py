@@ -19,6 +19,12 @@ from tercet.harness.check.repeated import check_held, check_other_process, check
 from tercet.harness.finding import Finding
 from tercet.harness.sandbox.session import Apart, Outcome, Session
 from tercet.harness.workloads.allowed import allowed
+from tercet.harness.workloads.degenerate import (
+    draw_equal,
+    draw_forms,
+    draw_least,
+    draw_meeting,
+)
 from tercet.harness.workloads.draw import draw
 from tercet.harness.workloads.drawn import Drawn
 from tercet.harness.workloads.long import draw_long
@@ -46,6 +52,8 @@ _NEARBY = 4
 
 
 Work = list[tuple[str, Callable[[], list[Finding]]]]
+More = list[Callable[[CaseCheck], None]]
+"""What a drawn case is also called as, where it is green."""
 
 
 class Subject:
@@ -88,16 +96,20 @@ class Subject:
         """So many cases that are drawn from the seed; ends, kinds of values, long axes."""
         limits = (_SLOW_ELEMENTS, _SLOW_ROWS) if self._interpreted else (_ELEMENTS, None)
         drawn = draw(self._op, self._seed, count, *limits)
-        long = tuple[Drawn, ...]()
+        long, equal = tuple[Drawn, ...](), tuple[Drawn, ...]()
         if count and kinds:
             drawn += draw_ends(self._op, self._seed, count, *limits)
             drawn += draw_dtypes(self._op, self._seed, min(count, FEW_DRAWN), *limits)
             few = FEW_DRAWN if self._interpreted else count
             drawn += draw_single(self._op, self._seed, few, *limits)
             drawn += draw_kinds(self._op, self._seed, *limits)
+            drawn += draw_forms(self._op, self._seed, min(count, FEW_DRAWN), *limits)
+            drawn += draw_meeting(self._op, self._seed, *limits)
+            drawn += draw_least(self._op, self._seed, *limits)
+            equal = draw_equal(self._op, self._seed, *limits)
             long = draw_long(self._op, self._seed, _ELEMENTS, limits[1])
         work: Work = []
-        for at, each in enumerate((*drawn, *long)):
+        for at, each in enumerate((*drawn, *equal, *long)):
             if self._device != "cpu" and each.layout == "far apart":
                 # what lies between such rows costs a GPU memory
                 each = replace(each, layout=None)
@@ -105,8 +117,12 @@ class Subject:
             if select_fitting(self._op, self._implementation, [case], self._seed):
                 # long ones have many tiles as they are
                 configured = self._configure(at, small=at < len(drawn))
-                nearby = at % _NEARBY == 0 and at < len(drawn)
-                work.append((each.name, partial(self._check_drawn, each, configured, nearby)))
+                more: More = []
+                if at % _NEARBY == 0 and at < len(drawn):
+                    more.append(CaseCheck.nearby)
+                if each in equal:
+                    more.append(CaseCheck.lay_in_one_memory)
+                work.append((each.name, partial(self._check_drawn, each, configured, more)))
         return work
 
     def _configure(self, at: int, *, small: bool) -> list[Configured]:
@@ -163,11 +179,9 @@ class Subject:
                 case.in_contexts(concurrent=not self._interpreted)
         return case.findings[before:]
 
-    def _check_drawn(
-        self, drawn: Drawn, configured: list[Configured], nearby: bool
-    ) -> list[Finding]:
+    def _check_drawn(self, drawn: Drawn, configured: list[Configured], more: More) -> list[Finding]:
         """A drawn case; where it is red, the smallest one found that is red too."""
-        findings, tries = self._run(drawn, configured, nearby), 0
+        findings, tries = self._run(drawn, configured, more), 0
         if not is_red(findings):
             return findings
         found = drawn
@@ -175,22 +189,22 @@ class Subject:
             for other in found.smaller():
                 tries += 1
                 kept = allowed(self._op, other) if tries <= _SHRINKS else None
-                if kept is not None and is_red(less := self._run(kept, configured, nearby)):
+                if kept is not None and is_red(less := self._run(kept, configured, more)):
                     found, findings = kept, less
                     break
             else:
                 break
         return findings
 
-    def _run(self, drawn: Drawn, configured: list[Configured], nearby: bool) -> list[Finding]:
+    def _run(self, drawn: Drawn, configured: list[Configured], more: More) -> list[Finding]:
         case = drawn.case(self._op)
         words = [f"{option}={value}" for each in configured for option, value in each[3].items()]
         named = replace(case, name=" ".join((case.name, *words)))
         # interpreted, every call of the many cases takes its time
         judged = self._judged(named, configured, repeats=1 if self._interpreted else 2)
         judged.run(None)
-        if nearby and judged.passed:
-            judged.nearby()
+        for each in more if judged.passed else ():
+            each(judged)
         return judged.findings
 
     def _judged(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tercet.formats import PackedTensor
+from tercet.harness.workloads.forms import FORMS, meet
 from tercet.harness.workloads.layouts import lay_out
 from tercet.kernel.cases import NOT_DIFFERENTIABLE
 from tercet.kernel.contract import Case, Op, Workload
@@ -72,6 +73,8 @@ class Drawn:
         powers: argument -> power of two, that its numbers, or the scales of a packed weight, are
             multiplied by; -inf: they are 0.
         dtypes: argument -> another dtype that it is in.
+        forms: argument -> what it holds instead, one of FORMS.
+        meeting: two arguments, or one twice, in which special values meet (see `meet`).
         absent: an optional input that is left out.
         incoming: what is done to the random incoming gradients.
         gradient: whether the op has one with these options.
@@ -87,6 +90,8 @@ class Drawn:
     layout: str | None = None
     powers: Mapping[str, float] = field(default_factory=dict[str, float])
     dtypes: Mapping[str, torch.dtype] = field(default_factory=dict[str, torch.dtype])
+    forms: Mapping[str, str] = field(default_factory=dict[str, str])
+    meeting: tuple[str, str] | None = None
     absent: str | None = None
     incoming: Incoming = PLAIN
     gradient: bool = True
@@ -108,6 +113,8 @@ class Drawn:
             for name, power in self.powers.items()
         ]
         words += [f"{name} in {str(dtype)[6:]}" for name, dtype in self.dtypes.items()]
+        words += [f"{name} {form}" for name, form in self.forms.items()]
+        words += [f"{' meets '.join(self.meeting)}"] if self.meeting is not None else []
         words += [f"no {self.absent}"] if self.absent is not None else []
         words += self.incoming.words
         return " ".join(words)
@@ -122,6 +129,10 @@ class Drawn:
             yield replace(self, powers={})
         if self.dtypes:
             yield replace(self, dtypes={})
+        if self.forms:
+            yield replace(self, forms={})
+        if self.meeting is not None:
+            yield replace(self, meeting=None)
         if self.absent is not None:
             yield replace(self, absent=None)
         if self.incoming != PLAIN:
@@ -160,6 +171,12 @@ class Drawn:
             made[name] = _scaled(made[name], power)
         for name, dtype in self.dtypes.items():
             made[name] = _in_dtype(made[name], dtype, seed)
+        for at, (name, form) in enumerate(self.forms.items()):
+            made[name] = FORMS[form](made[name], seed + at)
+        if self.meeting is not None:
+            one, other = self.meeting
+            second = made[other] if other != one else None
+            made[one], made[other] = meet(made[one], second, seed)
         if self.absent is not None:
             made[self.absent] = None
         made = split_rows(op, made, self.split)

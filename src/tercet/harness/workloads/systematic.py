@@ -110,7 +110,7 @@ def draw_ends(
     Args:
         op, seed, count, elements, rows: as draw.
     """
-    return _draw_each(op, random.Random(f"ends of {seed}"), count, elements, rows, _ends)
+    return draw_each(op, random.Random(f"ends of {seed}"), count, elements, rows, _ends)
 
 
 def draw_dtypes(
@@ -123,10 +123,10 @@ def draw_dtypes(
     Args:
         op, seed, count, elements, rows: as draw.
     """
-    return _draw_each(op, random.Random(f"dtypes of {seed}"), count, elements, rows, _dtypes)
+    return draw_each(op, random.Random(f"dtypes of {seed}"), count, elements, rows, _dtypes)
 
 
-def _draw_each(
+def draw_each(
     op: Op,
     generator: random.Random,
     count: int,
@@ -134,7 +134,13 @@ def _draw_each(
     rows: int | None,
     changes: Callable[[Op, Drawn, random.Random], Iterator[tuple[End, Drawn]]],
 ) -> tuple[Drawn, ...]:
-    """Up to so many of the changes that a plain case may have, each once."""
+    """Up to so many of the changes that a plain case may have, each once.
+
+    Args:
+        op, count, elements, rows: as draw.
+        generator: what draws the plain cases, and which of the changes come first.
+        changes: (op, plain case, generator) to changed ones, each with what tells it from others.
+    """
     bases = bases_of(op)
     if op.inputs is None or not bases:
         return ()
