@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from tercet.harness.check.case import CaseCheck
 from tercet.harness.check.in_one_memory import (
+    WAYS,
     part_of,
     put_at_one_address,
     put_side_by_side,
@@ -13,6 +15,9 @@ from tercet.harness.check.in_one_memory import (
 )
 from tercet.harness.check.run import cases_of, check
 from tercet.harness.sandbox.candidate import candidate_from
+from tercet.harness.sandbox.session import Here, Session
+from tercet.harness.workloads.drawn import Drawn
+from tercet.kernel.contract import Workload
 from tercet.ops.discover import find
 
 SWIGLU, RMS_NORM = find("swiglu"), find("rms_norm")
@@ -83,3 +88,20 @@ def test_a_kernel_that_goes_by_addresses(name: str, tmp_path: Path) -> None:
     assert faults
     assert {each.check for each in faults} == {"strided"}
     assert any(said in each.message for each in faults)
+
+
+def test_what_one_input_may_hold_another_need_not_take() -> None:
+    """Of tokens that are masked a teacher's states may be NaN, and the student's may not."""
+    op = find("linear_kl")
+    options = {"mask": True, "all_masked": True}
+    sizes = {"M": 4, "H": 3, "G": 3, "V": 5}
+    workload = Workload(name="masked", sizes=sizes, dtype=torch.float32, options=options)
+    case = Drawn(workload=workload, factors={}).case(op)
+    assert case.make(1)["teacher_x"].isnan().any()
+    session = Session(Here(op, op.implementation("triton").load(), "cpu"))
+    judged = CaseCheck(op, session, "triton", case, 1, "cpu")
+    judged.lay_in_one_memory()
+    labels = {finding.message for finding in judged.findings}
+    assert labels == {""}
+    # the two heads alone, in either order
+    assert len(judged.findings) == 2 * len(WAYS)
