@@ -77,3 +77,33 @@ def test_a_broken_promise_is_named_each_time(results: tuple[Tensor, ...], wrong:
     for _ in range(2):
         (found,) = broken_promises(OP, (torch.empty(3, 4), 0.5, [2], None), {}, results)
         assert wrong in found
+
+
+IN_PLACE = define(
+    "promises_of_a_test_",
+    "(Tensor(a!) x) -> ()",
+    run=lambda x: x.zero_() and None,
+    fake=lambda x: None,
+)
+
+
+def test_what_only_writes_in_place_returns_nothing() -> None:
+    assert broken_promises(IN_PLACE, (torch.randn(3),), {}, None) == []
+
+
+def test_memory_of_an_argument_is_no_result() -> None:
+    """Whichever argument, and whichever part of it; nothing empty lies anywhere."""
+    x, y = torch.randn(6, 4), torch.empty(8, dtype=torch.float64)
+    second = torch.empty(2, dtype=torch.float64)
+    given = x[1:4], 0.5, [2], y
+    for first, other, wrong in (
+        (torch.empty(3, 4), second, []),
+        (x[1:4], second, ["0"]),
+        (x[:3], second, ["0"]),
+        (torch.empty(3, 4), y[6:], ["1"]),
+        (x[1:4], y[:2], ["0", "1"]),
+    ):
+        found = broken_promises(OP, given, {}, (first, other))
+        assert found == [f"{OP} returned memory of an argument as result {at}" for at in wrong]
+    empty = x[:0], 0.5, [0], y[:0]
+    assert broken_promises(OP, empty, {}, (x[:0], y[:0])) == []

@@ -1,4 +1,4 @@
-"""Promises: what an op's fake says of its results, and how results differ from it.
+"""Promises: what an op's fake and schema say of its results, and how results differ from it.
 
 A fake reads no values: what it returns follows from shapes, strides, dtypes and plain values of the
 arguments alone. A check calls an op hundreds of times with the same ones, so a fake is run once for
@@ -37,14 +37,41 @@ class _Plain(NamedTuple):
 def broken_promises(
     func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], results: Any
 ) -> list[str]:
-    """Where dtypes, shapes or strides of a registered op's results differ from its fake's."""
-    names = tuple(kwargs)
+    """Where dtypes, shapes or strides of a registered op's results differ from its fake's.
+
+    And which of them lie in an argument's memory, though its schema names no alias: torch.compile
+    takes an argument's memory for free after its last use.
+    """
+    names, found = tuple(kwargs), tree_leaves(results)
     promised = _promised(func, _described(args), names, _described(list(kwargs.values())))
-    return [
+    broken = [
         f"{func} returned {unlike} as result {at}"
-        for at, (a, b) in enumerate(zip(tree_leaves(results), promised, strict=True))
+        for at, (a, b) in enumerate(zip(found, promised, strict=True))
         if isinstance(a, Tensor) and b is not None and (unlike := unlike_promised(a, b))
     ]
+    given = [_reach(each) for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
+    says = [each.alias_info is not None for each in func._schema.returns]
+    return broken + [
+        f"{func} returned memory of an argument as result {at}"
+        # what only writes in place has a leaf that is None, and no result
+        for at, (each, aliased) in enumerate(zip(found, says, strict=False))
+        if isinstance(each, Tensor) and not aliased and _lies_in(_reach(each), given)
+    ]
+
+
+def _reach(tensor: Tensor) -> tuple[int, int]:
+    """The addresses that a tensor begins and ends at; none between them where it is empty."""
+    if not tensor.numel():
+        return 0, 0
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((size - 1) * step for size, step in steps)
+    begin = tensor.data_ptr()
+    return begin, begin + (last + 1) * tensor.element_size()
+
+
+def _lies_in(reach: tuple[int, int], others: Sequence[tuple[int, int]]) -> bool:
+    begin, end = reach
+    return any(max(begin, first) < min(end, last) for first, last in others)
 
 
 def unlike_promised(found: Tensor, promised: Tensor) -> str:
