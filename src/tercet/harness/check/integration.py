@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from tercet.child_process import ChildError
-from tercet.harness.check.case import alike
+from tercet.harness.check.contents import alike
 from tercet.harness.check.judge import Verdicts, listed
 from tercet.harness.finding import Finding
 from tercet.harness.sandbox.faults import fault_kind, fault_message

@@ -220,3 +220,8 @@ def _worst(errors: tuple[ErrorSummary, ...]) -> str:
 def listed(what: str, names: Sequence[str]) -> str:
     """Names, each once, and what is wrong with them; empty where there are none."""
     return f"{', '.join(dict.fromkeys(names))} {what}" if names else ""
+
+
+def joined(*messages: str) -> str:
+    """What is wrong, one after the other; empty where nothing is."""
+    return "; ".join(message for message in messages if message)

@@ -13,7 +13,9 @@ from torch import Tensor
 
 from tercet.harness.check.case import CaseCheck
 from tercet.harness.check.configurations import Configurations, Configured
+from tercet.harness.check.contexts import check_contexts
 from tercet.harness.check.integration import check_integration
+from tercet.harness.check.layouts import check_in_one_memory, check_layouts
 from tercet.harness.check.plain_cases import select_fitting, spread_plain
 from tercet.harness.check.repeated import check_held, check_other_process, check_repeated
 from tercet.harness.finding import Finding
@@ -121,7 +123,7 @@ class Subject:
                 if at % _NEARBY == 0 and at < len(drawn):
                     more.append(CaseCheck.nearby)
                 if each in equal:
-                    more.append(CaseCheck.lay_in_one_memory)
+                    more.append(check_in_one_memory)
                 work.append((each.name, partial(self._check_drawn, each, configured, more)))
         return work
 
@@ -172,11 +174,11 @@ class Subject:
         """Where the case itself is green."""
         case, before = judged(), len(judged().findings)
         if case.passed:
-            case.lay_out()
+            check_layouts(case)
             case.nearby()
             if contexts:
                 # two threads in Triton's interpreter get in each other's way
-                case.in_contexts(concurrent=not self._interpreted)
+                check_contexts(case, concurrent=not self._interpreted)
         return case.findings[before:]
 
     def _check_drawn(self, drawn: Drawn, configured: list[Configured], more: More) -> list[Finding]:

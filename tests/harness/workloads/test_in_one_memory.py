@@ -6,17 +6,18 @@ import pytest
 import torch
 
 from tercet.harness.check.case import CaseCheck
-from tercet.harness.check.in_one_memory import (
+from tercet.harness.check.layouts import check_in_one_memory
+from tercet.harness.check.run import cases_of, check
+from tercet.harness.sandbox.candidate import candidate_from
+from tercet.harness.sandbox.session import Here, Session
+from tercet.harness.workloads.drawn import Drawn
+from tercet.harness.workloads.in_one_memory import (
     WAYS,
     part_of,
     put_at_one_address,
     put_side_by_side,
     put_twice,
 )
-from tercet.harness.check.run import cases_of, check
-from tercet.harness.sandbox.candidate import candidate_from
-from tercet.harness.sandbox.session import Here, Session
-from tercet.harness.workloads.drawn import Drawn
 from tercet.kernel.contract import Workload
 from tercet.ops.discover import find
 
@@ -100,7 +101,7 @@ def test_what_one_input_may_hold_another_need_not_take() -> None:
     assert case.make(1)["teacher_x"].isnan().any()
     session = Session(Here(op, op.implementation("triton").load(), "cpu"))
     judged = CaseCheck(op, session, "triton", case, 1, "cpu")
-    judged.lay_in_one_memory()
+    check_in_one_memory(judged)
     labels = {finding.message for finding in judged.findings}
     assert labels == {""}
     # the two heads alone, in either order
