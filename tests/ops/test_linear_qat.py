@@ -234,6 +234,17 @@ def test_large_sums_are_exact() -> None:
         assert y.item() == exact.float().item()
 
 
+@pytest.mark.parametrize("shape", [(1, 1), (1, 7), (7, 1), (3, 5)])
+def test_transposed_codes_are_a_tensor_of_their_own(shape: tuple[int, int]) -> None:
+    codes = torch.arange(shape[0] * shape[1], dtype=torch.int8, device=DEVICE).view(shape)
+    for given in (codes, codes.t().contiguous().t()):
+        found = transposed(given)
+        before = found.clone()
+        given += 1
+        assert torch.equal(found, before)
+        assert torch.equal(before.t() + 1, given)
+
+
 def test_transposed() -> None:
     codes = torch.arange(-60, 60, dtype=torch.int8, device=DEVICE).reshape(8, 15)
     found = transposed(codes)

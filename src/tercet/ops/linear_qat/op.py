@@ -126,7 +126,8 @@ def _fake_gradient(*arguments: Any) -> tuple[Tensor, Tensor]:
 def _run_transposed(codes: Tensor) -> Tensor:
     check_codes(codes)
     if codes.device.type != "cuda":
-        return codes.t().contiguous()
+        # of one row, or one column, a view would be contiguous
+        return codes.t().clone(memory_format=torch.contiguous_format)
     from tercet.ops.linear_qat.codes_matrix import transpose
     from tercet.ops.linear_qat.hopper import launch as cuda
 
