@@ -39,7 +39,7 @@ from tercet.harness.workloads.systematic import (
 from tercet.kernel.contract import Case, Implementation, Op
 
 Values = dict[str, Any]
-FEW_DRAWN = 12
+FEW_DRAWN, _FEWER_DRAWN = 12, 6
 MORE = "(layouts, contexts)"
 _LAYOUT_CASES = 8
 _CONTEXT_CASES = 3
@@ -95,23 +95,24 @@ class Subject:
         return work
 
     def on_drawn(self, count: int, *, kinds: bool) -> Work:
-        """So many cases that are drawn from the seed; ends, kinds of values, long axes."""
+        """So many cases that are drawn from the seed; ends, kinds of values, long axes, forms."""
         limits = (_SLOW_ELEMENTS, _SLOW_ROWS) if self._interpreted else (_ELEMENTS, None)
         drawn = draw(self._op, self._seed, count, *limits)
-        long, equal = tuple[Drawn, ...](), tuple[Drawn, ...]()
+        special, equal = tuple[Drawn, ...](), tuple[Drawn, ...]()
         if count and kinds:
             drawn += draw_ends(self._op, self._seed, count, *limits)
             drawn += draw_dtypes(self._op, self._seed, min(count, FEW_DRAWN), *limits)
             few = FEW_DRAWN if self._interpreted else count
             drawn += draw_single(self._op, self._seed, few, *limits)
             drawn += draw_kinds(self._op, self._seed, *limits)
-            drawn += draw_forms(self._op, self._seed, min(count, FEW_DRAWN), *limits)
-            drawn += draw_meeting(self._op, self._seed, *limits)
-            drawn += draw_least(self._op, self._seed, *limits)
+            forms = _FEWER_DRAWN if self._interpreted else FEW_DRAWN
+            special += draw_long(self._op, self._seed, _ELEMENTS, limits[1])
+            special += draw_forms(self._op, self._seed, min(count, forms), *limits)
+            special += draw_meeting(self._op, self._seed, *limits)
+            special += draw_least(self._op, self._seed, *limits)
             equal = draw_equal(self._op, self._seed, *limits)
-            long = draw_long(self._op, self._seed, _ELEMENTS, limits[1])
         work: Work = []
-        for at, each in enumerate((*drawn, *equal, *long)):
+        for at, each in enumerate((*drawn, *special, *equal)):
             if self._device != "cpu" and each.layout == "far apart":
                 # what lies between such rows costs a GPU memory
                 each = replace(each, layout=None)

@@ -8,7 +8,7 @@ inputs of equal sizes, one element along an axis. What else they have is drawn f
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import combinations, permutations, product
+from itertools import combinations, permutations
 from math import inf
 
 from torch import Tensor
@@ -32,9 +32,10 @@ from tercet.kernel.contract import Op, TensorSpec
 _TRIES = 12
 # rows in which each pair of special values comes once
 _ROWS = (len(MEETING), 33, 40, 65)
+_FEW = (1, 2)
 _COLUMNS = (8, 16, 31, 64, 130)
-# of the cases' options, where all axes are 1
-_OPTIONS = 6
+# of the cases' options, where all axes are 1; and of the cases, those with an option
+_OPTIONS, _SINGLE = 3, 0.5
 # of axes where inputs are alike: a softmax of one is the same whatever it is of
 _LEAST = 3
 
@@ -60,15 +61,18 @@ def draw_meeting(op: Op, seed: int, elements: int, rows: int | None = None) -> t
     Args:
         op, seed, elements, rows: as draw.
     """
-    first = op.of_role("input")[0]
+    first, interpreted = op.of_role("input")[0], rows is not None
     if not takes_kinds(op) or not first.dtypes[0].is_floating_point:
         return ()
     found, generator = list[Drawn](), random.Random(f"meeting of {seed}")
     for other in op.of_role("input"):
         if other.axes not in (first.axes, first.axes[-1:]):
             continue
-        for single in (False, True):
-            wanted = {first.axes[0]: _ROWS, first.axes[-1]: _COLUMNS}
+        wanted = {first.axes[0]: _ROWS, first.axes[-1]: _COLUMNS}
+        if interpreted:
+            # each program takes its time
+            wanted = dict.fromkeys((axis.name for axis in op.axes), _FEW) | wanted
+        for single in (generator.random() < _SINGLE,) if interpreted else (False, True):
             for one in _tries(op, generator, elements, rows, wanted, single=single):
                 if not {"inf", "nan"} <= set(kinds_of(op, one.workload.dtype)):
                     continue
@@ -90,12 +94,13 @@ def draw_equal(op: Op, seed: int, elements: int, rows: int | None = None) -> tup
         op, seed, elements, rows: as draw.
     """
     generator, found = random.Random(f"equal of {seed}"), list[Drawn]()
-    for pairs, single in product(_like_axes(op.of_role("input")), (False, True)):
+    for pairs in _like_axes(op.of_role("input")):
+        single = generator.random() < _SINGLE
         for one in _tries(op, generator, elements, rows, {}, single=single):
             sizes = {name: max(_LEAST, size) for name, size in one.workload.sizes.items()}
             if not {name for pair in pairs for name in pair} <= set(sizes):
                 break
-            for name, other in pairs:
+            for name, other in map(sorted, pairs):
                 sizes[other] = sizes[name] = min(sizes[name], sizes[other])
             made = replace(one, workload=replace(one.workload, sizes=sizes))
             if fits(op, sizes, elements) and (kept := allowed(op, made)) is not None:
@@ -114,7 +119,8 @@ def draw_least(op: Op, seed: int, elements: int, rows: int | None = None) -> tup
     leading = op.of_role("input")[0].axes[:1]
     every = [each.name for each in op.axes]
     wishes = [((*leading, axis), False) for axis in every if axis not in leading]
-    wishes += [(tuple(every), False), *[(tuple(every), True)] * _OPTIONS]
+    options = _OPTIONS if rows is None else 1
+    wishes += [(tuple(every), False), *[(tuple(every), True)] * options]
     for axes, single in wishes:
         for one in _tries(op, generator, elements, rows, dict.fromkeys(axes, (1,)), single=single):
             if one not in found and (kept := allowed(op, one)) is not None:
@@ -148,12 +154,13 @@ def _tries(
             yield Drawn(workload=workload, factors={})
 
 
-def _like_axes(inputs: tuple[TensorSpec, ...]) -> list[tuple[tuple[str, str], ...]]:
+def _like_axes(inputs: tuple[TensorSpec, ...]) -> list[frozenset[frozenset[str]]]:
     """Axes that would be equal if two inputs were of one shape: each choice of them once."""
     floats = [each for each in inputs if each.dtypes[0] in FLOATS and len(each.axes) > 1]
     return list(
         dict.fromkeys(
-            tuple(pair for pair in zip(one.axes, other.axes, strict=True) if len(set(pair)) > 1)
+            frozenset(frozenset(pair) for pair in zip(one.axes, other.axes, strict=True))
+            - {frozenset((axis,)) for axis in one.axes}
             for one, other in combinations(floats, 2)
             if len(one.axes) == len(other.axes) and one.axes != other.axes
         )
