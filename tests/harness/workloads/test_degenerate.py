@@ -80,7 +80,7 @@ def work_of(op: Op, one: Implementation, seed: int) -> Work:
         *draw_equal(op, seed, *LIMITS[0]),
     )
     names = {each.name for each in drawn}
-    found = [each for each in subject.on_drawn(FEW_DRAWN, kinds=True) if each[0] in names]
+    found = [each for each in subject.on_drawn(2 * FEW_DRAWN, kinds=True) if each[0] in names]
     assert {name for name, _ in found} == names
     return found
 

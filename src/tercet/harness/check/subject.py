@@ -39,7 +39,7 @@ from tercet.harness.workloads.systematic import (
 from tercet.kernel.contract import Case, Implementation, Op
 
 Values = dict[str, Any]
-FEW_DRAWN, _FEWER_DRAWN = 12, 6
+FEW_DRAWN = 12
 MORE = "(layouts, contexts)"
 _LAYOUT_CASES = 8
 _CONTEXT_CASES = 3
@@ -105,9 +105,9 @@ class Subject:
             few = FEW_DRAWN if self._interpreted else count
             drawn += draw_single(self._op, self._seed, few, *limits)
             drawn += draw_kinds(self._op, self._seed, *limits)
-            forms = _FEWER_DRAWN if self._interpreted else FEW_DRAWN
             special += draw_long(self._op, self._seed, _ELEMENTS, limits[1])
-            special += draw_forms(self._op, self._seed, min(count, forms), *limits)
+            forms = count // 4 if self._interpreted else count // 2
+            special += draw_forms(self._op, self._seed, min(forms, FEW_DRAWN), *limits)
             special += draw_meeting(self._op, self._seed, *limits)
             special += draw_least(self._op, self._seed, *limits)
             equal = draw_equal(self._op, self._seed, *limits)
