@@ -143,7 +143,7 @@ def test_names_a_candidates_fault(tmp_path: Path) -> None:
     assert report["passed"] is False
     assert {fault["check"] for fault in report["faults"]} >= {"forward", "backward"}
     assert any("3-17-float32" in fault["case"] for fault in report["faults"])
-    assert "the limit at" in report["faults"][0]["message"]
+    assert any("the limit at" in fault["message"] for fault in report["faults"])
 
 
 def test_sees_an_op_as_its_files_are_now(tmp_path: Path) -> None:
