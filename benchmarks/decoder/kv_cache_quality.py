@@ -1,7 +1,7 @@
 """What a key-value cache of codes costs in quality: a model beside itself with one of numbers.
 
 python benchmarks/decoder/kv_cache_quality.py MODEL --text FILE [--length N] [--windows W]
-    [--device D] [--out FILE]
+    [--cache KIND ...] [--device D] [--out FILE]
 
 MODEL is uncompressed, so that nothing but the cache differs; weights and activations are float32.
 Every position reads all keys and values before it from the cache, as in generation: nothing is read
@@ -21,7 +21,7 @@ from tercet.compress.distill.next_token import SourceWeights
 from tercet.evaluate.compare import compare
 from tercet.evaluate.text import windows
 from tercet.models import Decoder
-from tercet.packed_weight.row_codes import ELEMENTS
+from tercet.packed_weight.cached_rows import CACHED
 from tercet.records import Environment, Record, append
 
 
@@ -34,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--text", type=Path, required=True)
     parser.add_argument("--length", type=int, default=512, help="tokens of a window")
     parser.add_argument("--windows", type=int, help="default: all of the text")
+    parser.add_argument("--cache", nargs="*", choices=CACHED, default=CACHED)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, help="append the records here (JSON lines)")
     options = parser.parse_args(arguments)
@@ -45,7 +46,7 @@ def main(arguments: Sequence[str]) -> int:
         )
     decoders = {
         kept: Decoder.from_checkpoint(SourceWeights(source), torch.float32, device, kept)
-        for kept in (None, *ELEMENTS)
+        for kept in (None, *options.cache)
     }
     named = {str(kept): decoder.logits for kept, decoder in decoders.items() if kept is not None}
     found = compare(

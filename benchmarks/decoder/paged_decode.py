@@ -1,6 +1,6 @@
 """How fast `paged_attention` reads caches of numbers and of codes, on a GPU.
 
-python benchmarks/decoder/paged_decode.py [--out FILE]
+python benchmarks/decoder/paged_decode.py [--cache KIND ...] [--out FILE]
 
 One new token of each sequence behind a context, Llama-3-8B's heads (32 of queries, 8 of keys, 128
 wide), bfloat16 queries, blocks of 64 positions in drawn order. Launches are captured in a graph,
@@ -19,6 +19,8 @@ from torch import Tensor
 
 from tercet.kernel.device.captured import Captured, warm_up
 from tercet.ops.paged_attention import paged_attention
+from tercet.packed_weight import cached_rows
+from tercet.packed_weight.cached_rows import CACHED
 from tercet.records import Environment, Record, append
 
 HEADS, GROUPS, WIDTH, BLOCK = 32, 8, 128, 64
@@ -28,7 +30,7 @@ POINTS = [
     *((16, context) for context in (1024, 8192)),
     *((64, context) for context in (1024, 8192)),
 ]
-CACHES = {"bf16": torch.bfloat16, "int8": torch.int8, "fp8_e4m3": torch.float8_e4m3fn}
+CACHES = ("bf16", *CACHED)
 _OTHERS_BYTES = 256 * 2**20  # that are read between two reads of a cache
 _REPLAYS = 20
 
@@ -39,18 +41,21 @@ def drawn(
     """keys, values, blocks, lengths and scales of one cache."""
     generator = torch.Generator("cuda").manual_seed(seed)
     table = context // BLOCK
-    shape = (batch * table, GROUPS, BLOCK, WIDTH)
+    rows = (batch * table, GROUPS, BLOCK)
     order = torch.randperm(batch * table, generator=generator, device="cuda").int()
     parts, scales = [], []
     for _ in range(2):
-        if kept == "bf16":
-            parts.append(torch.randn(shape, generator=generator, device="cuda").to(CACHES[kept]))
-            scales.append(None)
-            continue
-        # any byte below this is a number in either element
-        codes = torch.randint(0, 120, shape, generator=generator, device="cuda", dtype=torch.uint8)
-        parts.append(codes.view(CACHES[kept]))
-        scales.append(torch.full(shape[:3], 0.01, device="cuda"))
+        codes, scale = cached_rows.empty(
+            rows, WIDTH, None if kept == "bf16" else kept, torch.bfloat16, torch.device("cuda")
+        )
+        if scale is None:
+            codes.normal_(generator=generator)
+        else:
+            # any byte below this is a number in each of them
+            codes.view(torch.uint8).random_(0, 120, generator=generator)
+            scale.fill_(0.01)
+        parts.append(codes)
+        scales.append(scale)
     lengths = torch.full((batch,), context, dtype=torch.int32, device="cuda")
     keys, values = parts
     return keys, values, order.view(batch, table), lengths, scales[0], scales[1]
@@ -59,10 +64,10 @@ def drawn(
 @torch.inference_mode()
 def measure(kept: str, batch: int, context: int) -> dict[str, float]:
     """Microseconds of one launch, and the bytes that it must read."""
-    row = WIDTH * CACHES[kept].itemsize + (0 if kept == "bf16" else 4)
-    needed = 2 * batch * context * GROUPS * row
+    first = drawn(kept, batch, context, 0)
+    needed = sum(part.nbytes for part in (*first[:2], *first[4:]) if part is not None)
     count = max(2, min(64, 1 + _OTHERS_BYTES // needed))
-    caches = [drawn(kept, batch, context, seed) for seed in range(count)]
+    caches = [first, *(drawn(kept, batch, context, seed) for seed in range(1, count))]
     q = torch.randn(batch, 1, HEADS, WIDTH, device="cuda", dtype=torch.bfloat16)
 
     def run() -> Tensor:
@@ -92,11 +97,12 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--cache", nargs="*", choices=CACHES, default=CACHES)
     parser.add_argument("--out", type=Path, help="append the records here (JSON lines)")
     options = parser.parse_args(arguments)
     environment = Environment.here(torch.cuda.get_device_name())
     for batch, context in POINTS:
-        for kept in CACHES:
+        for kept in options.cache:
             metrics = measure(kept, batch, context)
             torch.cuda.empty_cache()
             print(batch, context, kept, {n: round(value, 2) for n, value in metrics.items()})

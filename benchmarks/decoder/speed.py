@@ -31,6 +31,7 @@ from tercet.models import Decoder, KeyValueCache
 from tercet.models.catalog.entry import CatalogEntry
 from tercet.models.catalog.load import read
 from tercet.models.decoder.gpu.token_graph import Choice, choose_most_probable
+from tercet.packed_weight.cached_rows import CACHED
 from tercet.packed_weight.drawn import drawn_weight
 from tercet.records import Environment, Record, append
 from tercet.runtime import GenerationSettings
@@ -134,7 +135,7 @@ def fill(cache: KeyValueCache, positions: int) -> None:
     if cache.held_scales is None:
         cache.held.normal_()
         return
-    # any byte below this is a number in either element
+    # any byte below this is a number in each of them
     cache.held.view(torch.uint8).random_(0, 120)
     cache.held_scales.fill_(0.01)
 
@@ -257,7 +258,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--body", default="ternary-channel", help="a scheme, or none")
     parser.add_argument("--head", default="int8-channel", help="a scheme, or none")
     parser.add_argument("--activation", choices=["int8_token", "fp8_token"])
-    parser.add_argument("--kv-cache-dtype", choices=["int8", "fp8_e4m3"])
+    parser.add_argument("--kv-cache-dtype", choices=CACHED)
     parser.add_argument("--context", type=int, default=1024)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=128)

@@ -59,11 +59,12 @@ def test_a_cache_of_codes(speed: ModuleType) -> None:
         speed.read_bytes(decoder, reserved(decoder), context=100)
         for decoder in (
             Decoder.from_checkpoint(source, torch.bfloat16, kv_cache_dtype=kept)
-            for kept in (None, "int8")
+            for kept in (None, "int8", "int4")
         )
     ]
-    # heads of 16: 16 codes and a scale in place of 32 bytes
+    # heads of 16: 16 codes and a scale in place of 32 bytes, or 8 bytes with two scales of 16 bits
     assert bytes_of[0] - bytes_of[1] == KEYS_AND_VALUES - 2 * 2 * 3 * 100 * 2 * (16 + 4)
+    assert bytes_of[0] - bytes_of[2] == KEYS_AND_VALUES - 2 * 2 * 3 * 100 * 2 * (8 + 4)
     cache = Decoder.from_checkpoint(source, torch.bfloat16, kv_cache_dtype="fp8_e4m3").cache(2)
     speed.fill(cache, 20)
     assert cache.length == 20

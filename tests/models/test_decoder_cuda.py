@@ -36,7 +36,9 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("codes", "relative"), [("int8", 5e-3), ("fp8_e4m3", 4e-2)])
+@pytest.mark.parametrize(
+    ("codes", "relative"), [("int8", 5e-3), ("fp8_e4m3", 4e-2), ("int4", 5e-2)]
+)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_same_scores_from_a_cache_of_codes(
     build: Callable[..., Any],

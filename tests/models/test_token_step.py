@@ -114,7 +114,9 @@ def test_packed_weights(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("codes", "relative"), [("int8", 2e-3), ("fp8_e4m3", 1e-2)])
+@pytest.mark.parametrize(
+    ("codes", "relative"), [("int8", 2e-3), ("fp8_e4m3", 1e-2), ("int4", 2e-2)]
+)
 def test_cached_codes(
     build: Callable[..., Any], source_of: Any, ids: Tensor, kind: str, codes: str, relative: float
 ) -> None:

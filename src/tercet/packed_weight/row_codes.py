@@ -63,48 +63,6 @@ def element_of(dtype: torch.dtype) -> str:
     raise UnsupportedError(f"row codes of {dtype}: they are {known}")
 
 
-def check_cached(
-    op: str,
-    name: str,
-    x: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    key_scales: Tensor | None,
-    value_scales: Tensor | None,
-) -> None:
-    """UnsupportedError where cached keys and values are neither numbers nor codes with scales.
-
-    Args:
-        op: for the message.
-        name: of x, for the message.
-        x: what the op computes from; keys and values that are numbers are of its dtype.
-        keys, values: [.., D].
-        key_scales, value_scales: [..] of codes; None of numbers.
-    """
-    floats = (torch.float32, torch.float16, torch.bfloat16)
-    coded = keys.dtype in [kind.dtype for kind in ROW_CODES.values()]
-    if x.dtype not in floats or values.dtype != keys.dtype or not (coded or keys.dtype == x.dtype):
-        raise UnsupportedError(
-            f"{op}: {name} is {x.dtype}, keys {keys.dtype}, values {values.dtype}: all must be "
-            "float32, all float16 or all bfloat16, or keys and values both int8 or both "
-            "float8_e4m3fn"
-        )
-    for which, scales in (("key_scales", key_scales), ("value_scales", value_scales)):
-        if (scales is not None) != coded:
-            raise UnsupportedError(
-                f"{op}: keys are {keys.dtype}, {which} {'None' if scales is None else 'given'}: "
-                "int8 and float8_e4m3fn codes need key_scales and value_scales, other keys have "
-                "none"
-            )
-        if scales is not None and (
-            scales.dtype != torch.float32 or scales.shape != keys.shape[:-1]
-        ):
-            raise UnsupportedError(
-                f"{op}: {which} are {scales.dtype} {list(scales.shape)}: they must be float32 "
-                f"{list(keys.shape[:-1])}, one for each row of keys"
-            )
-
-
 def empty(shape: torch.Size, element: str, device: torch.device) -> Quantized:
     """Room for codes [.., K], scale [..] and row_sum [..]."""
     kind, rows = row_codes(element), shape[:-1]

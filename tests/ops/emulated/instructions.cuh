@@ -9,9 +9,9 @@ namespace emulated {
 inline std::map<int, std::vector<size_t>> closed;
 }  // namespace emulated
 
-inline void copy_word_async(uint32_t shared, const void* global) {
-  if ((shared | reinterpret_cast<uint64_t>(global)) & 3) return emulated::fail("a copy not of 4 bytes");
-  emulated::copies[emulated::fiber()].push_back({shared, global, 4, 4});
+template <int BYTES> void copy_few_async(uint32_t shared, const void* global) {
+  if ((shared | reinterpret_cast<uint64_t>(global)) % BYTES) return emulated::fail("a copy not at its own size");
+  emulated::copies[emulated::fiber()].push_back({shared, global, BYTES, BYTES});
 }
 inline void close_group() {
   emulated::closed[emulated::fiber()].push_back(emulated::copies[emulated::fiber()].size());

@@ -17,7 +17,7 @@ from tercet.kernel.contract import Case
 from tercet.kernel.jit.cuda import find_nvcc
 from tercet.ops.paged_attention.hopper import launch
 from tercet.ops.paged_attention.op import OP
-from tercet.packed_weight.row_codes import ELEMENTS, quantize
+from tercet.packed_weight.cached_rows import CACHED, quantize
 
 SOURCES = Path(launch.__file__).parent
 EMULATED = Path(__file__).parents[1] / "emulated"
@@ -30,9 +30,8 @@ pytestmark = pytest.mark.skipif(find_nvcc() is None, reason="CUDA's headers come
 
 def _takes(case: Case) -> bool:
     arguments, dtypes = case.make(0), OP.implementation("hopper").requirement.dtypes
-    _, _, block, width = arguments["keys"].shape
-    coded = arguments["key_scales"] is not None
-    return arguments["q"].dtype in dtypes and width in (64, 128) and block % 16 == 0 and not coded
+    q, block = arguments["q"], arguments["keys"].shape[2]
+    return q.dtype in dtypes and q.shape[3] in (64, 128) and block % 16 == 0
 
 
 FITTING = [case for case in OP.cases if _takes(case)]
@@ -88,7 +87,7 @@ def test_the_cases_of_the_op(case: Case, monkeypatch: pytest.MonkeyPatch) -> Non
     [
         # how blocks share their sums does not depend on what keys and values are
         *((*each, None, blocks) for each in ((4, 2), (8, 1)) for blocks in (1, 2, 4, 8, 16)),
-        *((*each, cache, 4) for each in ((4, 2), (4, 4), (8, 1)) for cache in ELEMENTS),
+        *((*each, cache, 4) for each in ((4, 2), (4, 4), (8, 1)) for cache in CACHED),
     ],
 )
 def test_any_division(
@@ -111,8 +110,8 @@ def test_any_division(
         )
         key_scales = value_scales = None
         if cache is not None:
-            keys, key_scales, _ = quantize(keys, cache)
-            values, value_scales, _ = quantize(values, cache)
+            keys, key_scales = quantize(keys, cache)
+            values, value_scales = quantize(values, cache)
         arguments = {
             "q": q, "keys": keys, "values": values,
             "blocks": torch.randperm(60, generator=generator)[None, :50].int(),

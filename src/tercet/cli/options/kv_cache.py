@@ -6,8 +6,8 @@ import typer
 
 from tercet.errors import UnsupportedError, unknown_name
 
-# those of `packed_weight.row_codes`, which needs torch
-KV_CACHE_DTYPES = ("int8", "fp8_e4m3")
+# those of `packed_weight.cached_rows`, which needs torch
+KV_CACHE_DTYPES = ("int8", "fp8_e4m3", "int4")
 
 
 def _check(name: str | None) -> str | None:
@@ -21,7 +21,7 @@ KvCacheDtype = Annotated[
     typer.Option(
         "--kv-cache-dtype",
         callback=_check,
-        help="Keep keys and values as int8 or fp8_e4m3 codes of 8 bits, with a scale for each "
-        "token and head. Default: the dtype of activations.",
+        help="Keep keys and values in 8 bits, as int8 or fp8_e4m3 with a scale for each token and "
+        "head, or in 4, int4 with scales of groups of 32. Default: the dtype of activations.",
     ),
 ]

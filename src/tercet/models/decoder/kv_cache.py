@@ -1,4 +1,4 @@
-"""Keys and values of the positions seen so far, as numbers or as codes of 8 bits."""
+"""Keys and values of the positions seen so far, as numbers or as codes of 8 or 4 bits."""
 
 from dataclasses import dataclass
 
@@ -7,13 +7,10 @@ from torch import Tensor
 
 from tercet.errors import UnsupportedError, unknown_name
 from tercet.models.decoder.state_space.states import LayerState, RecurrentStates
-from tercet.packed_weight.row_codes import (
-    ELEMENTS,
-    check_conversion,
-    element_of,
-    quantize,
-    row_codes,
-)
+from tercet.packed_weight import cached_rows
+from tercet.packed_weight.cached_rows import CACHED, is_turned
+from tercet.packed_weight.int4_rows import turn
+from tercet.packed_weight.row_codes import check_conversion
 
 CHUNK = 256
 
@@ -22,13 +19,13 @@ def check_kv_cache_dtype(name: str | None, device: torch.device | str = "cpu") -
     """UnsupportedError for a name that is no dtype of cached keys and values on that device.
 
     Args:
-        name: "int8" or "fp8_e4m3"; None for that of activations.
+        name: "int8", "fp8_e4m3" or "int4"; None for that of activations.
         device: that the cache is to be on.
     """
     if name is None:
         return
-    if name not in ELEMENTS:
-        raise UnsupportedError(unknown_name("dtype of a key-value cache", name, ELEMENTS))
+    if name not in CACHED:
+        raise UnsupportedError(unknown_name("dtype of a key-value cache", name, CACHED))
     check_conversion(name, torch.device(device))
 
 
@@ -37,10 +34,11 @@ class Positions:
     """Keys and values of one layer, of all positions and of those that are about to be written.
 
     Attributes:
-        new: where keys and then values of the new positions go [B, 2H, count, D].
-        keys, values: of all positions, the new ones included [B, H, length, D].
-        new_scales: float32 [B, 2H, count], where these are codes.
-        key_scales, value_scales: float32 [B, H, length], likewise.
+        new: where keys and then values of the new positions go [B, 2H, count, D]; D/2 of 4 bits.
+        keys, values: of all positions, the new ones included [B, H, length, D], or D/2.
+        new_scales: float32 [B, 2H, count] where these are codes, of 4 bits bfloat16
+            [B, 2H, count, 2 C].
+        key_scales, value_scales: [B, H, length] or [B, H, length, 2 C], likewise.
         state: of the layer's state space, where it has one; overwritten by that of the last new
             position.
     """
@@ -58,19 +56,28 @@ class Positions:
         if self.new_scales is None:
             self.new.copy_(heads)
             return
-        codes, scale, _ = quantize(heads, element_of(self.new.dtype))
+        kept = cached_rows.kept_as(self.new.dtype)
+        assert kept is not None
+        if is_turned(self.new.dtype):
+            keys, values = heads.chunk(2, 1)
+            heads = torch.cat((turn(keys), values.float()), 1)
+        codes, scales = cached_rows.quantize(heads, kept)
         self.new.copy_(codes)
-        self.new_scales.copy_(scale)
+        self.new_scales.copy_(scales)
 
     def read(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, H, length, D] as numbers of `dtype`."""
+        """Keys and values [B, H, length, D] as numbers of `dtype`, for queries by `meet`."""
         return _numbers(self.keys, self.key_scales, dtype), _numbers(
             self.values, self.value_scales, dtype
         )
 
+    def meet(self, query: Tensor) -> Tensor:
+        """Queries [.., D] as they are to meet the keys that `read` gives."""
+        return turn(query).to(query.dtype) if is_turned(self.keys.dtype) else query
+
 
 def _numbers(part: Tensor, scales: Tensor | None, dtype: torch.dtype) -> Tensor:
-    return part if scales is None else (part.float() * scales.unsqueeze(-1)).to(dtype)
+    return part if scales is None else cached_rows.numbers(part, scales).to(dtype)
 
 
 class KeyValueCache:
@@ -86,12 +93,12 @@ class KeyValueCache:
         head_dim: D.
         dtype: of keys and values.
         device: that they lie on.
-        codes: the element of row codes ("int8", "fp8_e4m3") that each key and value of a head is
-            kept as, with one float32 scale; None keeps numbers of `dtype`.
+        codes: what each key and value of a head is kept as: "int8" or "fp8_e4m3", with one float32
+            scale, or "int4" with scales of its groups; None keeps numbers of `dtype`.
         states: of the layers' state spaces, where there are any; of as many sequences.
 
     Raises:
-        UnsupportedError: for another element.
+        UnsupportedError: for another name, or heads that cannot be kept so.
     """
 
     def __init__(
@@ -110,13 +117,10 @@ class KeyValueCache:
         self._heads = heads
         self._shape = (layers, batch, 2 * heads, head_dim)
         self._codes, self._states = codes, states
-        self._dtype = dtype if codes is None else row_codes(codes).dtype
-        self._held = torch.empty(
-            layers, batch, 2 * heads, 0, head_dim, dtype=self._dtype, device=device
+        self._dtype = dtype
+        self._held, self._scales = cached_rows.empty(
+            (layers, batch, 2 * heads, 0), head_dim, codes, dtype, torch.device(device)
         )
-        self._scales: Tensor | None = None
-        if codes is not None:
-            self._scales = torch.empty(layers, batch, 2 * heads, 0, device=device)
 
     @property
     def capacity(self) -> int:
@@ -130,12 +134,15 @@ class KeyValueCache:
 
     @property
     def held(self) -> Tensor:
-        """Keys, then values of all layers [L, B, 2H, capacity, D]; another tensor once it grew."""
+        """Keys, then values of all layers [L, B, 2H, capacity, D], of 4 bits D/2.
+
+        Another tensor once it grew.
+        """
         return self._held
 
     @property
     def held_scales(self) -> Tensor | None:
-        """Scales of codes, float32 [L, B, 2H, capacity]; None where there are none."""
+        """Scales of codes [L, B, 2H, capacity], of 4 bits [.., 2 C]; None where there are none."""
         return self._scales
 
     @property
@@ -147,9 +154,11 @@ class KeyValueCache:
     @property
     def position_bytes(self) -> int:
         """Bytes of a position of one sequence, in all layers."""
-        layers, _, heads, head_dim = self._shape
-        scale = 0 if self._scales is None else self._scales.itemsize
-        return layers * heads * (head_dim * self._held.itemsize + scale)
+        layers, _, heads, _ = self._shape
+        row = self._held.shape[4] * self._held.itemsize
+        if self._scales is not None:
+            row += self._scales.shape[4:].numel() * self._scales.itemsize
+        return layers * heads * row
 
     def reserve(self, positions: int) -> None:
         """Makes room for so many positions in all."""
@@ -241,11 +250,14 @@ class KeyValueCache:
         ]
 
     def all_positions(self) -> tuple[list[Tensor], list[Tensor]]:
-        """Keys and values [B, H, capacity, D] of each layer: a block of positions a sequence."""
+        """Keys and values [B, H, capacity, D] of each layer, of 4 bits D/2.
+
+        A sequence is a block of positions.
+        """
         return self._halves(self._held)
 
     def all_scales(self) -> tuple[list[Tensor], list[Tensor]] | None:
-        """Scales of these, float32 [B, H, capacity] of each layer; None where there are none."""
+        """Scales of these [B, H, capacity] of each layer, of 4 bits [.., 2 C]; None if there are none."""
         return None if self._scales is None else self._halves(self._scales)
 
     def advance(self, count: int) -> None:

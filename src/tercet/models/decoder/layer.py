@@ -172,7 +172,8 @@ class Layer:
     def _attend(self, query: Tensor, step: Step, positions: Positions) -> Tensor:
         """Of queries [B, T, H, D], rotated: [B * T, H D]."""
         mask, (keys, values) = step.masks[self.window], positions.read(query.dtype)
-        mixed = attend(self.config, self.window, mask, query.transpose(1, 2), keys, values)
+        query = positions.meet(query.transpose(1, 2))
+        mixed = attend(self.config, self.window, mask, query, keys, values)
         return mixed.transpose(1, 2).flatten(2).flatten(0, 1)
 
 

@@ -7,7 +7,7 @@ import torch
 from tercet.kernel.cases import cases, values, workloads
 from tercet.kernel.contract import Workload
 from tercet.kernel.model_shape import ModelShape
-from tercet.packed_weight.row_codes import ELEMENTS, quantize
+from tercet.packed_weight.cached_rows import CACHED, quantize
 
 _AXES = "BQHGDRLPST"
 _BLOCK = 64
@@ -22,11 +22,13 @@ def inputs(
 
     No two sequences share a block: where P < B * T, tables name no block at their end, by -1, P
     or the largest number. 2 R is at most D. With `norms` queries and keys are normalized, with
-    weights of their own. With `cache`, an element of row codes, keys and values are its codes.
+    weights of their own. With `cache`, one of CACHED, keys and values are its codes; D is rounded
+    up to an even number for "int4".
     """
     b, q, h, g, d, r, most, p, s, t = (workload.sizes[axis] for axis in _AXES)
     options, dtype = workload.options, workload.dtype
     generator = torch.Generator().manual_seed(seed)
+    d += d % 2 if options.get("cache") == "int4" else 0
     half = min(r, d // 2)
     angle = torch.arange(most).double()[:, None] * _BASE ** -(
         torch.arange(half).double() / max(half, 1)
@@ -43,8 +45,8 @@ def inputs(
     held = values((p, g, s, d), dtype, seed + 3, device=device)
     key_scales = value_scales = None
     if element := options.get("cache"):
-        keys, key_scales, _ = quantize(keys, element)
-        held, value_scales, _ = quantize(held, element)
+        keys, key_scales = quantize(keys, element)
+        held, value_scales = quantize(held, element)
     return {
         "qkv": values((b, q, (h + 2 * g) * d), dtype, seed + 1, kind, device),
         "cos": angle.cos().to(kept).to(device),
@@ -97,6 +99,10 @@ CASES = (
     *cases(inputs, workloads(_WIDE, cache="fp8_e4m3", float32_angles=True, full=True)),
     *cases(inputs, workloads(_sizes((2, 2, 6, 3, 20, 10, 20, 12, 5, 3)), cache="int8"), _KINDS),
     *cases(inputs, workloads(_sizes((2, 2, 6, 3, 20, 10, 20, 12, 5, 3)), cache="fp8_e4m3"), _KINDS),
+    *cases(inputs, workloads((*_SMALL, *_PARTIAL, *_EMPTY), cache="int4")),
+    *cases(inputs, workloads((*_SMALL, *_WIDE), _HALVES, cache="int4", norms=True, full=True)),
+    *cases(inputs, workloads((*_PARTIAL, *_WIDE), cache="int4", float32_angles=True, full=True)),
+    *cases(inputs, workloads(_sizes((2, 2, 6, 3, 20, 10, 20, 12, 5, 3)), cache="int4"), _KINDS),
 )
 
 
@@ -124,5 +130,5 @@ def shapes(model: ModelShape) -> tuple[Workload, ...]:
             options={**options, **({"cache": kind} if kind else {})},
         )
         for batch in (1, 16)
-        for kind in ("", *ELEMENTS)
+        for kind in ("", *CACHED)
     )

@@ -22,11 +22,15 @@ from tercet.kernel.one_device import on_one_device
 from tercet.kernel.register import define
 from tercet.kernel.select import choose
 from tercet.ops.append_kv.cases import CASES, inputs, shapes
-from tercet.ops.append_kv.reference import RELATIVE, magnitude, reference
-from tercet.packed_weight.row_codes import ROW_CODES, check_cached
+from tercet.ops.append_kv.reference import INNER, RELATIVE, magnitude, reference
+from tercet.packed_weight.cached_rows import (
+    CODE_DTYPES,
+    SCALE_DTYPES,
+    check_cached,
+    width_of,
+)
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_CODES = tuple(kind.dtype for kind in ROW_CODES.values())
 _TIE = "one code, and only where y is within float32's error of the boundary between two"
 # a, b, c, d: what is written in place
 _ARGUMENTS = (
@@ -62,13 +66,15 @@ def append_kv_(
         qkv: [B, Q, (H + 2 G) D]: queries, keys and values of the new positions; float32, float16
             or bfloat16.
         cos, sin: [L, R] of each position and pair, 2 R <= D; of qkv's dtype or float32.
-        keys, values: [P, G, S, D] of qkv's dtype, or int8 or float8_e4m3fn codes both; written in
-            place.
+        keys, values: [P, G, S, D] of qkv's dtype, or int8 or float8_e4m3fn codes both, or uint8
+            both, rows of D/2 bytes in 4 bits; written in place.
         blocks: int32 [B, T]; no block of a written position may be named twice.
         lengths: int32 [B], the new positions included. Positions below 0 or from min(T * S, L) on,
             and those in entries outside of [0, P), are not written; q is 0 for the former.
-        key_scales, value_scales: float32 [P, G, S], written in place where keys and values are
-            codes: each new row of D is quantized as `quantize_activation` has it. Else None.
+        key_scales, value_scales: written in place where keys and values are codes, else None: of 8
+            bits float32 [P, G, S], each new row of D quantized as `quantize_activation` has it; of
+            4 bits bfloat16 [P, G, S, 2 C], rows quantized as `int4_rows` has them, new keys and
+            queries both turned (`int4_rows.turn`) behind their rotation.
         query_norm, key_norm: [D], of qkv's dtype or float32, both or neither.
         eps: added to the mean square.
 
@@ -133,12 +139,18 @@ def _check(
             f"append_kv: qkv is {list(qkv.shape)}, keys {list(keys.shape)}, values "
             f"{list(values.shape)}: they must be [B, Q, (H + 2 G) D], and [P, G, S, D] both"
         )
-    groups, width = keys.shape[1], keys.shape[3]
+    groups, width = keys.shape[1], width_of(keys)
     if keys.stride(3) != 1 or values.stride(3) != 1:
         raise UnsupportedError(
             f"append_kv: keys have strides {keys.stride()}, values {values.stride()}: a head's "
             "columns must lie side by side, for they are written in place"
         )
+    for name, scales in (("key_scales", key_scales), ("value_scales", value_scales)):
+        if scales is not None and scales.dim() == 4 and scales.stride(3) != 1:
+            raise UnsupportedError(
+                f"append_kv: {name} have strides {scales.stride()}: those of a row must lie side "
+                "by side, for they are written in place"
+            )
     if not width or qkv.shape[2] % width or qkv.shape[2] < 2 * groups * width:
         raise UnsupportedError(
             f"append_kv: qkv is {list(qkv.shape)}, keys {list(keys.shape)}: the last axis of qkv "
@@ -184,7 +196,7 @@ def _run_in_place(qkv: Tensor, *arguments: Any) -> Tensor:
 def _fake_in_place(qkv: Tensor, *arguments: Any) -> Tensor:
     _check(qkv, *arguments[:-1])
     _, _, keys, *_ = arguments
-    groups, width = keys.shape[1], keys.shape[3]
+    groups, width = keys.shape[1], width_of(keys)
     return qkv.new_empty((*qkv.shape[:2], qkv.shape[2] // width - 2 * groups, width))
 
 
@@ -251,9 +263,11 @@ def cost(arguments: Mapping[str, Any]) -> Cost:
     tokens = qkv.shape[0] * qkv.shape[1]
     heads = qkv.numel() * qkv.element_size()
     angles = 2 * tokens * cos.shape[1] * cos.element_size()
-    row = keys.shape[3] * keys.element_size() + (4 if keys.dtype in _CODES else 0)
+    scales = arguments["key_scales"]
+    row = keys.shape[3] * keys.element_size()
+    row += 0 if scales is None else scales.shape[3:].numel() * scales.element_size()
     copied = 2 * keys.shape[:3].numel() * row
-    new = 2 * tokens * keys.shape[1] * keys.shape[3] * qkv.element_size()
+    new = 2 * tokens * keys.shape[1] * width_of(keys) * qkv.element_size()
     return Cost(
         flops=3 * qkv.numel(),
         bytes_read=heads + angles + copied,
@@ -280,40 +294,38 @@ OP = Op(
         TensorSpec(name="qkv", axes=("B", "Q", "N"), dtypes=_DTYPES),
         TensorSpec(name="cos", axes=("L", "R"), dtypes=_DTYPES),
         TensorSpec(name="sin", axes=("L", "R"), dtypes=_DTYPES),
-        TensorSpec(name="keys", axes=("P", "G", "S", "D"), dtypes=(*_DTYPES, *_CODES)),
-        TensorSpec(name="values", axes=("P", "G", "S", "D"), dtypes=(*_DTYPES, *_CODES)),
+        TensorSpec(name="keys", axes=("P", "G", "S", "D"), dtypes=(*_DTYPES, *CODE_DTYPES)),
+        TensorSpec(name="values", axes=("P", "G", "S", "D"), dtypes=(*_DTYPES, *CODE_DTYPES)),
         TensorSpec(name="blocks", axes=("B", "T"), dtypes=(torch.int32,)),
         TensorSpec(name="lengths", axes=("B",), dtypes=(torch.int32,)),
-        TensorSpec(name="key_scales", axes=("P", "G", "S"), dtypes=(torch.float32,), optional=True),
-        TensorSpec(
-            name="value_scales", axes=("P", "G", "S"), dtypes=(torch.float32,), optional=True
-        ),
+        TensorSpec(name="key_scales", axes=("P", "G", "S"), dtypes=SCALE_DTYPES, optional=True),
+        TensorSpec(name="value_scales", axes=("P", "G", "S"), dtypes=SCALE_DTYPES, optional=True),
         TensorSpec(name="query_norm", axes=("D",), dtypes=_DTYPES, optional=True),
         TensorSpec(name="key_norm", axes=("D",), dtypes=_DTYPES, optional=True),
         TensorSpec(name="q", axes=("B", "Q", "H", "D"), dtypes=_DTYPES, role="output"),
         TensorSpec(
             name="new_keys",
             axes=("P", "G", "S", "D"),
-            dtypes=(*_DTYPES, *_CODES),
+            dtypes=(*_DTYPES, *CODE_DTYPES),
             role="output",
         ),
         TensorSpec(
             name="new_values",
             axes=("P", "G", "S", "D"),
-            dtypes=(*_DTYPES, *_CODES),
+            dtypes=(*_DTYPES, *CODE_DTYPES),
             role="output",
         ),
         TensorSpec(
             name="new_key_scales",
             axes=("P", "G", "S"),
-            dtypes=(torch.float32,),
+            dtypes=SCALE_DTYPES,
             optional=True,
             role="output",
         ),
         TensorSpec(
             name="new_value_scales",
             axes=("P", "G", "S"),
-            dtypes=(torch.float32,),
+            dtypes=SCALE_DTYPES,
             optional=True,
             role="output",
         ),
@@ -326,16 +338,17 @@ OP = Op(
     tolerances=(
         Tolerance(dtype=torch.int8, relative=1.0, reason=_TIE),
         Tolerance(dtype=torch.float8_e4m3fn, relative=1.0, reason=_TIE),
+        Tolerance(dtype=torch.uint8, relative=1.0, reason=_TIE),
         Tolerance(
             dtype=torch.float32,
             relative=RELATIVE,
             reason="a norm, two float32 products, their sum",
         ),
         Tolerance(
-            dtype=torch.float16, relative=2**-10, inner=4e-6, reason="one rounding to 11 bits"
+            dtype=torch.float16, relative=2**-10, inner=INNER, reason="one rounding to 11 bits"
         ),
         Tolerance(
-            dtype=torch.bfloat16, relative=2**-8, inner=4e-6, reason="one rounding to 8 bits"
+            dtype=torch.bfloat16, relative=2**-8, inner=INNER, reason="one rounding to 8 bits"
         ),
     ),
     implementations=(

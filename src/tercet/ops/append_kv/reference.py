@@ -8,11 +8,16 @@ boundary between two codes may get either; values are exact, but for the roundin
 import torch
 from torch import Tensor
 
+from tercet.packed_weight.cached_rows import is_turned, width_of
+from tercet.packed_weight.exact_int4_rows import room_of_rows, round_rows
 from tercet.packed_weight.exact_row_codes import LIMITS, ratio_to, room_of, round_ratio, scale_of
+from tercet.packed_weight.int4_rows import block, turn
 from tercet.packed_weight.row_codes import element_of
 
 # of float32 results: a norm, two products, their sum
 RELATIVE = 2e-6
+# of the same, of results that are rounded to 16 bits at the end
+INNER = 4e-6
 _QUOTIENT = 2.0**-24
 
 Results = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
@@ -39,6 +44,8 @@ def reference(
     c, s, known = _angles(cos, sin, blocks, keys.shape[2], lengths, qkv.shape[1])
     q = _turn(q, c, s, -s).masked_fill(~known[..., None, None], 0.0)
     k = _turn(k, c, s, -s)
+    if is_turned(keys.dtype):
+        q, k = turn(q), turn(k)
     k, of_keys = _coded(k, keys, key_scales)
     v, of_values = _coded(v, values, value_scales)
     where = blocks, lengths, known
@@ -74,11 +81,15 @@ def magnitude(
     c, s = c.abs(), s.abs()
     q = _turn(q.abs(), c, s, s).masked_fill(~known[..., None, None], 0.0)
     k = _turn(k.abs(), c, s, s)
+    if is_turned(keys.dtype):
+        exact, q, k = turn(exact), _spread(q), _spread(k)
     held, held_values = _double(keys).abs(), _double(values).abs()
     of_keys = of_values = None
     if key_scales is not None:
         k, of_keys = _room(exact, k * RELATIVE, keys.dtype)
-        v, of_values = _room(v, v.abs() * _QUOTIENT, values.dtype)
+        # `int4_rows` counts its quotient's rounding by itself
+        quotient = 0.0 if is_turned(values.dtype) else _QUOTIENT
+        v, of_values = _room(v, v.abs() * quotient, values.dtype)
         # codes that stay are what they were
         held, held_values = torch.zeros_like(held), torch.zeros_like(held_values)
     where = blocks, lengths, known
@@ -97,9 +108,11 @@ def _double(part: Tensor | None) -> Tensor:
 
 
 def _coded(new: Tensor, part: Tensor, scales: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """New rows [B, Q, G, D], or their codes and scales [B, Q, G]."""
+    """New rows [B, Q, G, D], or their codes and scales [B, Q, G], of 4 bits [B, Q, G, 2 C]."""
     if scales is None:
         return new, None
+    if is_turned(part.dtype):
+        return round_rows(new)
     element = element_of(part.dtype)
     scale = scale_of(new, element)
     return round_ratio(ratio_to(new, scale), element), scale.squeeze(-1)
@@ -108,8 +121,11 @@ def _coded(new: Tensor, part: Tensor, scales: Tensor | None) -> tuple[Tensor, Te
 def _room(y: Tensor, error: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """What codes and scales of rows y [.., D] that are off by `error` may be off by.
 
-    Scales over RELATIVE.
+    Scales over RELATIVE; of 4 bits over what a bfloat16 result may be off by.
     """
+    if is_turned(dtype):
+        room = room_of_rows(y, error)
+        return room.codes, room.scales / INNER
     element = element_of(dtype)
     # subnormal float32 numbers are a fixed distance apart
     error = error + 2.0**-148
@@ -120,7 +136,7 @@ def _room(y: Tensor, error: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]
 
 def _split(qkv: Tensor, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """[B, Q, (H + 2 G) D] to heads [B, Q, H or G, D]."""
-    groups, width = keys.shape[1], keys.shape[3]
+    groups, width = keys.shape[1], width_of(keys)
     count = qkv.shape[-1] // width - 2 * groups
     heads = qkv.reshape(*qkv.shape[:2], count + 2 * groups, width)
     return heads[:, :, :count], heads[:, :, count : count + groups], heads[:, :, count + groups :]
@@ -153,6 +169,14 @@ def _turn(x: Tensor, cos: Tensor, to_second: Tensor, to_first: Tensor) -> Tensor
     half = cos.shape[-1]
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     return torch.cat((first * cos + second * to_first, second * cos + first * to_second, rest), -1)
+
+
+def _spread(x: Tensor) -> Tensor:
+    """`turn` of what x [.., D], at least 0, may be: every sign alike."""
+    size, half = block(x.shape[-1]), x.shape[-1] // 2
+    both = (x[..., :half] + x[..., half:]).reshape(*x.shape[:-1], half // size, size)
+    sums = both.sum(-1, keepdim=True).expand_as(both).flatten(-2) * (2 * size) ** -0.5
+    return torch.cat((sums, sums), -1)
 
 
 def _write(

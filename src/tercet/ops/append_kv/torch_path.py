@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tercet.packed_weight.row_codes import element_of, quantize
+from tercet.packed_weight.cached_rows import is_turned, kept_as, quantize, width_of
+from tercet.packed_weight.int4_rows import turn
 
 
 def forward(
@@ -24,7 +25,7 @@ def forward(
 ) -> Tensor:
     """As op.append_kv_."""
     batch, new, _ = qkv.shape
-    blocks_held, groups, block, width = keys.shape
+    (blocks_held, groups, block, _), width = keys.shape, width_of(keys)
     count = qkv.shape[2] // width - 2 * groups
     heads = qkv.reshape(batch, new, count + 2 * groups, width)
     position = lengths.long()[:, None] + torch.arange(-new, 0, device=qkv.device)
@@ -35,6 +36,8 @@ def forward(
     angles = cos[at][:, :, None].float(), sin[at][:, :, None].float()
     q = _turn(_normalize(heads[:, :, :count].float(), query_norm, eps), *angles)
     k = _turn(_normalize(heads[:, :, count : count + groups].float(), key_norm, eps), *angles)
+    if is_turned(keys.dtype):
+        q, k = turn(q), turn(k)
     place = blocks.long().gather(1, at // block)
     known_place = known & (place >= 0) & (place < blocks_held)
     row = at % block
@@ -47,13 +50,14 @@ def forward(
 
 def _write(part: Tensor, scales: Tensor | None, at: tuple[Any, ...], new: Tensor) -> None:
     """New rows [N, G, D] into keys or values, as they are or as codes."""
-    if scales is None:
+    kept = kept_as(part.dtype)
+    if kept is None or scales is None:
         part[at] = new.to(part.dtype)
         return
-    codes, scale, _ = quantize(new, element_of(part.dtype))
+    codes, found = quantize(new, kept)
     # of 8-bit floats torch writes no places that are listed
     part.view(torch.uint8)[at] = codes.view(torch.uint8)
-    scales[at] = scale
+    scales[at] = found
 
 
 def _normalize(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:

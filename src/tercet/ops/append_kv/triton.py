@@ -12,6 +12,9 @@ from torch import Tensor
 
 from tercet.kernel.device.dependent_launch import begin, dependent_launch
 from tercet.kernel.tuned import configuration
+from tercet.ops.append_kv.triton_int4 import append_int4
+from tercet.packed_weight import int4_rows
+from tercet.packed_weight.cached_rows import is_turned, width_of
 from tercet.packed_weight.row_codes import check_conversion, element_of
 from tercet.packed_weight.triton.row_quantizer import absolute_bits, encode, scale_of
 
@@ -119,15 +122,16 @@ def forward(
 ) -> Tensor:  # fmt: skip
     """As op.append_kv_."""
     batch, new, total = qkv.shape
-    count, groups, block, width = keys.shape
+    (count, groups, block, _), width = keys.shape, width_of(keys)
     half = cos.shape[1]
     heads = total // width - 2 * groups if width else 0
-    codes, strides = 0, [0] * 6
+    codes, strides, four_bits = 0, [0] * 6, is_turned(keys.dtype)
     if key_scales is not None and value_scales is not None:
-        element = element_of(keys.dtype)
-        check_conversion(element, qkv.device)
-        codes = 2 if element == "fp8_e4m3" else 1
-        strides = [*key_scales.stride(), *value_scales.stride()]
+        if not four_bits:
+            element = element_of(keys.dtype)
+            check_conversion(element, qkv.device)
+            codes = 2 if element == "fp8_e4m3" else 1
+        strides = [*key_scales.stride()[:3], *value_scales.stride()[:3]]
     q = torch.empty((batch, new, heads, width), dtype=qkv.dtype, device=qkv.device)
     table = blocks.shape[1]
     if not qkv.numel() or not table * block * cos.shape[0]:
@@ -147,14 +151,26 @@ def forward(
         query_norm, key_norm = (
             (each if same else each.float()).contiguous() for each in (query_norm, key_norm)
         )
-    _append[(triton.cdiv(batch * new, options["TOKENS"]), heads + 2 * groups)](
+    pointers = (
         qkv, cos, sin, keys, values, blocks, lengths.contiguous(), key_scales, value_scales,
         query_norm, key_norm, q,
+    )  # fmt: skip
+    places = (
         *qkv.stride()[:2], cos.stride(0), *keys.stride()[:3], *values.stride()[:3],
-        blocks.stride(0), *strides, eps, batch, new, cos.shape[0], count, block, table, CODES=codes,
-        H=heads, G=groups, D=width, R=half, NORMS=query_norm is not None,
-        PAIRS=triton.next_power_of_2(max(half, 1)),
-        REST=triton.next_power_of_2(max(width - 2 * half, 1)), **dependent_launch(qkv.device),
-        **options,
+        blocks.stride(0), *strides,
+    )  # fmt: skip
+    shape = {"H": heads, "G": groups, "D": width, "R": half, "NORMS": query_norm is not None}
+    early = dependent_launch(qkv.device)
+    if four_bits:
+        append_int4[(batch * new, heads + 2 * groups)](
+            *pointers, *places, eps, new, cos.shape[0], count, block, table, **shape,
+            HALF=max(16, triton.next_power_of_2(width // 2)), BLOCK=int4_rows.block(width),
+            num_warps=4, **early,
+        )  # fmt: skip
+        return q
+    _append[(triton.cdiv(batch * new, options["TOKENS"]), heads + 2 * groups)](
+        *pointers, *places, eps, batch, new, cos.shape[0], count, block, table, CODES=codes,
+        **shape, PAIRS=triton.next_power_of_2(max(half, 1)),
+        REST=triton.next_power_of_2(max(width - 2 * half, 1)), **early, **options,
     )  # fmt: skip
     return q

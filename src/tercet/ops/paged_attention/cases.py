@@ -7,7 +7,7 @@ import torch
 from tercet.kernel.cases import cases, values, workloads
 from tercet.kernel.contract import Workload
 from tercet.kernel.model_shape import ModelShape
-from tercet.packed_weight.row_codes import ELEMENTS, quantize
+from tercet.packed_weight.cached_rows import CACHED, quantize
 
 _AXES = "BQHGDPST"
 _BLOCK = 64
@@ -22,13 +22,14 @@ def inputs(
     H is rounded down to a multiple of G. Tables are drawn, blocks come twice, unless they are to
     lie `apart`. Behind a sequence's end the table names no block, by -1, P or the largest number;
     with `holes` before it, too. What a single query does not see of a block is NaN. With `full`
-    every sequence fills its table, with `beyond` it is longer. With `cache`, an element of row
-    codes, keys and values are its codes.
+    every sequence fills its table, with `beyond` it is longer. With `cache`, one of CACHED, keys
+    and values are its codes; D is rounded up to an even number for "int4".
     """
     b, q, h, g, d, p, s, t = (workload.sizes[axis] for axis in _AXES)
     options, dtype = workload.options, workload.dtype
     generator = torch.Generator().manual_seed(seed)
     heads = max(h // g, 1) * g if g else 0
+    d += d % 2 if options.get("cache") == "int4" else 0
     room = t * s if p else 0
     lengths = torch.randint(0, room + 1, (b,), generator=generator)
     if options.get("beyond", False):
@@ -50,11 +51,11 @@ def inputs(
     found = values((p, g, s, d), dtype, seed + 2, kind, device)
     scales = None, None
     if element := options.get("cache"):
-        keys, key_scales, _ = quantize(keys, element)
-        found, value_scales, _ = quantize(found, element)
+        keys, key_scales = quantize(keys, element)
+        found, value_scales = quantize(found, element)
         scales = key_scales, value_scales
-    # codes of 8 bits that are numbers stand there, with scales that are none
-    floats = (keys, found) if scales[0] is None else tuple(s[..., None] for s in scales)
+    # codes that are numbers stand there, with scales that are none
+    floats = (keys, found) if scales[0] is None else tuple(_as_rows(x, keys) for x in scales)
     for part in floats if q == 1 else ():
         _poison(part, blocks, lengths)
     return {
@@ -69,6 +70,11 @@ def inputs(
         "window": options.get("window", 0),
         "soft_cap": options.get("soft_cap", 0.0),
     }
+
+
+def _as_rows(scales: torch.Tensor, part: torch.Tensor) -> torch.Tensor:
+    """Scales as [P, G, S, ..], of one a row too."""
+    return scales if scales.dim() == part.dim() else scales[..., None]
 
 
 def _poison(part: torch.Tensor, blocks: torch.Tensor, lengths: torch.Tensor) -> None:
@@ -133,6 +139,11 @@ CASES = (
     *cases(inputs, workloads(_sizes((2, 1, 6, 3, 20, 20, 5, 6)), cache="int8"), ("nan",)),
     *cases(inputs, workloads(_sizes((2, 2, 6, 3, 20, 20, 5, 6)), cache="fp8_e4m3"), _KINDS),
     *cases(inputs, workloads(_sizes((2, 1, 6, 3, 20, 20, 5, 6)), cache="fp8_e4m3"), ("nan",)),
+    *cases(inputs, workloads((*_SMALL, *_EMPTY[2:]), cache="int4")),
+    *cases(inputs, workloads((*_SMALL[2:], *_LONG, *_WIDE), _HALVES, cache="int4", full=True)),
+    *cases(inputs, workloads((*_SMALL, *_LONG[:1]), cache="int4", window=3, soft_cap=5.0)),
+    *cases(inputs, workloads(_sizes((2, 2, 6, 3, 20, 20, 5, 6)), cache="int4"), _KINDS),
+    *cases(inputs, workloads(_sizes((2, 1, 6, 3, 20, 20, 5, 6)), cache="int4"), ("nan",)),
 )
 
 
@@ -157,5 +168,5 @@ def shapes(model: ModelShape) -> tuple[Workload, ...]:
             options={"full": True, "apart": True, **({"cache": kind} if kind else {})},
         )
         for batch in (1, 16)
-        for kind in ("", *ELEMENTS)
+        for kind in ("", *CACHED)
     )

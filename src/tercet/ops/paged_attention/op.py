@@ -23,10 +23,14 @@ from tercet.kernel.register import define
 from tercet.kernel.select import choose
 from tercet.ops.paged_attention.cases import CASES, inputs, shapes
 from tercet.ops.paged_attention.reference import magnitude, reference
-from tercet.packed_weight.row_codes import ROW_CODES, check_cached
+from tercet.packed_weight.cached_rows import (
+    CODE_DTYPES,
+    SCALE_DTYPES,
+    check_cached,
+    width_of,
+)
 
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
-_CODES = tuple(kind.dtype for kind in ROW_CODES.values())
 MOST_WIDTH = 256
 MOST_NEW = 16
 
@@ -55,11 +59,13 @@ def paged_attention(
         q: [B, Q, H, D], rotated; float32, float16 or bfloat16; Q at most 16, D at most 256.
         keys, values: [P, G, S, D] of q's dtype, the new positions included; strides as they come.
             What a query sees must be finite. G divides H. Or codes, int8 or float8_e4m3fn both, of
-            which each row of D has a scale.
+            which each row of D has a scale; or uint8 both, rows of D/2 bytes in 4 bits as
+            `int4_rows` has them, q then turned as the keys are.
         blocks: int32 [B, T]; positions in entries outside of [0, P) are not seen.
         lengths: int32 [B]; positions from T * S on are not seen.
-        key_scales, value_scales: float32 [P, G, S], what codes are multiplied by; None both where
-            keys and values are no codes.
+        key_scales, value_scales: float32 [P, G, S], what codes of 8 bits are multiplied by;
+            bfloat16 [P, G, S, 2 C], step and least of the groups of 4 bits; None both where keys
+            and values are no codes.
         scale: of the scores; None for D ** -0.5.
         window: positions that a query sees, its own included; 0 for all.
         soft_cap: cap(s) = soft_cap tanh(s / soft_cap); 0 for none.
@@ -94,10 +100,10 @@ def _check(
         )
     batch, new, heads, width = q.shape
     groups = keys.shape[1]
-    if keys.shape[3] != width or (heads % groups if groups else heads):
+    if width_of(keys) != width or (heads % groups if groups else heads):
         raise UnsupportedError(
-            f"paged_attention: q is {list(q.shape)}, keys {list(keys.shape)}: D must be equal, and "
-            "the key heads G must divide the query heads H"
+            f"paged_attention: q is {list(q.shape)}, keys {list(keys.shape)} {keys.dtype}: D must "
+            "be equal (uint8 keys are D/2 bytes), and the key heads G must divide the query heads H"
         )
     if new > MOST_NEW or width > MOST_WIDTH:
         raise UnsupportedError(
@@ -160,8 +166,10 @@ def cost(arguments: Mapping[str, Any]) -> Cost:
     seen = blocks.shape[1] * keys.shape[2]
     if window := arguments["window"]:
         seen = min(seen, window + new - 1)
-    scales = 4 if keys.dtype in _CODES else 0
-    cache = 2 * batch * seen * keys.shape[1] * (width * keys.element_size() + scales)
+    scales = arguments["key_scales"]
+    row = keys.shape[3] * keys.element_size()
+    row += 0 if scales is None else scales.shape[3:].numel() * scales.element_size()
+    cache = 2 * batch * seen * keys.shape[1] * row
     small = blocks.numel() * 4 + batch * 4
     return Cost(
         flops=4 * batch * new * heads * seen * width,
@@ -184,14 +192,12 @@ OP = Op(
     ),
     tensors=(
         TensorSpec(name="q", axes=("B", "Q", "H", "D"), dtypes=_DTYPES),
-        TensorSpec(name="keys", axes=("P", "G", "S", "D"), dtypes=(*_DTYPES, *_CODES)),
-        TensorSpec(name="values", axes=("P", "G", "S", "D"), dtypes=(*_DTYPES, *_CODES)),
+        TensorSpec(name="keys", axes=("P", "G", "S", "D"), dtypes=(*_DTYPES, *CODE_DTYPES)),
+        TensorSpec(name="values", axes=("P", "G", "S", "D"), dtypes=(*_DTYPES, *CODE_DTYPES)),
         TensorSpec(name="blocks", axes=("B", "T"), dtypes=(torch.int32,)),
         TensorSpec(name="lengths", axes=("B",), dtypes=(torch.int32,)),
-        TensorSpec(name="key_scales", axes=("P", "G", "S"), dtypes=(torch.float32,), optional=True),
-        TensorSpec(
-            name="value_scales", axes=("P", "G", "S"), dtypes=(torch.float32,), optional=True
-        ),
+        TensorSpec(name="key_scales", axes=("P", "G", "S"), dtypes=SCALE_DTYPES, optional=True),
+        TensorSpec(name="value_scales", axes=("P", "G", "S"), dtypes=SCALE_DTYPES, optional=True),
         TensorSpec(name="y", axes=("B", "Q", "H", "D"), dtypes=_DTYPES, role="output"),
     ),
     run=_forward,

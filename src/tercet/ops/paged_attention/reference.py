@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from tercet.ops.paged_attention.visible import gather, see
+from tercet.packed_weight.int4_rows import of_columns, split_scales
 
 # p_n times a scale of codes is a product of q's dtype, or of its two parts in bfloat16: what a
 # subnormal one is rounded by, over the tolerance
@@ -23,8 +24,9 @@ def reference(
     soft_cap: float = 0.0,
 ) -> Tensor:
     """softmax(cap(scale q k^T)) v over the positions that each query sees; 0 where it sees none."""
-    keys, values = _of_codes(keys, key_scales), _of_codes(values, value_scales)
-    share, _, v = _shares(q, keys, values, blocks, lengths, scale, window, soft_cap)
+    keys, values = _numbers(keys, key_scales), _numbers(values, value_scales)
+    share, seen = _shares(q, keys, blocks, lengths, scale, window, soft_cap)
+    v = _found(values, blocks, seen)
     return torch.einsum("bgrqn,bngd->bqgrd", share, v).reshape(q.shape)
 
 
@@ -46,44 +48,76 @@ def magnitude(
     the sum that p is divided by. A capped one is rounded as (1 - e) / (1 + e), to 2^-23 of half the
     cap: with relative = 4e-6 a thirty-second of the cap beside a_n.
     """
-    if value_scales is not None:
-        value_scales = value_scales.double() + _LOST[q.dtype]
-    keys, values = _of_codes(keys, key_scales), _of_codes(values, value_scales)
-    share, size, v = _shares(q, keys, values, blocks, lengths, scale, window, soft_cap)
-    size = size + abs(soft_cap) / 32
+    share, seen = _shares(q, _numbers(keys, key_scales), blocks, lengths, scale, window, soft_cap)
+    k = _found(_sizes(keys, key_scales), blocks, seen)
+    size = torch.einsum("bqgrd,bngd->bgrqn", _of_groups(q.abs(), keys), k) * abs(scale)
+    size = size.where(seen[:, None, None], 0.0) + abs(soft_cap) / 32
     off = 1 + size + (share * size).sum(-1, keepdim=True)
-    return torch.einsum("bgrqn,bngd->bqgrd", share * off, v.abs()).reshape(q.shape)
+    v = _found(_sizes(values, value_scales, _LOST[q.dtype]), blocks, seen)
+    return torch.einsum("bgrqn,bngd->bqgrd", share * off, v).reshape(q.shape)
 
 
-def _of_codes(part: Tensor, scales: Tensor | None) -> Tensor:
-    """The numbers that codes [P, G, S, D] stand for; what is no code as it is."""
-    return part if scales is None else part.float().double() * scales.double()[..., None]
+def _numbers(part: Tensor, scales: Tensor | None) -> Tensor:
+    """The numbers [P, G, S, D] that codes stand for; what is no code as it is."""
+    if scales is None:
+        return part
+    if scales.dim() == part.dim():
+        codes, step, least = _four_bits(part, scales)
+        return codes * step + least
+    return part.float().double() * scales.double()[..., None]
+
+
+def _sizes(part: Tensor, scales: Tensor | None, lost: float = 0.0) -> Tensor:
+    """The sizes of what a kernel adds up for each number; of 4 bits two parts.
+
+    Args:
+        part, scales: as the op has them.
+        lost: of a scale.
+    """
+    if scales is not None and scales.dim() == part.dim():
+        codes, step, least = _four_bits(part, scales)
+        return codes * (step + lost) + least.abs()
+    return _numbers(part, None if scales is None else scales.double() + lost).abs()
+
+
+def _four_bits(part: Tensor, scales: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Codes [P, G, S, D], and each one's step and least."""
+    half = part.shape[-1]
+    step, least = (of_columns(each.double(), half) for each in split_scales(scales))
+    return (
+        torch.cat((part & 15, part >> 4), -1).double(),
+        torch.cat((step, step), -1),
+        torch.cat((least, least), -1),
+    )
+
+
+def _found(part: Tensor, blocks: Tensor, seen: Tensor) -> Tensor:
+    """[B, N, G, D] of the positions that some query sees, 0 of others: they may be NaN."""
+    present = seen.any(-2)[:, :, None, None]
+    return gather(part, blocks).double().where(present, torch.zeros((), dtype=torch.float64))
+
+
+def _of_groups(q: Tensor, keys: Tensor) -> Tensor:
+    """q [B, Q, H, D] as [B, Q, G, H/G, D]."""
+    groups = keys.shape[1]
+    heads = q.shape[2] // max(groups, 1)
+    return q.double().reshape(*q.shape[:2], groups, heads, q.shape[3])
 
 
 def _shares(
     q: Tensor,
     keys: Tensor,
-    values: Tensor,
     blocks: Tensor,
     lengths: Tensor,
     scale: float,
     window: int,
     soft_cap: float,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """p and scale |q| |k| [B, G, H/G, Q, N], and v [B, N, G, D]."""
-    batch, new, heads, width = q.shape
-    groups = keys.shape[1]
-    seen = see(keys, blocks, lengths, new, window)[:, None, None]
-    present = seen.any(-2)[:, 0, 0, :, None, None]
-    # what no query sees may be anything, NaN too
-    k, v = (
-        gather(part, blocks).double().where(present, torch.zeros((), dtype=torch.float64))
-        for part in (keys, values)
-    )
-    split = q.double().reshape(batch, new, groups, heads // max(groups, 1), width)
-    score = torch.einsum("bqgrd,bngd->bgrqn", split, k) * scale
-    size = torch.einsum("bqgrd,bngd->bgrqn", split.abs(), k.abs()) * abs(scale)
+) -> tuple[Tensor, Tensor]:
+    """p [B, G, H/G, Q, N], and which positions each query sees, bool [B, Q, N]."""
+    seen = see(keys, blocks, lengths, q.shape[1], window)
+    k = _found(keys, blocks, seen)
+    score = torch.einsum("bqgrd,bngd->bgrqn", _of_groups(q, keys), k) * scale
     if soft_cap:
         score = soft_cap * torch.tanh(score / soft_cap)
-    share = score.masked_fill(~seen, float("-inf")).softmax(-1)
-    return share.where(seen.any(-1, keepdim=True), 0.0), size.where(seen, 0.0), v
+    share = score.masked_fill(~seen[:, None, None], float("-inf")).softmax(-1)
+    return share.where(seen[:, None, None].any(-1, keepdim=True), 0.0), seen

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from tercet.ops.paged_attention.visible import gather, see
+from tercet.packed_weight.cached_rows import numbers
 
 
 def forward(
@@ -42,5 +43,9 @@ def forward(
 
 def _gather(part: Tensor, scales: Tensor | None, blocks: Tensor) -> Tensor:
     """Keys or values [B, T * S, G, D] of each sequence, in float32."""
-    found = gather(part, blocks).float()
-    return found if scales is None else found * gather(scales[..., None], blocks)
+    found = gather(part, blocks)
+    if scales is None:
+        return numbers(found, None)
+    if scales.dim() == part.dim():
+        return numbers(found, gather(scales, blocks))
+    return numbers(found, gather(scales[..., None], blocks)[..., 0])

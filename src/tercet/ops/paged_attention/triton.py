@@ -15,6 +15,8 @@ from torch import Tensor
 from tercet.kernel.device.dependent_launch import begin, dependent_launch
 from tercet.kernel.launch import multiprocessors
 from tercet.kernel.tuned import configuration
+from tercet.ops.paged_attention.triton_int4 import attend_int4
+from tercet.packed_weight.cached_rows import is_turned
 
 _MOST_SPLITS = 64
 # lanes of a matrix product on tensor cores
@@ -163,19 +165,26 @@ def forward(
     q, keys, values, blocks = (
         x if x.stride(-1) == 1 else x.contiguous() for x in (q, keys, values, blocks)
     )
-    lengths = lengths.contiguous()
+    lengths, four_bits = lengths.contiguous(), is_turned(keys.dtype)
     codes = _CODES.get(keys.dtype, 0)
     if codes == _FP8:
         keys, values = keys.view(torch.uint8), values.view(torch.uint8)
     strides = [0] * 6
     if key_scales is not None and value_scales is not None:
-        strides = [*key_scales.stride(), *value_scales.stride()]
+        if four_bits:
+            key_scales, value_scales = (
+                each if each.stride(-1) == 1 else each.contiguous()
+                for each in (key_scales, value_scales)
+            )
+        strides = [*key_scales.stride()[:3], *value_scales.stride()[:3]]
     sizes = {
         "B": batch, "Q": new, "H": heads, "G": groups, "D": width,
         "P": keys.shape[0], "S": block, "T": table,
     }  # fmt: skip
-    default = {"BN": 16, "num_warps": 4}
-    options = dict(configuration("paged_attention", "triton", sizes, default))
+    options = {"BN": 16, "num_warps": 4}
+    # what is tuned is `_attend`: rows in 4 bits take more registers
+    if not four_bits:
+        options = dict(configuration("paged_attention", "triton", sizes, options))
     shared, positions = heads // groups, table * block
     splits = _splits(batch * groups, positions, options["BN"], multiprocessors(q.device))
     rows = new * shared
@@ -186,13 +195,24 @@ def forward(
     )
     tops = torch.empty((2 * (sums.numel() // width),), dtype=torch.float32, device=q.device)
     wide, early = max(_ROWS, triton.next_power_of_2(width)), dependent_launch(q.device)
-    _attend[(batch, groups, splits)](
+    pointers = (
         q, keys, values, blocks, lengths, key_scales, value_scales, y, sums, tops,
         *q.stride()[:3], *keys.stride()[:3], *values.stride()[:3], blocks.stride(0), *strides,
-        scale, soft_cap, new, keys.shape[0], block, table, window, CODES=codes,
-        G=groups, SHARED=shared, D=width, CAPPED=soft_cap != 0.0, SPLITS=splits,
-        ROWS=max(_ROWS, triton.next_power_of_2(rows)), BD=wide, **early, **options,
+        scale, soft_cap, new, keys.shape[0], block, table, window,
     )  # fmt: skip
+    shape = {
+        "G": groups, "SHARED": shared, "D": width, "CAPPED": soft_cap != 0.0, "SPLITS": splits,
+        "ROWS": max(_ROWS, triton.next_power_of_2(rows)),
+    }  # fmt: skip
+    if four_bits:
+        attend_int4[(batch, groups, splits)](
+            *pointers, **shape, HALF=max(_ROWS, triton.next_power_of_2(width // 2)),
+            EXACT=q.dtype == torch.float32, **early, **options,
+        )  # fmt: skip
+    else:
+        _attend[(batch, groups, splits)](
+            *pointers, **shape, CODES=codes, BD=wide, **early, **options
+        )
     if splits > 1:
         _merge[(batch, groups, rows)](
             y, sums, tops, new, G=groups, SHARED=shared, D=width, SPLITS=splits,

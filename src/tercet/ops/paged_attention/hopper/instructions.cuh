@@ -2,9 +2,9 @@
 #pragma once
 #include "packed_weight/hopper/ptx.cuh"
 
-// 4 bytes
-__device__ __forceinline__ void copy_word_async(uint32_t shared, const void* global) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared), "l"(global) : "memory");
+// 4, 8 or 16
+template <int BYTES> __device__ __forceinline__ void copy_few_async(uint32_t shared, const void* global) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(shared), "l"(global), "n"(BYTES) : "memory");
 }
 // this thread's copies since the last call become a group; all but the last LEFT groups have come
 __device__ __forceinline__ void close_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }

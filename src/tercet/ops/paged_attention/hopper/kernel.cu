@@ -1,5 +1,5 @@
-// paged_attention of 16-bit floats on Hopper: the library of one kind of keys and values, TERCET_CACHE (Floats, Int8
-// or E4M3). Chooses the instance of kernel.cuh and launches it.
+// paged_attention of 16-bit floats on Hopper: the library of one kind of keys and values, TERCET_CACHE (Floats, Int8,
+// E4M3 or Int4). Chooses the instance of kernel.cuh and launches it.
 #include "kernel.cuh"
 
 template <int WIDTH, int ROWS, int WARPS, int BLOCKS, class X>
@@ -43,7 +43,7 @@ static int launch(const Task& task, cudaStream_t stream) {
 }
 
 template <int WIDTH, int ROWS, class X> static int with_warps(const Task& task, cudaStream_t stream) {
-  if constexpr (TERCET_CACHE::BYTES == 1 && ROWS == 8)
+  if constexpr (TERCET_CACHE::BITS < 16 && ROWS == 8)
     if (task.warps == 4 && task.together == 4) return launch<WIDTH, ROWS, 4, 4, X>(task, stream);
   if (task.warps == 4 && task.together == 2) return launch<WIDTH, ROWS, 4, 2, X>(task, stream);
   if (task.warps == 8 && task.together == 1) return launch<WIDTH, ROWS, 8, 1, X>(task, stream);

@@ -11,9 +11,14 @@
 // was rounded away. In the end the sums of warps are added in shared memory, those of blocks through the
 // cluster's, in a fixed order.
 //
-// Codes of 8 bits become 16-bit floats on their way from the pipeline to the tensor cores. A lane's four neighbours
+// Codes become 16-bit floats on their way from the pipeline to the tensor cores. A lane's four neighbours
 // are two of the product's columns and two eight further, so columns stand there in another order, q's likewise.
 // A position's scales lie behind its stage's codes: the key's multiplies scores, the value's shares.
+//
+// Codes of 4 bits have step and least of each group of 32 columns, two of the product's: a group's sum of codes has
+// an accumulator of its own, times the step, and the least multiplies the sum of q there. Shares are multiplied by
+// each group's steps before their products; what leasts add is the same for all columns of a group, and is added
+// at the end.
 //
 // One token takes a few microseconds, of which fetching instructions is a large part: short code counts.
 #pragma once
@@ -28,11 +33,12 @@ constexpr int MOST_BLOCKS = 16;  // of a cluster
 // of a block's shared memory, in bytes: WIDTH of a head, ROWS of q, WARPS of the block, BLOCKS side by side on a
 // multiprocessor, C what keys and values are
 template <int WIDTH, int ROWS, int WARPS, int BLOCKS, class C> struct Memory {
-  static constexpr bool CODES = C::BYTES == 1;
-  static constexpr int STAGES =
-      BLOCKS == 4 ? (WIDTH == 64 ? 6 : 3) : (WIDTH == 64 ? 5 : 3) * (CODES ? 2 : 1) - (CODES && WIDTH == 64);
-  static constexpr int TENSOR = TILE * WIDTH * C::BYTES;  // keys, or values, of a tile
-  static constexpr int STAGE = 2 * TENSOR + (CODES ? 2 * TILE * 4 : 0);  // and then their scales
+  static constexpr bool CODES = C::BITS < 16, FOUR_BITS = C::BITS == 4;
+  static constexpr int TENSOR = TILE * WIDTH * C::BITS / 8;  // keys, or values, of a tile
+  static constexpr int SCALES = FOUR_BITS ? WIDTH / 8 : 4;    // of a position's key, or its value
+  static constexpr int STAGE = 2 * TENSOR + (CODES ? 2 * TILE * SCALES : 0);
+  // of codes as many as take what three or five of floats do, or half of that
+  static constexpr int STAGES = !CODES ? (WIDTH == 64 ? 5 : 3) : (BLOCKS == 4 ? 13056 : WIDTH == 64 ? 19800 : 25600) / STAGE;
   static constexpr int PIPELINE = STAGES * STAGE;         // of a warp; in the end its sums
   static constexpr int PITCH = WIDTH + 4;                 // floats, of a row of sums
   static constexpr int RECEIVED = WARPS * PIPELINE;       // what the block adds of all blocks
@@ -76,7 +82,8 @@ __device__ __noinline__ float capped(float score, float soft_cap) {
 template <int WIDTH, int ROWS, int WARPS, int BLOCKS, class X, class C>
 __global__ void __launch_bounds__(WARPS * 32, BLOCKS) attend(const __grid_constant__ Task task) {
   using M = Memory<WIDTH, ROWS, WARPS, BLOCKS, C>;
-  constexpr bool CODES = M::CODES;
+  constexpr bool CODES = M::CODES, FOUR_BITS = M::FOUR_BITS;
+  constexpr int GROUPS = FOUR_BITS ? WIDTH / 32 : 0, HIGH = WIDTH / 32;  // of columns; steps of the second half
   // shares of float16 times scales may be less than it has
   using V = std::conditional_t<CODES, __nv_bfloat16, X>;
   constexpr float LOG2_E = 1.44269504f;
@@ -117,6 +124,16 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS) attend(const __grid_consta
       q[t][s][1] = CODES ? __byte_perm(two[0], two[1], 0x7632) : two[1];
     }
   }
+  // the sums of a row of q over each group of columns, and what shares times leasts add up to
+  float q_sums[ROW_TILES][GROUPS + 1][4] = {}, leasts[ROW_TILES][GROUPS + 1][2] = {};
+  if constexpr (FOUR_BITS) {
+    const uint32_t one = std::is_same_v<X, __half> ? 0x3c003c00u : 0x3f803f80u, ones[4] = {one, one, one, one};
+#pragma unroll
+    for (int t = 0; t < ROW_TILES; t++)
+#pragma unroll
+      for (int g = 0; g < GROUPS; g++)
+        mma<X>(q_sums[t][g], ones, q[t][g]), mma<X>(q_sums[t][g], ones, q[t][HIGH + g]);
+  }
   const int stop = min(min(length, begin + fresh_of(rows - 1) + 1), task.table * task.block);
   const int start = task.window > 0 ? max(0, begin + fresh_of(0) - task.window + 1) : 0;
   const int tiles = max(0, (stop + TILE - 1) / TILE - start / TILE);
@@ -129,8 +146,9 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS) attend(const __grid_consta
   // A row's 16 bytes `chunk` lie at chunk ^ swizzle(row), so that eight rows are read without bank conflicts. A lane
   // copies one of them, of every so many rows. Instead of positions that nobody sees others are copied: what is
   // there may be no number.
-  constexpr int PITCH = WIDTH * C::BYTES, CHUNKS = PITCH / 16, AT_ONCE = 32 / CHUNKS;
-  const auto swizzle = [](int row) { return PITCH == 64 ? row / 2 % 4 : row % 8; };
+  constexpr int ELEMENT = C::BITS == 16 ? 2 : 1;  // bytes
+  constexpr int PITCH = WIDTH * C::BITS / 8, CHUNKS = PITCH / 16, AT_ONCE = 32 / CHUNKS;
+  const auto swizzle = [](int row) { return PITCH == 32 ? row / 4 % 2 : PITCH == 64 ? row / 2 % 4 : row % 8; };
   unsigned char* const pipeline = memory + warp * M::PIPELINE;
   const uint32_t pipeline_at = shared_address(pipeline);
   const int copied_row = lane / CHUNKS, copied_chunk = lane % CHUNKS;
@@ -147,22 +165,23 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS) attend(const __grid_consta
       const int before = entry * task.block;  // positions, of the blocks before
       const uint32_t to = pipeline_at + into * M::STAGE;
       const char* const keys = static_cast<const char*>(task.keys) +
-                               (block * task.k_p + group * task.k_g) * C::BYTES + copied_chunk * 16;
+                               (block * task.k_p + group * task.k_g) * ELEMENT + copied_chunk * 16;
       const char* const values = static_cast<const char*>(task.values) +
-                                 (block * task.v_p + group * task.v_g) * C::BYTES + copied_chunk * 16;
+                                 (block * task.v_p + group * task.v_g) * ELEMENT + copied_chunk * 16;
       const auto position = [&](int row) { return min(max(asked * TILE + row, start), stop - 1) - before; };
 #pragma unroll
       for (int i = 0; i < TILE; i += AT_ONCE) {
         const int row = i + copied_row, from = position(row);
         const uint32_t there = to + row * PITCH + (copied_chunk ^ swizzle(row)) * 16;
-        copy_async(there, keys + from * task.k_s * C::BYTES);
-        copy_async(there + M::TENSOR, values + from * task.v_s * C::BYTES);
+        copy_async(there, keys + from * task.k_s * ELEMENT);
+        copy_async(there + M::TENSOR, values + from * task.v_s * ELEMENT);
       }
       if constexpr (CODES) {
         // half the lanes copy keys' scales, half values'
         const Scales& of = lane < TILE ? task.key_scales : task.value_scales;
-        const float* const scale = of.first + block * of.p + group * of.g + position(lane % TILE) * of.s;
-        copy_word_async(to + 2 * M::TENSOR + lane * 4, scale);
+        const int64_t at = block * of.p + group * of.g + position(lane % TILE) * of.s;
+        copy_few_async<M::SCALES>(to + 2 * M::TENSOR + lane * M::SCALES,
+                                  static_cast<const char*>(of.first) + at * (FOUR_BITS ? 2 : 4));
       }
     }
     close_group();
@@ -178,8 +197,38 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS) attend(const __grid_consta
       const uint32_t values = keys + M::TENSOR, value_row = CODES ? key_row : lane % 8 + 8 * other;
       float scores[ROW_TILES][4] = {};
       float key_scale[2] = {task.scale, task.scale}, value_scale[2];
-      if constexpr (CODES) {
-        const float* const scales = reinterpret_cast<const float*>(pipeline + stage * M::STAGE + 2 * M::TENSOR);
+      const unsigned char* const scales_at = pipeline + stage * M::STAGE + 2 * M::TENSOR;
+      // step and least of group g of a position's key, or from TILE on its value
+      const auto pair_of = [&](int row, int g) {
+        const uint32_t pair = *reinterpret_cast<const uint32_t*>(scales_at + row * M::SCALES + g * 4);
+        return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+      };
+      if constexpr (FOUR_BITS) {
+#pragma unroll
+        for (int g = 0; g < GROUPS; g += 2) {
+          uint32_t words[4];
+          load_matrices(keys + key_row * PITCH + ((g + other) ^ swizzle(key_row)) * 16, words);
+#pragma unroll
+          for (int next = 0; next < 2; next++) {
+            const uint32_t* const w = words + 2 * next;
+            const uint32_t low[4] = {C::template at<0>(w[0], X()), C::template at<0>(w[1], X()),
+                                     C::template at<2>(w[0], X()), C::template at<2>(w[1], X())};
+            const uint32_t high[4] = {C::template at<1>(w[0], X()), C::template at<1>(w[1], X()),
+                                      C::template at<3>(w[0], X()), C::template at<3>(w[1], X())};
+            const float2 pairs[2] = {pair_of(eighth, g + next), pair_of(eighth + 8, g + next)};
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++) {
+              float codes[4] = {};
+              mma<X>(codes, low, q[t][g + next]), mma<X>(codes, high, q[t][HIGH + g + next]);
+#pragma unroll
+              for (int c = 0; c < 4; c++)
+                scores[t][c] = fmaf(codes[c], pairs[c / 2].x,
+                                    fmaf(q_sums[t][g + next][c % 2], pairs[c / 2].y, scores[t][c]));
+            }
+          }
+        }
+      } else if constexpr (CODES) {
+        const float* const scales = reinterpret_cast<const float*>(scales_at);
 #pragma unroll
         for (int i = 0; i < 2; i++)
           key_scale[i] *= scales[eighth + 8 * i], value_scale[i] = scales[TILE + eighth + 8 * i];
@@ -207,6 +256,15 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS) attend(const __grid_consta
       }
       // c: position eighth + 8 (c / 2), row 2 quarter + c % 2 + 8 t
       uint32_t coarse[ROW_TILES][2], fine[ROW_TILES][2];
+      // shares as the product takes them, times what each position has
+      const auto set_shares = [&](int t, float first, float second) {
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+          const float by = i ? second : first;
+          in_two_parts<V>(scores[t][2 * i] * by, scores[t][2 * i + 1] * by, coarse[t][i], fine[t][i]);
+          coarse[t][i] = transposed(coarse[t][i]), fine[t][i] = transposed(fine[t][i]);
+        }
+      };
 #pragma unroll
       for (int t = 0; t < ROW_TILES; t++) {
 #pragma unroll
@@ -233,19 +291,41 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS) attend(const __grid_consta
           total[t][i] = fmaf(total[t][i], kept, scores[t][i] + scores[t][i + 2]);
 #pragma unroll
           for (int d = 0; d < STEPS; d++) sums[d][t][i] *= kept, sums[d][t][i + 2] *= kept;
-          if constexpr (CODES) scores[t][i] *= value_scale[0], scores[t][i + 2] *= value_scale[1];
-        }
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-          in_two_parts<V>(scores[t][2 * i], scores[t][2 * i + 1], coarse[t][i], fine[t][i]);
-          coarse[t][i] = transposed(coarse[t][i]), fine[t][i] = transposed(fine[t][i]);
+          for (int g = 0; g < GROUPS; g++) leasts[t][g][i] *= kept;
         }
+        if constexpr (CODES && !FOUR_BITS) set_shares(t, value_scale[0], value_scale[1]);
+        if constexpr (!CODES) set_shares(t, 1.f, 1.f);
       }
       const auto add_values = [&](int d, const uint32_t* a) {
 #pragma unroll
         for (int t = 0; t < ROW_TILES; t++) mma<V>(sums[d][t], a, coarse[t]), mma<V>(sums[d][t], a, fine[t]);
       };
-      if constexpr (CODES) {
+      if constexpr (FOUR_BITS) {
+#pragma unroll
+        for (int g = 0; g < GROUPS; g += 2) {
+          uint32_t words[4];
+          load_transposed(values + value_row * PITCH + ((g + other) ^ swizzle(value_row)) * 16, words);
+#pragma unroll
+          for (int next = 0; next < 2; next++) {
+            const uint32_t* const w = words + 2 * next;
+            const uint32_t low[4] = {C::template at<0>(w[0], V()), C::template at<2>(w[0], V()),
+                                     C::template at<0>(w[1], V()), C::template at<2>(w[1], V())};
+            const uint32_t high[4] = {C::template at<1>(w[0], V()), C::template at<3>(w[0], V()),
+                                      C::template at<1>(w[1], V()), C::template at<3>(w[1], V())};
+            const float2 pairs[2] = {pair_of(TILE + eighth, g + next), pair_of(TILE + eighth + 8, g + next)};
+#pragma unroll
+            for (int t = 0; t < ROW_TILES; t++) {
+#pragma unroll
+              for (int i = 0; i < 2; i++)
+                leasts[t][g + next][i] =
+                    fmaf(scores[t][i], pairs[0].y, fmaf(scores[t][i + 2], pairs[1].y, leasts[t][g + next][i]));
+              set_shares(t, pairs[0].x, pairs[1].x);
+            }
+            add_values(g + next, low), add_values(HIGH + g + next, high);
+          }
+        }
+      } else if constexpr (CODES) {
 #pragma unroll
         for (int d = 0; d < STEPS; d += 2) {
           // two neighbours of 16 columns are rows i and i + 8 of the product: positions 0 to 7 and 8 to 15 of 16
@@ -284,9 +364,15 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS) attend(const __grid_consta
       for (int step = 4; step < 32; step *= 2) total[t][i] += across(total[t][i], lane ^ step);
       if (eighth == 0) states[warp * ROWS + row] = make_float2(top[t][i], total[t][i]);
 #pragma unroll
+      for (int g = 0; g < GROUPS; g++)
+#pragma unroll
+        for (int step = 4; step < 32; step *= 2) leasts[t][g][i] += across(leasts[t][g][i], lane ^ step);
+#pragma unroll
       for (int d = 0; d < 2 * STEPS; d++) {
         const int column = CODES ? d / 2 * 16 + eighth * 2 + d % 2 : d * 8 + eighth;
-        own[row * M::PITCH + column] = sums[d / 2][t][i + d % 2 * 2];
+        float sum = sums[d / 2][t][i + d % 2 * 2];
+        if constexpr (FOUR_BITS) sum += leasts[t][d / 2 % HIGH][i];
+        own[row * M::PITCH + column] = sum;
       }
     }
   __syncthreads();

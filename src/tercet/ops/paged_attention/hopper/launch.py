@@ -15,9 +15,10 @@ from torch import Tensor
 from tercet.kernel.jit.cuda import Build, check_launch, stream
 from tercet.kernel.launch import multiprocessors
 from tercet.ops.paged_attention import triton
+from tercet.packed_weight import int4_rows
 
 _SOURCE = Path(__file__).parent / "kernel.cu"
-_CACHES = {torch.int8: "Int8", torch.float8_e4m3fn: "E4M3"}
+_CACHES = {torch.int8: "Int8", torch.float8_e4m3fn: "E4M3", int4_rows.DTYPE: "Int4"}
 _BUILDS = {
     cache: Build(_SOURCE, {"TERCET_CACHE": cache}) for cache in ("Floats", *_CACHES.values())
 }
@@ -108,6 +109,8 @@ def forward(
         and not block % _TILE
         and _whole(keys)
         and _whole(values)
+        and _whole_pairs(key_scales)
+        and _whole_pairs(value_scales)
     )
     if division is None or not taken:
         return triton.forward(
@@ -135,7 +138,7 @@ def forward(
 
 
 def _scales(scales: Tensor | None) -> Scales:
-    return Scales() if scales is None else Scales(scales.data_ptr(), *scales.stride())
+    return Scales() if scales is None else Scales(scales.data_ptr(), *scales.stride()[:3])
 
 
 def divide(
@@ -172,3 +175,12 @@ def _whole(x: Tensor) -> bool:
     whole = _WHOLE // x.element_size()
     aligned = not x.data_ptr() % _WHOLE and all(stride % whole == 0 for stride in strides)
     return last == 1 and x.shape[-1] % whole == 0 and aligned
+
+
+def _whole_pairs(scales: Tensor | None) -> bool:
+    """Whether those of 4 bits are such that one copy takes a row."""
+    if scales is None or scales.dim() < 4:
+        return True
+    *strides, last = scales.stride()
+    count, size = scales.shape[-1], scales.shape[-1] * scales.element_size()
+    return last == 1 and not scales.data_ptr() % size and all(not each % count for each in strides)

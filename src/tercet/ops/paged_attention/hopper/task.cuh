@@ -2,20 +2,21 @@
 #pragma once
 #include <stdint.h>
 
-// of codes: element [p, g, s] at first[p * this->p + ...]; null where keys and values are no codes
+// of codes: what row [p, g, s] has begins at element p * this->p + ... of `first`; null where keys and values are no
+// codes. A float32 of 8 bits; step and least of each group of 4, bfloat16.
 struct Scales {
-  const float* first;
+  const void* first;
   int64_t p, g, s;
 };
 
 struct Task {
   const void* q;        // [B, Q, H, D], rows of D at multiples of 16 bytes, as those of keys and values
-  const void* keys;     // [P, G, S, D], or their codes of 8 bits
+  const void* keys;     // [P, G, S, D], or their codes
   const void* values;   // likewise
   const int* blocks;    // [B, T]
   const int* lengths;   // [B]
   void* y;              // [B, Q, H, D], contiguous
-  Scales key_scales, value_scales;  // [P, G, S]
+  Scales key_scales, value_scales;  // [P, G, S], or [P, G, S, 2 C]
   int64_t q_b, q_q, q_h, k_p, k_g, k_s, v_p, v_g, v_s, blocks_b;  // strides in elements
   int batch, fresh, groups, shared, width;  // B, Q, G, H / G, D: 64 or 128
   int count, block, table;                  // P, S, a multiple of 16, T
