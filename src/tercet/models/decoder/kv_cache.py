@@ -257,7 +257,10 @@ class KeyValueCache:
         return self._halves(self._held)
 
     def all_scales(self) -> tuple[list[Tensor], list[Tensor]] | None:
-        """Scales of these [B, H, capacity] of each layer, of 4 bits [.., 2 C]; None if there are none."""
+        """Scales of these [B, H, capacity] of each layer, of 4 bits [.., 2 C].
+
+        None where there are none.
+        """
         return None if self._scales is None else self._halves(self._scales)
 
     def advance(self, count: int) -> None:
