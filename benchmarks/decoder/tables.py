@@ -161,13 +161,16 @@ def _quality() -> list[tuple[str, ...]]:
     """Perplexity and divergence with each cache, beside the same model with a cache of numbers."""
     rows = [("tokens a window", "cache", "perplexity", "change", "KL, nats", "95 % interval of KL",
              "same first choice")]  # fmt: skip
-    for length, records in groupby(
-        load_latest(QUALITY), key=lambda record: record.settings["window_tokens"]
-    ):
+    ranked = sorted(load_latest(QUALITY), key=_window)
+    for length, records in groupby(ranked, key=_window):
         found = list(records)
         plain = found[0].metrics["perplexity"]
         rows += [_quality_row(str(length), record, plain) for record in found]
     return rows
+
+
+def _window(record: Record) -> int:
+    return int(str(record.settings["window_tokens"]))
 
 
 def _quality_row(length: str, record: Record, plain: float) -> tuple[str, ...]:

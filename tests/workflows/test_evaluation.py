@@ -73,8 +73,8 @@ def test_a_cache_of_codes_changes_the_student_alone(folder: Path) -> None:
 
 
 def test_another_cache_is_refused_before_anything_is_opened(tmp_path: Path) -> None:
-    with pytest.raises(tercet.UnsupportedError, match=r"cache 'int4'.*known: fp8_e4m3, int8"):
-        tercet.evaluate(tmp_path / "nowhere", kv_cache_dtype="int4")
+    with pytest.raises(tercet.UnsupportedError, match=r"cache 'int5'.*known: fp8_e4m3, int4, int8"):
+        tercet.evaluate(tmp_path / "nowhere", kv_cache_dtype="int5")
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ def load(
         device: "cpu", "cuda" or "cuda:N"; None for the GPU where there is one.
         verify: check every file against the checkpoint's hashes, in threads beside the reading;
             False skips that, and a Verification is one that was begun before.
-        kv_cache_dtype: "int8" or "fp8_e4m3": the codes of 8 bits that keys and values are kept as,
+        kv_cache_dtype: "int8", "fp8_e4m3" or "int4": the codes that keys and values are kept as,
             each of a head with a scale; None for numbers of `dtype`.
         process_group: of torch.distributed, for tensor parallelism: each of its processes loads a
             part of every layer on its own device, and then makes the same calls with the same

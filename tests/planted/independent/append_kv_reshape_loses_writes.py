@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from tercet.ops.append_kv import torch_path
 from tercet.packed_weight.row_codes import element_of, quantize
 
 OP = "append_kv"
@@ -31,6 +32,12 @@ def forward(
     eps: float,
 ) -> Tensor:
     """As op.append_kv_."""
+    if keys.dtype == torch.uint8:
+        # rows in 4 bits, as the op has them
+        return torch_path.forward(
+            qkv, cos, sin, keys, values, blocks,
+            lengths, key_scales, value_scales, query_norm, key_norm, eps,
+        )  # fmt: skip
     batch, new, _ = qkv.shape
     blocks_held, groups, block, width = keys.shape
     count = qkv.shape[2] // width - 2 * groups

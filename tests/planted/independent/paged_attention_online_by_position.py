@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from tercet.ops.paged_attention import torch_path
+
 OP = "paged_attention"
 # written as a right one
 FAULT = "A query that sees a key of NaN gives 0, as one that sees no position."
@@ -19,6 +21,12 @@ def forward(
     scale: float, window: int, soft_cap: float,
 ) -> Tensor:  # fmt: skip
     """As op.paged_attention."""
+    if keys.dtype == torch.uint8:
+        # rows in 4 bits, as the op has them
+        return torch_path.forward(
+            q, keys, values, blocks, lengths, key_scales,
+            value_scales, scale, window, soft_cap,
+        )  # fmt: skip
     batch, new, heads, _ = q.shape
     held, groups, block, _ = keys.shape
     y = torch.zeros(q.shape, dtype=torch.float64, device=q.device)

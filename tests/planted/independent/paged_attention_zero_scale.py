@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor
 
+from tercet.ops.paged_attention import torch_path
 from tercet.ops.paged_attention.visible import gather, see
 
 OP = "paged_attention"
@@ -27,6 +28,12 @@ def forward(
     soft_cap: float,
 ) -> Tensor:
     """As op.paged_attention."""
+    if keys.dtype == torch.uint8:
+        # rows in 4 bits, as the op has them
+        return torch_path.forward(
+            q, keys, values, blocks, lengths, key_scales,
+            value_scales, scale, window, soft_cap,
+        )  # fmt: skip
     batch, new, heads, width = q.shape
     groups = keys.shape[1]
     scale = scale or max(width, 1) ** -0.5

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from tercet.ops.paged_attention import torch_path
+
 OP = "paged_attention"
 UNUSUAL = (
     "The table's columns are walked one at a time with a running maximum and sum in float64; "
@@ -24,6 +26,12 @@ def forward(
     soft_cap: float,
 ) -> Tensor:
     """As op.paged_attention."""
+    if keys.dtype == torch.uint8:
+        # rows in 4 bits, as the op has them
+        return torch_path.forward(
+            q, keys, values, blocks, lengths, key_scales,
+            value_scales, scale, window, soft_cap,
+        )  # fmt: skip
     batch, new, heads, width = q.shape
     held, groups, size = keys.shape[:3]
     if not q.numel() or not blocks.shape[1] * size or not held:

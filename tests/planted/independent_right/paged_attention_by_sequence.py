@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from tercet.ops.paged_attention import torch_path
+
 OP = "paged_attention"
 UNUSUAL = (
     "One sequence after the other, only the positions that any query sees gathered, double "
@@ -18,6 +20,12 @@ def forward(
     scale: float, window: int, soft_cap: float,
 ) -> Tensor:  # fmt: skip
     """As op.paged_attention."""
+    if keys.dtype == torch.uint8:
+        # rows in 4 bits, as the op has them
+        return torch_path.forward(
+            q, keys, values, blocks, lengths, key_scales,
+            value_scales, scale, window, soft_cap,
+        )  # fmt: skip
     batch, new, heads, width = q.shape
     count, groups, size, _ = keys.shape
     y = torch.zeros(q.shape, dtype=q.dtype, device=q.device)

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from tercet.ops.paged_attention import torch_path
+
 OP = "paged_attention"
 UNUSUAL = (
     "A loop over sequences and queries gathers just the positions that a query sees, from the "
@@ -23,6 +25,12 @@ def forward(
     window: int,
     soft_cap: float,
 ) -> Tensor:
+    if keys.dtype == torch.uint8:
+        # rows in 4 bits, as the op has them
+        return torch_path.forward(
+            q, keys, values, blocks, lengths, key_scales,
+            value_scales, scale, window, soft_cap,
+        )  # fmt: skip
     _, new, heads, width = q.shape
     count, groups, block, _ = keys.shape
     y = torch.zeros(q.shape, dtype=q.dtype, device=q.device)

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from tercet.ops.paged_attention import torch_path
+
 OP = "paged_attention"
 UNUSUAL = (
     "Right, but unusual: loops over sequences, queries and heads gather just the positions "
@@ -25,6 +27,12 @@ def forward(
     soft_cap: float,
 ) -> Tensor:
     """As op.paged_attention."""
+    if keys.dtype == torch.uint8:
+        # rows in 4 bits, as the op has them
+        return torch_path.forward(
+            q, keys, values, blocks, lengths, key_scales,
+            value_scales, scale, window, soft_cap,
+        )  # fmt: skip
     batch, new, heads, _ = q.shape
     held, groups, block, _ = keys.shape
     y = torch.zeros(q.shape, dtype=torch.float64, device=q.device)

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from tercet.ops.paged_attention import torch_path
+
 OP = "paged_attention"
 UNUSUAL = (
     "One sequence at a time, of which only the positions that some query sees are gathered, "
@@ -23,6 +25,12 @@ def forward(
     soft_cap: float,
 ) -> Tensor:
     """As op.paged_attention."""
+    if keys.dtype == torch.uint8:
+        # rows in 4 bits, as the op has them
+        return torch_path.forward(
+            q, keys, values, blocks, lengths, key_scales,
+            value_scales, scale, window, soft_cap,
+        )  # fmt: skip
     y = torch.zeros(q.shape, dtype=q.dtype, device=q.device)
     batch, new, heads, width = q.shape
     held, groups, block, _ = keys.shape

@@ -113,7 +113,7 @@ class Decoder:
             checkpoint: of an architecture that is known.
             dtype: of activations and plain weights.
             device: a CUDA device runs single tokens as one captured graph; see `captured`.
-            kv_cache_dtype: "int8" or "fp8_e4m3": codes of 8 bits that keys and values are kept as,
+            kv_cache_dtype: "int8", "fp8_e4m3" or "int4": codes that keys and values are kept as,
                 each of a head with a scale; None for numbers of `dtype`.
             group: ranks that run the decoder together, each with a part of its products: all of
                 them load it, and then make the same calls; None for a decoder of one process.
