@@ -30,13 +30,14 @@ def forward(
     query_norm: Tensor | None,
     key_norm: Tensor | None,
     eps: float,
+    key_offset: Tensor | None = None,
 ) -> Tensor:
     """As op.append_kv_."""
     if keys.dtype == torch.uint8:
         # rows in 4 bits, as the op has them
         return torch_path.forward(
             qkv, cos, sin, keys, values, blocks,
-            lengths, key_scales, value_scales, query_norm, key_norm, eps,
+            lengths, key_scales, value_scales, query_norm, key_norm, eps, key_offset,
         )  # fmt: skip
     batch, new, _ = qkv.shape
     blocks_held, groups, block, width = keys.shape

@@ -19,13 +19,14 @@ def forward(
     qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, blocks: Tensor,
     lengths: Tensor, key_scales: Tensor | None, value_scales: Tensor | None,
     query_norm: Tensor | None, key_norm: Tensor | None, eps: float,
+    key_offset: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """As op.append_kv_."""
     if keys.dtype == torch.uint8:
         # rows in 4 bits, as the op has them
         return torch_path.forward(
             qkv, cos, sin, keys, values, blocks,
-            lengths, key_scales, value_scales, query_norm, key_norm, eps,
+            lengths, key_scales, value_scales, query_norm, key_norm, eps, key_offset,
         )  # fmt: skip
     batch, new, total = qkv.shape
     count, groups, block, width = keys.shape

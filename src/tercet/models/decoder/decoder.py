@@ -17,6 +17,7 @@ from tercet.models.decoder.config import DecoderConfig, read_config
 from tercet.models.decoder.gpu.positions import angle_tables, own_blocks
 from tercet.models.decoder.gpu.shared_choice import SharedChoice
 from tercet.models.decoder.gpu.token_graph import Choice, TokenGraph, choose_most_probable
+from tercet.models.decoder.key_offsets import draw_tokens, find_key_offsets
 from tercet.models.decoder.kv_cache import KeyValueCache, check_kv_cache_dtype
 from tercet.models.decoder.layer import Layer, Step, load_layer
 from tercet.models.decoder.linear import Linear, load_head, tied_head
@@ -32,6 +33,7 @@ from tercet.models.decoder.weight_reader import WeightReader
 from tercet.models.packed_modules import PackedEmbedding, load_packed_embedding
 from tercet.models.weight_source import WeightSource
 from tercet.ops.embedding_packed.check import out_of_range
+from tercet.packed_weight.cached_rows import INT4
 
 if TYPE_CHECKING:
     from tercet.models.decoder.gpu.prompts import Prompts
@@ -162,6 +164,11 @@ class Decoder:
 
     def cache(self, batch: int = 1) -> KeyValueCache:
         """An empty cache for so many sequences."""
+        return self._new_cache(batch, self.kv_cache_dtype, self._key_offsets)
+
+    def _new_cache(
+        self, batch: int, codes: str | None, key_offsets: list[Tensor] | None
+    ) -> KeyValueCache:
         config, states = self.config, None
         if config.state_space is not None:
             states = RecurrentStates(
@@ -174,9 +181,21 @@ class Decoder:
             config.head_dim,
             self.dtype,
             self.device,
-            self.kv_cache_dtype,
+            codes,
             states,
+            key_offsets,
         )
+
+    @cached_property
+    def _key_offsets(self) -> list[Tensor] | None:
+        """Of each layer; None where keys are not in 4 bits, or scores are capped."""
+        if self.kv_cache_dtype != INT4 or self.config.score_cap is not None:
+            return None
+        cache = self._new_cache(1, None, None)
+        with torch.inference_mode():
+            self._run(draw_tokens(self.config.vocabulary), cache)
+            keys = [part[:, :, : cache.length] for part in cache.all_positions()[0]]
+            return find_key_offsets(keys, self._inverse, [layer.rope for layer in self._layers])
 
     @torch.inference_mode()
     def logits(self, ids: Tensor, last_only: bool = False) -> Tensor:
@@ -301,6 +320,7 @@ class Decoder:
             cos=cos,
             sin=sin,
             blocks=own_blocks(batch, self.device),
+            key_offsets=self._key_offsets,
         )
 
     @cached_property

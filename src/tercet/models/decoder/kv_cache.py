@@ -1,5 +1,6 @@
 """Keys and values of the positions seen so far, as numbers or as codes of 8 or 4 bits."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -39,6 +40,7 @@ class Positions:
         new_scales: float32 [B, 2H, count] where these are codes, of 4 bits bfloat16
             [B, 2H, count, 2 C].
         key_scales, value_scales: [B, H, length] or [B, H, length, 2 C], likewise.
+        key_offset: float32 [H, D], taken off turned keys in 4 bits; None for none.
         state: of the layer's state space, where it has one; overwritten by that of the last new
             position.
     """
@@ -50,6 +52,7 @@ class Positions:
     key_scales: Tensor | None = None
     value_scales: Tensor | None = None
     state: LayerState | None = None
+    key_offset: Tensor | None = None
 
     def write(self, heads: Tensor) -> None:
         """Keys and then values of the new positions [B, 2H, count, D]."""
@@ -60,13 +63,19 @@ class Positions:
         assert kept is not None
         if is_turned(self.new.dtype):
             keys, values = heads.chunk(2, 1)
-            heads = torch.cat((turn(keys), values.float()), 1)
+            turned = turn(keys)
+            if self.key_offset is not None:
+                turned = turned - self.key_offset.unsqueeze(-2)
+            heads = torch.cat((turned, values.float()), 1)
         codes, scales = cached_rows.quantize(heads, kept)
         self.new.copy_(codes)
         self.new_scales.copy_(scales)
 
     def read(self, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Keys and values [B, H, length, D] as numbers of `dtype`, for queries by `meet`."""
+        """Keys, less what is taken off all of them, and values [B, H, length, D] of `dtype`.
+
+        Queries are to meet them by `meet`.
+        """
         return _numbers(self.keys, self.key_scales, dtype), _numbers(
             self.values, self.value_scales, dtype
         )
@@ -85,6 +94,7 @@ class KeyValueCache:
 
     Attributes:
         length: positions filled so far.
+        key_offsets: as given.
 
     Args:
         layers: L.
@@ -96,6 +106,8 @@ class KeyValueCache:
         codes: what each key and value of a head is kept as: "int8" or "fp8_e4m3", with one float32
             scale, or "int4" with scales of its groups; None keeps numbers of `dtype`.
         states: of the layers' state spaces, where there are any; of as many sequences.
+        key_offsets: float32 [H, D] of each layer, taken off turned keys of "int4", which leaves
+            shares of softmax as they are; None for none.
 
     Raises:
         UnsupportedError: for another name, or heads that cannot be kept so.
@@ -111,12 +123,14 @@ class KeyValueCache:
         device: torch.device | str = "cpu",
         codes: str | None = None,
         states: RecurrentStates | None = None,
+        key_offsets: Sequence[Tensor] | None = None,
     ) -> None:
         check_kv_cache_dtype(codes, device)
         self.length = 0
         self._heads = heads
         self._shape = (layers, batch, 2 * heads, head_dim)
         self._codes, self._states = codes, states
+        self.key_offsets = key_offsets
         self._dtype = dtype
         self._held, self._scales = cached_rows.empty(
             (layers, batch, 2 * heads, 0), head_dim, codes, dtype, torch.device(device)
@@ -189,6 +203,7 @@ class KeyValueCache:
             self._held.device,
             self._codes,
             None if self._states is None else self._states.empty_like(batch),
+            self.key_offsets,
         )
 
     def repeat(self, batch: int, room: int) -> "KeyValueCache":
@@ -244,9 +259,10 @@ class KeyValueCache:
         states: list[LayerState | None] = [None] * layers
         if self._states is not None:
             states = [*self._states.of_layers()]
+        offsets = self.key_offsets or [None] * layers
         return [
-            Positions(*part, *scale, state=state)
-            for part, scale, state in zip(parts, scales, states, strict=True)
+            Positions(*part, *scale, state=state, key_offset=offset)
+            for part, scale, state, offset in zip(parts, scales, states, offsets, strict=True)
         ]
 
     def all_positions(self) -> tuple[list[Tensor], list[Tensor]]:

@@ -137,30 +137,30 @@ TERCET_CLONES void prepare_token(const Attention& a, int64_t item) {
 
 namespace portable {
 #include "packed_weight/cpu/lanes_portable.hpp"
-#include "models/decoder/gate.hpp"
-#include "models/decoder/split_attention.hpp"
+#include "models/decoder/native/gate.hpp"
+#include "models/decoder/native/split_attention.hpp"
 }  // namespace portable
 
 #if defined(__x86_64__)
 TERCET_TARGET("avx512f,avx2,fma,f16c")
 namespace avx512 {
 #include "packed_weight/cpu/lanes_avx512.hpp"
-#include "models/decoder/gate.hpp"
-#include "models/decoder/split_attention.hpp"
+#include "models/decoder/native/gate.hpp"
+#include "models/decoder/native/split_attention.hpp"
 }  // namespace avx512
 TERCET_TARGET_END
 TERCET_TARGET("avx2,fma,f16c")
 namespace avx2 {
 #include "packed_weight/cpu/lanes_avx2.hpp"
-#include "models/decoder/gate.hpp"
-#include "models/decoder/split_attention.hpp"
+#include "models/decoder/native/gate.hpp"
+#include "models/decoder/native/split_attention.hpp"
 }  // namespace avx2
 TERCET_TARGET_END
 #elif defined(__aarch64__)
 namespace neon {
 #include "packed_weight/cpu/lanes_neon.hpp"
-#include "models/decoder/gate.hpp"
-#include "models/decoder/split_attention.hpp"
+#include "models/decoder/native/gate.hpp"
+#include "models/decoder/native/split_attention.hpp"
 }  // namespace neon
 #endif
 

@@ -23,7 +23,7 @@ def inputs(
     No two sequences share a block: where P < B * T, tables name no block at their end, by -1, P
     or the largest number. 2 R is at most D. With `norms` queries and keys are normalized, with
     weights of their own. With `cache`, one of CACHED, keys and values are its codes; D is rounded
-    up to an even number for "int4".
+    up to an even number for "int4". With `offset`, keys of "int4" have one.
     """
     b, q, h, g, d, r, most, p, s, t = (workload.sizes[axis] for axis in _AXES)
     options, dtype = workload.options, workload.dtype
@@ -60,7 +60,12 @@ def inputs(
         "query_norm": values((d,), dtype, seed + 4, device=device) if norms else None,
         "key_norm": values((d,), dtype, seed + 5, device=device) if norms else None,
         "eps": 1e-6,
+        "key_offset": _offset(g, d, seed + 6, device) if options.get("offset", False) else None,
     }
+
+
+def _offset(groups: int, width: int, seed: int, device: str) -> torch.Tensor:
+    return values((groups, width), torch.float32, seed, device=device)
 
 
 def _sizes(*rows: tuple[int, ...]) -> tuple[dict[str, int], ...]:
@@ -102,6 +107,7 @@ CASES = (
     *cases(inputs, workloads((*_SMALL, *_PARTIAL, *_EMPTY), cache="int4")),
     *cases(inputs, workloads((*_SMALL, *_WIDE), _HALVES, cache="int4", norms=True, full=True)),
     *cases(inputs, workloads((*_PARTIAL, *_WIDE), cache="int4", float32_angles=True, full=True)),
+    *cases(inputs, workloads((*_SMALL, *_PARTIAL, *_WIDE), cache="int4", offset=True, full=True)),
     *cases(inputs, workloads(_sizes((2, 2, 6, 3, 20, 10, 20, 12, 5, 3)), cache="int4"), _KINDS),
 )
 

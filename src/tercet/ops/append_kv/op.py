@@ -27,6 +27,7 @@ from tercet.packed_weight.cached_rows import (
     CODE_DTYPES,
     SCALE_DTYPES,
     check_cached,
+    is_turned,
     width_of,
 )
 
@@ -36,7 +37,7 @@ _TIE = "one code, and only where y is within float32's error of the boundary bet
 _ARGUMENTS = (
     "Tensor qkv, Tensor cos, Tensor sin, Tensor{a} keys, Tensor{b} values, Tensor blocks, "
     "Tensor lengths, Tensor{c}? key_scales, Tensor{d}? value_scales, Tensor? query_norm, "
-    "Tensor? key_norm, float eps"
+    "Tensor? key_norm, float eps, Tensor? key_offset=None"
 )
 
 
@@ -54,6 +55,7 @@ def append_kv_(
     query_norm: Tensor | None = None,
     key_norm: Tensor | None = None,
     eps: float = 1e-6,
+    key_offset: Tensor | None = None,
 ) -> Tensor:
     """What stands between a layer's q|k|v product and its attention, in one launch.
 
@@ -77,6 +79,8 @@ def append_kv_(
             queries both turned (`int4_rows.turn`) behind their rotation.
         query_norm, key_norm: [D], of qkv's dtype or float32, both or neither.
         eps: added to the mean square.
+        key_offset: float32 [G, D], taken off turned keys of 4 bits before they become codes; else
+            None. No share of softmax depends on a vector that is taken off all keys of a head.
 
     Returns:
         q [B, Q, H, D], of qkv's dtype, contiguous. Not differentiable.
@@ -86,7 +90,7 @@ def append_kv_(
     """
     return _call_in_place(
         qkv, cos, sin, keys, values, blocks, lengths, key_scales, value_scales,
-        query_norm, key_norm, eps,
+        query_norm, key_norm, eps, key_offset,
     )  # fmt: skip
 
 
@@ -104,6 +108,7 @@ def append_kv(
     query_norm: Tensor | None = None,
     key_norm: Tensor | None = None,
     eps: float = 1e-6,
+    key_offset: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """`append_kv_` on copies of the blocks, the arguments as they were.
 
@@ -111,7 +116,7 @@ def append_kv(
     """
     return _call(
         qkv, cos, sin, keys, values, blocks, lengths, key_scales, value_scales,
-        query_norm, key_norm, eps,
+        query_norm, key_norm, eps, key_offset,
     )  # fmt: skip
 
 
@@ -127,7 +132,10 @@ def _check(
     value_scales: Tensor | None,
     query_norm: Tensor | None,
     key_norm: Tensor | None,
+    eps: float,
+    key_offset: Tensor | None = None,
 ) -> None:
+    del eps
     check_cached("append_kv", "qkv", qkv, keys, values, key_scales, value_scales)
     if cos.dtype not in (qkv.dtype, torch.float32) or sin.dtype != cos.dtype:
         raise UnsupportedError(
@@ -181,20 +189,30 @@ def _check(
                 f"append_kv: {name} is {weight.dtype} {list(weight.shape)}: it must be "
                 f"{qkv.dtype} or torch.float32 [{width}]"
             )
+    if key_offset is not None and (
+        not is_turned(keys.dtype)
+        or tuple(key_offset.shape) != (groups, width)
+        or key_offset.dtype != torch.float32
+    ):
+        raise UnsupportedError(
+            f"append_kv: key_offset is {key_offset.dtype} {list(key_offset.shape)}, keys "
+            f"{keys.dtype}: it must be torch.float32 [{groups}, {width}], and is of keys in 4 bits "
+            "(torch.uint8) alone"
+        )
     on_one_device(
         "append_kv", "qkv", qkv, cos=cos, sin=sin, keys=keys, values=values, blocks=blocks,
         lengths=lengths, key_scales=key_scales, value_scales=value_scales,
-        query_norm=query_norm, key_norm=key_norm,
+        query_norm=query_norm, key_norm=key_norm, key_offset=key_offset,
     )  # fmt: skip
 
 
 def _run_in_place(qkv: Tensor, *arguments: Any) -> Tensor:
-    _check(qkv, *arguments[:-1])
+    _check(qkv, *arguments)
     return choose(OP, qkv.device.type, qkv.dtype).forward(qkv, *arguments)
 
 
 def _fake_in_place(qkv: Tensor, *arguments: Any) -> Tensor:
-    _check(qkv, *arguments[:-1])
+    _check(qkv, *arguments)
     _, _, keys, *_ = arguments
     groups, width = keys.shape[1], width_of(keys)
     return qkv.new_empty((*qkv.shape[:2], qkv.shape[2] // width - 2 * groups, width))
@@ -302,6 +320,7 @@ OP = Op(
         TensorSpec(name="value_scales", axes=("P", "G", "S"), dtypes=SCALE_DTYPES, optional=True),
         TensorSpec(name="query_norm", axes=("D",), dtypes=_DTYPES, optional=True),
         TensorSpec(name="key_norm", axes=("D",), dtypes=_DTYPES, optional=True),
+        TensorSpec(name="key_offset", axes=("G", "D"), dtypes=(torch.float32,), optional=True),
         TensorSpec(name="q", axes=("B", "Q", "H", "D"), dtypes=_DTYPES, role="output"),
         TensorSpec(
             name="new_keys",

@@ -36,6 +36,7 @@ def reference(
     query_norm: Tensor | None,
     key_norm: Tensor | None,
     eps: float,
+    key_offset: Tensor | None = None,
 ) -> Results:
     """(q, keys, values, key_scales, value_scales): q normalized and rotated, the blocks with the
     new positions in them."""
@@ -46,6 +47,8 @@ def reference(
     k = _turn(k, c, s, -s)
     if is_turned(keys.dtype):
         q, k = turn(q), turn(k)
+    if key_offset is not None:
+        k = k - key_offset.double()
     k, of_keys = _coded(k, keys, key_scales)
     v, of_values = _coded(v, values, value_scales)
     where = blocks, lengths, known
@@ -71,6 +74,7 @@ def magnitude(
     query_norm: Tensor | None,
     key_norm: Tensor | None,
     eps: float,
+    key_offset: Tensor | None = None,
 ) -> Results:
     """The same with absolute values and sums in place of differences; of codes what they may be
     off by."""
@@ -83,6 +87,8 @@ def magnitude(
     k = _turn(k.abs(), c, s, s)
     if is_turned(keys.dtype):
         exact, q, k = turn(exact), _spread(q), _spread(k)
+    if key_offset is not None:
+        exact, k = exact - key_offset.double(), k + key_offset.double().abs()
     held, held_values = _double(keys).abs(), _double(values).abs()
     of_keys = of_values = None
     if key_scales is not None:

@@ -22,6 +22,7 @@ def forward(
     query_norm: Tensor | None,
     key_norm: Tensor | None,
     eps: float,
+    key_offset: Tensor | None = None,
 ) -> Tensor:
     """As op.append_kv_."""
     batch, new, _ = qkv.shape
@@ -38,6 +39,7 @@ def forward(
     k = _turn(_normalize(heads[:, :, count : count + groups].float(), key_norm, eps), *angles)
     if is_turned(keys.dtype):
         q, k = turn(q), turn(k)
+        k = k if key_offset is None else k - key_offset
     place = blocks.long().gather(1, at // block)
     known_place = known & (place >= 0) & (place < blocks_held)
     row = at % block

@@ -119,6 +119,7 @@ def forward(
     qkv: Tensor, cos: Tensor, sin: Tensor, keys: Tensor, values: Tensor, blocks: Tensor,
     lengths: Tensor, key_scales: Tensor | None, value_scales: Tensor | None,
     query_norm: Tensor | None, key_norm: Tensor | None, eps: float,
+    key_offset: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """As op.append_kv_."""
     batch, new, total = qkv.shape
@@ -163,7 +164,8 @@ def forward(
     early = dependent_launch(qkv.device)
     if four_bits:
         append_int4[(batch * new, heads + 2 * groups)](
-            *pointers, *places, eps, new, cos.shape[0], count, block, table, **shape,
+            *pointers, None if key_offset is None else key_offset.contiguous(), *places, eps, new,
+            cos.shape[0], count, block, table, **shape, OFFSET=key_offset is not None,
             HALF=max(16, triton.next_power_of_2(width // 2)), BLOCK=int4_rows.block(width),
             num_warps=4, **early,
         )  # fmt: skip

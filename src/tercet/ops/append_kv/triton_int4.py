@@ -29,12 +29,12 @@ def _rotated(x_ptr, norm_ptr, cos_ptr, sin_ptr, root, columns, inside, R, NORMS:
 @triton.jit
 def append_int4(
     qkv_ptr, cos_ptr, sin_ptr, keys_ptr, values_ptr, blocks_ptr, lengths_ptr,
-    key_scales_ptr, value_scales_ptr, query_norm_ptr, key_norm_ptr, q_ptr,
+    key_scales_ptr, value_scales_ptr, query_norm_ptr, key_norm_ptr, q_ptr, key_offset_ptr,
     qkv_b, qkv_q, angle_l, k_p, k_g, k_s, v_p, v_g, v_s, blocks_b,
     k_scale_p, k_scale_g, k_scale_s, v_scale_p, v_scale_g, v_scale_s, eps,
     Q, L, P, S, T,
     H: tl.constexpr, G: tl.constexpr, D: tl.constexpr, R: tl.constexpr, NORMS: tl.constexpr,
-    HALF: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
+    OFFSET: tl.constexpr, HALF: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     """HALF: D / 2 and more, a power of two, 16 at least. BLOCK: what `turn` mixes."""
     begin(PDL)
@@ -71,6 +71,10 @@ def append_int4(
         )  # fmt: skip
         first, second = turn(first, second, BLOCK, HALF)
         group = head - H
+        if OFFSET:
+            offset_at, some = key_offset_ptr + group * D, inside & (head >= H)
+            first = first - tl.load(offset_at + columns, some, 0.0)
+            second = second - tl.load(offset_at + D // 2 + columns, some, 0.0)
         y_ptr = keys_ptr + block * k_p + group * k_g + (at % S) * k_s
         scale_ptr = key_scales_ptr + block * k_scale_p + group * k_scale_g + (at % S) * k_scale_s
     if head < H:

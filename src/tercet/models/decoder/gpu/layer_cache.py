@@ -14,13 +14,16 @@ class LayerCache:
 
     Attributes:
         keys, values: [P, G, S, D].
-        key_scales, value_scales: float32 [P, G, S]; None where there are none.
+        key_scales, value_scales: float32 [P, G, S], of 4 bits bfloat16 [P, G, S, 2 C]; None where
+            there are none.
+        key_offset: float32 [G, D], taken off keys in 4 bits; None for none.
     """
 
     keys: Tensor
     values: Tensor
     key_scales: Tensor | None
     value_scales: Tensor | None
+    key_offset: Tensor | None
 
     def append(
         self,
@@ -52,6 +55,7 @@ class LayerCache:
             query_norm=query_norm,
             key_norm=key_norm,
             eps=eps,
+            key_offset=self.key_offset,
         )
 
 
@@ -59,10 +63,12 @@ def layer_caches(
     keys: Sequence[Tensor],
     values: Sequence[Tensor],
     scales: tuple[Sequence[Tensor], Sequence[Tensor]] | None,
+    key_offsets: Sequence[Tensor] | None,
 ) -> list[LayerCache]:
-    """Of each layer, from keys, values, and scales of the keys and of the values, if any."""
+    """Of each layer, from keys, values, scales of both, and offsets of keys, if any."""
     of_keys, of_values = scales or (none := [None] * len(keys), none)
+    offsets = key_offsets or [None] * len(keys)
     return [
-        LayerCache(keys=k, values=v, key_scales=key_scales, value_scales=value_scales)
-        for k, v, key_scales, value_scales in zip(keys, values, of_keys, of_values, strict=True)
+        LayerCache(keys=k, values=v, key_scales=of_k, value_scales=of_v, key_offset=offset)
+        for k, v, of_k, of_v, offset in zip(keys, values, of_keys, of_values, offsets, strict=True)
     ]

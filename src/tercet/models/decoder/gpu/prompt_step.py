@@ -41,7 +41,7 @@ class PromptStep:
             cache: whose last positions they are; they are written.
         """
         positions = cache.last_positions(hidden.shape[0] // cache.batch)
-        caches = layer_caches(*cache.all_positions(), cache.all_scales())
+        caches = layer_caches(*cache.all_positions(), cache.all_scales(), cache.key_offsets)
         for layer, seen, held in zip(self.layers, positions, caches, strict=True):
             hidden = run_layer(layer, hidden, partial(self._attend, layer, seen, held))
         return hidden

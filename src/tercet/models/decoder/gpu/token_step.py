@@ -28,6 +28,7 @@ class TokenStep:
         layers, norm, head: as the decoder has them.
         cos, sin: float32 [L, D/2] of each position, for each kind of rotation.
         blocks: int32 [B, T], as `paged_attention` takes it.
+        key_offsets: of each layer of the cache, as it has them.
     """
 
     config: DecoderConfig
@@ -38,6 +39,7 @@ class TokenStep:
     cos: Sequence[Tensor]
     sin: Sequence[Tensor]
     blocks: Tensor
+    key_offsets: Sequence[Tensor] | None = None
 
     def __call__(
         self,
@@ -56,7 +58,7 @@ class TokenStep:
             scales: float32 [P, G, S] of each layer's keys and of its values, if these are codes.
         """
         hidden = self.embed(ids)
-        caches = layer_caches(keys, values, scales)
+        caches = layer_caches(keys, values, scales, self.key_offsets)
         for layer, cache in zip(self.layers, caches, strict=True):
             hidden = run_layer(layer, hidden, partial(self._attend, layer, lengths, cache))
         return self.config.logits(multiply_norm(self.head, hidden, self.norm))
