@@ -76,7 +76,7 @@ def _sizes(part: Tensor, scales: Tensor | None, lost: float = 0.0) -> Tensor:
     """
     if scales is not None and scales.dim() == part.dim():
         codes, step, least = _four_bits(part, scales)
-        return codes * (step + lost) + least.abs()
+        return codes * (step.abs() + lost) + least.abs()
     return _numbers(part, None if scales is None else scales.double() + lost).abs()
 
 
