@@ -273,7 +273,9 @@ def test_each_scalar_and_each_input_is_drawn_at_its_ends() -> None:
         for name in ("q", "keys", "values"):
             assert {each.powers[name] for each in of_dtype if list(each.powers) == [name]} == ends
         together = [each.powers for each in of_dtype if len(each.powers) > 1]
-        assert any(set(powers.values()) == {max(ends)} for powers in together)
+        # each at the end of its own range: of codes the scales are no float16 numbers
+        large = [powers for powers in together if set(powers.values()) <= {4, 8}]
+        assert any(powers["q"] == max(ends) for powers in large)
     zero = next(each for each in drawn if each.powers == {"values": -inf})
     assert "values*0" in zero.name
     assert not zero.arguments(find("paged_attention"), 0)["values"].any()
