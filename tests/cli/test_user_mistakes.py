@@ -21,7 +21,7 @@ from tercet.checkpoints.seal import SEAL_NAME
 from tercet.cli.options.kv_cache import KV_CACHE_DTYPES
 from tercet.compress import pipeline
 from tercet.errors import CheckpointError
-from tercet.packed_weight.row_codes import ELEMENTS
+from tercet.packed_weight.cached_rows import CACHED
 from tercet.workflows.export.run import export
 from tercet.workflows.speed import text_before_stop
 
@@ -74,7 +74,7 @@ def test_an_unknown_dtype_of_the_cache_is_named_first(
     done = tercet(command, tmp_path / "nowhere", *words, "--kv-cache-dtype", "int3")
     assert done.code == 2
     assert "unknown dtype of a key-value cache 'int3'" in done.error
-    assert KV_CACHE_DTYPES == ELEMENTS
+    assert KV_CACHE_DTYPES == CACHED
 
 
 def test_an_existing_output_of_an_export_is_named_first(tmp_path: Path) -> None:
