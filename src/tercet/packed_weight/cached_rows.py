@@ -61,8 +61,8 @@ def empty(
             torch.empty(*rows, width // 2, dtype=int4_rows.DTYPE, device=device),
             torch.empty(scales, dtype=int4_rows.SCALE_DTYPE, device=device),
         )
-    codes = torch.empty(*rows, width, dtype=row_codes.row_codes(kept).dtype, device=device)
-    return codes, torch.empty(rows, device=device)
+    codes, scale, _ = row_codes.empty(torch.Size((*rows, width)), kept, device)
+    return codes, scale
 
 
 def quantize(y: Tensor, kept: str) -> tuple[Tensor, Tensor]:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from tercet.errors import UnsupportedError
+from tercet.packed_weight.hadamard import hadamard_sums
 
 DTYPE = torch.uint8
 """Of the codes, two a byte."""
@@ -98,13 +99,8 @@ def turn(y: Tensor) -> Tensor:
     work = y if y.dtype == torch.float64 else y.float()
     first, second = work.chunk(2, -1)
     work = torch.cat((first + second, first - second), -1)
-    size, reach = block(y.shape[-1]), 1
-    while reach < size:
-        pairs = work.reshape(*y.shape[:-1], y.shape[-1] // (2 * reach), 2, reach)
-        first, second = pairs[..., 0, :], pairs[..., 1, :]
-        work = torch.stack((first + second, first - second), -2).flatten(-3)
-        reach *= 2
-    return work * (2 * size) ** -0.5
+    size = block(y.shape[-1])
+    return hadamard_sums(work, size) * (2 * size) ** -0.5
 
 
 def of_columns(of_groups: Tensor, half: int) -> Tensor:

@@ -20,6 +20,7 @@ from tercet.compress.algorithm import Algorithm, Quantized, Statistics
 from tercet.compress.ptq import gptq
 from tercet.errors import UnsupportedError
 from tercet.formats import Scheme
+from tercet.packed_weight.hadamard import hadamard_sums
 
 
 def block_size(columns: int, largest: int = 1024) -> int:
@@ -43,20 +44,14 @@ def rotate(weight: Tensor, size: int) -> Tensor:
     Raises:
         UnsupportedError: a size that is no power of two, or does not divide K.
     """
-    rows, columns = weight.shape
+    columns = weight.shape[1]
     if size < 1 or size & (size - 1) or columns % size:
         raise UnsupportedError(
             f"Hadamard block of {size} on {columns} columns: it must be a power of two that "
             f"divides them, the largest is {block_size(columns, max(columns, 1))}"
         )
     work = weight if weight.dtype == torch.float64 else weight.float()
-    half = 1
-    while half < size:
-        pairs = work.reshape(rows, columns // (2 * half), 2, half)
-        first, second = pairs[:, :, 0], pairs[:, :, 1]
-        work = torch.stack((first + second, first - second), dim=2)
-        half *= 2
-    return work.reshape(rows, columns) / sqrt(size)
+    return hadamard_sums(work, size) / sqrt(size)
 
 
 def rotate_gram(gram: Tensor, size: int) -> Tensor:

@@ -4,7 +4,8 @@ import torch
 from torch import Tensor
 
 from tercet.ops.paged_attention.visible import gather, see
-from tercet.packed_weight.int4_rows import of_columns, split_scales
+from tercet.packed_weight.exact_int4_rows import of_rows
+from tercet.packed_weight.int4_rows import split_scales
 
 # p_n times a scale of codes is a product of q's dtype, or of its two parts in bfloat16: what a
 # subnormal one is rounded by, over the tolerance
@@ -82,13 +83,9 @@ def _sizes(part: Tensor, scales: Tensor | None, lost: float = 0.0) -> Tensor:
 
 def _four_bits(part: Tensor, scales: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Codes [P, G, S, D], and each one's step and least."""
-    half = part.shape[-1]
-    step, least = (of_columns(each.double(), half) for each in split_scales(scales))
-    return (
-        torch.cat((part & 15, part >> 4), -1).double(),
-        torch.cat((step, step), -1),
-        torch.cat((least, least), -1),
-    )
+    width = 2 * part.shape[-1]
+    step, least = (of_rows(each.double(), width) for each in split_scales(scales))
+    return torch.cat((part & 15, part >> 4), -1).double(), step, least
 
 
 def _found(part: Tensor, blocks: Tensor, seen: Tensor) -> Tensor:
