@@ -6,11 +6,11 @@ from functools import partial
 
 from torch import Tensor
 
-from tercet.models.decoder import attention
 from tercet.models.decoder.gpu.fused_layer import run_layer
 from tercet.models.decoder.gpu.layer_cache import LayerCache, layer_caches
 from tercet.models.decoder.kv_cache import KeyValueCache, Positions
 from tercet.models.decoder.layer import Layer
+from tercet.ops.attention import attention
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -22,8 +22,6 @@ class PromptStep:
         cos, sin: float32 [L, R] of each position of the cache, for each kind of rotation.
         blocks: int32 [B, 1], as `append_kv_` takes it: a block of positions a sequence.
         lengths: int32 [B], positions of each sequence, the new ones included.
-        masks: by window, which positions each new one sees: bool [T, length]; None for all up to
-            itself.
     """
 
     layers: Sequence[Layer]
@@ -31,7 +29,6 @@ class PromptStep:
     sin: Sequence[Tensor]
     blocks: Tensor
     lengths: Tensor
-    masks: dict[int | None, Tensor | None]
 
     def __call__(self, hidden: Tensor, cache: KeyValueCache) -> Tensor:
         """What leaves the last layer [B T, hidden].
@@ -65,11 +62,11 @@ class PromptStep:
             key_norm=key_norm,
             eps=layer.config.norm_epsilon,
         )
-        found = attention.attend(
-            layer.config,
-            layer.window,
-            self.masks[layer.window],
-            q.transpose(1, 2),
+        found = attention(
+            q,
             *seen.read(qkv.dtype),
+            scale=layer.config.attention_factor,
+            window=layer.window or 0,
+            soft_cap=layer.config.score_cap or 0.0,
         )
-        return found.transpose(1, 2).reshape(qkv.shape[0], -1)
+        return found.reshape(qkv.shape[0], -1)

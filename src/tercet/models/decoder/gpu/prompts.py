@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from tercet.models.decoder.attention import masks
 from tercet.models.decoder.config import DecoderConfig
 from tercet.models.decoder.gpu.positions import angle_tables, own_blocks
 from tercet.models.decoder.gpu.prompt_graph import (
@@ -78,5 +77,4 @@ class Prompts:
             sin=sin,
             blocks=own_blocks(cache.batch, device),
             lengths=torch.full((cache.batch,), cache.length, dtype=torch.int32, device=device),
-            masks=masks(self.config.windows, count, cache.length, device),
         )

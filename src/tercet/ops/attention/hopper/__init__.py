@@ -1,0 +1,1 @@
+"""attention on Hopper, in CUDA C++."""
