@@ -30,7 +30,7 @@ def in_wider_memory(x: Tensor, axis: int) -> Tensor:
     batch=st.integers(1, 3),
     groups=st.integers(1, 3),
     shared=st.sampled_from([1, 2, 4]),
-    width=st.sampled_from([64, 128]),
+    width=st.sampled_from([8, 64, 80, 128, 192, 256]),
     dtype=st.sampled_from([torch.float16, torch.bfloat16]),
     causal=st.booleans(),
     window=st.sampled_from([0, 0, 1, 7, 64, 300]),

@@ -1,7 +1,6 @@
 """attention for 16-bit floats on Hopper: CUDA C++, warpgroups that take turns (kernel.cuh).
 
-Heads of other widths, rows that TMA does not take, and scales of 0 or less are computed by sdpa.py
-and triton.py.
+Rows that TMA does not take, and scales of 0 or less, are computed by sdpa.py and triton.py.
 """
 
 import ctypes
@@ -17,7 +16,7 @@ from tercet.kernel.launch import multiprocessors
 from tercet.ops.attention import sdpa
 
 _SOURCE = Path(__file__).parent / "kernel.cu"
-_BUILDS = {width: Build(_SOURCE, {"TERCET_WIDTH": width}) for width in (64, 128)}
+_BUILDS = {width: Build(_SOURCE, {"TERCET_WIDTH": width}) for width in (64, 128, 256)}
 BUILDS = tuple(_BUILDS.values())
 _BITS = log2(e)  # exponentials are of 2
 _DTYPES = (torch.bfloat16, torch.float16)
@@ -38,7 +37,8 @@ class Task(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("q", "keys", "values", "y")),
         *((name, Strides) for name in ("q_strides", "keys_strides", "values_strides")),
-        *((name, ctypes.c_int) for name in ("batch", "fresh", "heads", "groups", "length")),
+        *((name, ctypes.c_int) for name in ("batch", "fresh", "heads")),
+        *((name, ctypes.c_int) for name in ("groups", "length", "width")),
         *((name, ctypes.c_int) for name in ("causal", "window", "half", "many", "processors")),
         *((name, ctypes.c_float) for name in ("scale", "steep", "most")),
     )
@@ -46,14 +46,14 @@ class Task(ctypes.Structure):
 
 @cache
 def library(width: int) -> ctypes.CDLL:
-    """The library of kernel.cu for heads of that width. BuildError where it cannot be built."""
+    """The library of kernel.cu for heads up to that width. BuildError where it cannot be built."""
     found = _BUILDS[width].load()
     found.tercet_attention.argtypes = (ctypes.POINTER(Task), ctypes.c_void_p)
     return found
 
 
 def build() -> None:
-    """Builds the library of heads of 128, BuildError where it cannot; that of 64 follows a call."""
+    """Builds the library of heads of 128, BuildError where it cannot; the others follow a call."""
     library(128)
 
 
@@ -72,18 +72,19 @@ def forward(
     y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if not q.numel() or not length:
         return y.zero_()
-    taken = q.dtype in _DTYPES and width in _BUILDS and scale > 0
+    taken = q.dtype in _DTYPES and scale > 0
     if not taken or not (_whole(q) and _whole(keys) and _whole(values)):
         return sdpa.forward(q, keys, values, scale, causal, window, soft_cap)
     steep = -2 * _BITS * scale / soft_cap if soft_cap else 0.0
     task = Task(
         *(x.data_ptr() for x in (q, keys, values, y)),
         *(Strides(*x.stride()[:3]) for x in (q, keys, values)),
-        batch, new, heads, groups, length,
+        batch, new, heads, groups, length, width,
         causal, min(window, length) or length, q.dtype == torch.float16, new > _MANY,
         multiprocessors(q.device), scale * _BITS, steep, soft_cap * _BITS,
     )  # fmt: skip
-    check_launch(library(width).tercet_attention(ctypes.byref(task), stream()), "attention")
+    built = next(each for each in _BUILDS if each >= width)
+    check_launch(library(built).tercet_attention(ctypes.byref(task), stream()), "attention")
     return y
 
 

@@ -12,8 +12,8 @@ struct Task {
   Strides q_strides;      // of B, T, H
   Strides keys_strides;   // of B, G, N
   Strides values_strides;
-  int batch, fresh, heads, groups, length;  // B, T, H, G, N
-  int causal, window;                       // window: positions that a query sees, at least N for all
+  int batch, fresh, heads, groups, length, width;  // B, T, H, G, N, D
+  int causal, window;  // window: positions that a query sees, at least N for all
   int half, many;                           // float16, else bfloat16; many queries
   int processors;
   float scale;                              // times log2(e)
