@@ -1,5 +1,7 @@
 """The meaning of attention, in float64 (Vaswani et al. 2017, arXiv:1706.03762)."""
 
+from collections.abc import Generator
+
 import torch
 from torch import Tensor
 
@@ -21,8 +23,11 @@ def reference(
     soft_cap: float = 0.0,
 ) -> Tensor:
     """softmax(cap(scale q k^T)) v over the positions that each query sees; 0 where it sees none."""
-    share = _shares(q, keys, scale, causal, window, soft_cap)
-    return torch.einsum("bgrtn,bgnd->btgrd", share, values.double()).reshape(q.shape)
+    mixed = torch.zeros(q.shape, dtype=torch.float64, device=q.device)
+    for heads, k, v in _groups(q, keys, values):
+        share = _shares(q[:, :, heads], k, scale, causal, window, soft_cap)
+        mixed[:, :, heads] = torch.einsum("brtn,bnd->btrd", share, v)
+    return mixed
 
 
 def magnitude(
@@ -41,29 +46,38 @@ def magnitude(
     rounded as (1 - e) / (1 + e), to 2^-23 of half the cap: with 4e-6 a thirty-second of the cap
     beside a_n.
     """
-    share = _shares(q, keys, scale, causal, window, soft_cap)
-    size = torch.einsum("btgrd,bgnd->bgrtn", _of_groups(q.abs(), keys), keys.double().abs())
     seen = see(q.shape[1], keys.shape[2], causal, window, q.device)
-    size = (size * abs(scale)).where(seen, 0.0) + abs(soft_cap) / 32
-    off = 1 + _SCORES[q.dtype] * (size + (share * size).sum(-1, keepdim=True))
     lost = torch.where(seen, _LOST[q.dtype], 0.0)
-    sizes = values.double().abs()
-    return torch.einsum("bgrtn,bgnd->btgrd", share * off + lost, sizes).reshape(q.shape)
+    mixed = torch.zeros(q.shape, dtype=torch.float64, device=q.device)
+    for heads, k, v in _groups(q, keys, values):
+        share = _shares(q[:, :, heads], k, scale, causal, window, soft_cap)
+        size = torch.einsum("btrd,bnd->brtn", q[:, :, heads].double().abs(), k.abs())
+        size = (size * abs(scale)).where(seen, 0.0) + abs(soft_cap) / 32
+        off = 1 + _SCORES[q.dtype] * (size + (share * size).sum(-1, keepdim=True))
+        mixed[:, :, heads] = torch.einsum("brtn,bnd->btrd", share * off + lost, v.abs())
+    return mixed
 
 
-def _of_groups(q: Tensor, keys: Tensor) -> Tensor:
-    """q [B, T, H, D] as [B, T, G, H/G, D]."""
+def _groups(
+    q: Tensor, keys: Tensor, values: Tensor
+) -> Generator[tuple[slice, Tensor, Tensor], None, None]:
+    """The query heads of each key head, and its keys and values [B, N, D] in float64.
+
+    One by one: scores of all heads of a long prompt would fill a GPU.
+    """
     groups = keys.shape[1]
-    heads = q.shape[2] // max(groups, 1)
-    return q.double().reshape(*q.shape[:2], groups, heads, q.shape[3])
+    each = q.shape[2] // max(groups, 1)
+    for group in range(groups):
+        heads = slice(group * each, (group + 1) * each)
+        yield heads, keys[:, group].double(), values[:, group].double()
 
 
 def _shares(
-    q: Tensor, keys: Tensor, scale: float, causal: bool, window: int, soft_cap: float
+    q: Tensor, k: Tensor, scale: float, causal: bool, window: int, soft_cap: float
 ) -> Tensor:
-    """p [B, G, H/G, T, N]; 0 in rows that see nothing."""
-    seen = see(q.shape[1], keys.shape[2], causal, window, q.device)
-    score = torch.einsum("btgrd,bgnd->bgrtn", _of_groups(q, keys), keys.double()) * scale
+    """p [B, H/G, T, N] of queries [B, T, H/G, D] and keys [B, N, D]; 0 in rows that see nothing."""
+    seen = see(q.shape[1], k.shape[1], causal, window, q.device)
+    score = torch.einsum("btrd,bnd->brtn", q.double(), k) * scale
     if soft_cap:
         score = soft_cap * torch.tanh(score / soft_cap)
     share = score.masked_fill(~seen, float("-inf")).softmax(-1)
