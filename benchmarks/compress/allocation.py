@@ -80,7 +80,7 @@ class Bench:
         self.began = time.perf_counter()
         tokenizer = folder / "tokenizer"
         tokenizer.mkdir(parents=True, exist_ok=True)
-        self.source.save_tokenizer(tokenizer)
+        self.source.save_companions(tokenizer)
         self.wanted = Windows(count=options.windows, length=options.window_length)
         self.rows: Rows = read_rows(options.train, tokenizer, self.base.calibration, self.wanted)
         self.test: Tensor = cut_windows(

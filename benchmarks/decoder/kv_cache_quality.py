@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     source, device = open_source(options.model), torch.device(options.device)
     with TemporaryDirectory() as folder:
-        source.save_tokenizer(folder)
+        source.save_companions(folder)
         ids = windows(
             options.text, Path(folder) / "tokenizer.json", options.length, options.windows
         )

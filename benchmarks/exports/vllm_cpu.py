@@ -97,7 +97,7 @@ def mixtures(kind: str, folder: Path) -> list[Path]:
     )
     source = folder / f"random-{kind.replace('_', '-')}"
     AutoModelForCausalLM.from_config(config).save_pretrained(source)
-    open_source("smollm2-135m").save_tokenizer(source)
+    open_source("smollm2-135m").save_companions(source)
     found: list[Path] = []
     for scheme in ("ternary-g64", "nonary-g64"):
         rules = [

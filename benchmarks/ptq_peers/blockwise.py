@@ -71,7 +71,7 @@ def read_tokens(path: Path, tokenizer: Tokenizer) -> Tensor:
 def read_text(source: ModelSource, options: argparse.Namespace) -> Text:
     """Calibration never sees the windows, whichever they are."""
     with tempfile.TemporaryDirectory() as folder:
-        source.save_tokenizer(folder)
+        source.save_companions(folder)
         tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
     ids = read_tokens(options.calibration, tokenizer)
     count = min(PERPLEXITY_WINDOWS[options.windows], options.most_windows)

@@ -485,7 +485,7 @@ def test_tokenizer_goes_through_transformers(kind: str, tmp_path: Path) -> None:
     path = write_gguf(tmp_path / "a.gguf", kind, tensors, fields(kind), prepare)
     source = open_source(path)
     assert (source.config["bos_token_id"], source.config["eos_token_id"]) == (0, 0)
-    source.save_tokenizer(tmp_path / "out")
+    source.save_companions(tmp_path / "out")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert tokenizer("abcab")["input_ids"] == [tokens.index("abc"), tokens.index("ab")]
     # a line, not one a token with its indent
@@ -496,7 +496,7 @@ def test_tokenizer_goes_through_transformers(kind: str, tmp_path: Path) -> None:
 
 def test_no_tokenizer_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
-    open_source(tiny_gguf(tmp_path / "a.gguf")).save_tokenizer(tmp_path / "out")
+    open_source(tiny_gguf(tmp_path / "a.gguf")).save_companions(tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
 
 

@@ -154,16 +154,19 @@ def test_a_missing_name_offers_the_nearest(tmp_path: Path) -> None:
         source.read("zzz")
 
 
-def test_tokenizer_files_are_copied_and_no_others(tmp_path: Path) -> None:
+COMPANIONS = ("tokenizer.json", "chat_template.jinja", "generation_config.json")
+
+
+def test_what_text_needs_is_copied_and_nothing_else(tmp_path: Path) -> None:
     source = open_source(model_directory(tmp_path / "model"))
     (tmp_path / "out").mkdir()
-    source.save_tokenizer(tmp_path / "out")
+    source.save_companions(tmp_path / "out")
     assert list((tmp_path / "out").iterdir()) == []
-    for name in ("tokenizer.json", "chat_template.jinja", "README.md"):
+    for name in (*COMPANIONS, "README.md"):
         (tmp_path / "model" / name).write_text(name)
-    source.save_tokenizer(tmp_path / "out")
+    source.save_companions(tmp_path / "out")
     copied = {path.name: path.read_text() for path in (tmp_path / "out").iterdir()}
-    assert copied == {n: n for n in ("tokenizer.json", "chat_template.jinja")}
+    assert copied == {name: name for name in COMPANIONS}
 
 
 def damage(path: Path, change: Callable[[bytes], bytes]) -> None:

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny_decoders
 import torch
-from transformers import LlamaForCausalLM
+from transformers import GenerationConfig, LlamaForCausalLM
 
+from tercet.compress.pipeline import compress
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.models import Decoder
 from tercet.runtime import GenerationSettings, Generator, Message, load
@@ -50,6 +52,17 @@ def test_stop_ids_come_from_all_files(session: Generator) -> None:
     del session.stop
     (session.directory / "generation_config.json").write_text('{"eos_token_id": [5, 6]}')
     assert session.stop == {5, 6, 257}
+
+
+def test_a_packed_model_ends_texts_where_the_original_does(tmp_path: Path) -> None:
+    """Chat models end an answer by an id that generation_config.json alone has."""
+    folder = tiny_decoders.save("llama", tmp_path / "model")
+    stops = {"eos_token_id": [2, 7], "temperature": 0.6, "do_sample": True}
+    (folder / "generation_config.json").write_text(json.dumps(stops))
+    compress(folder, tiny_decoders.plan("int4-g16", None, algorithm="rtn"), tmp_path / "packed")
+    assert load(tmp_path / "packed").stop == {2, 7}
+    found = GenerationConfig.from_pretrained(tmp_path / "packed")
+    assert (found.eos_token_id, found.temperature, found.do_sample) == ([2, 7], 0.6, True)
 
 
 def test_stops_when_the_positions_are_full(session: Generator) -> None:

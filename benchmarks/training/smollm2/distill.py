@@ -266,7 +266,7 @@ class Bench:
         )  # fmt: skip
         directory = self.out / recipe.name
         writer = PackedWriter(directory, identity, overwrite=True)
-        source.save_tokenizer(writer.partial)
+        source.save_companions(writer.partial)
         write_student(skeleton, student, recipe.plan(), writer)
         return measure_size(open_packed(directory)).metrics()
 

@@ -136,7 +136,7 @@ def compress(
         # once: of a GGUF file it takes seconds to make
         with TemporaryDirectory() as tokenizer, ThreadPoolExecutor(1) as thread:
             with disk_errors(Path(tokenizer), None):
-                source.save_tokenizer(tokenizer)
+                source.save_companions(tokenizer)
             try:
                 run = _Run(source, plan, out, progress or Progress(), where, thread)
                 run.open(calibration, Path(tokenizer), overwrite=overwrite, resume=resume)

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tercet.checkpoints.atomic import atomic_directory
 from tercet.checkpoints.packed.read import PackedCheckpoint
 from tercet.checkpoints.seal import seal
-from tercet.checkpoints.sources.safetensors_directory import TOKENIZER_FILES
+from tercet.checkpoints.sources.safetensors_directory import COMPANIONS
 from tercet.errors import CheckpointError
 from tercet.version import VERSION
 
@@ -45,7 +45,7 @@ def sealed_directory(checkpoint: PackedCheckpoint, out: Path, target: str) -> Ge
         yield directory
         plain = {k: v for k, v in checkpoint.config.items() if k != "quantization_config"}
         (directory / "config.json").write_text(json.dumps(plain, indent=2) + "\n")
-        for name in (*TOKENIZER_FILES, "generation_config.json"):
+        for name in COMPANIONS:
             if (checkpoint.directory / name).is_file():
                 shutil.copyfile(checkpoint.directory / name, directory / name)
         hashes = {path.name: _hash(path) for path in sorted(directory.iterdir())}

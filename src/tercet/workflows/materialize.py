@@ -21,5 +21,5 @@ def materialize(source: ModelSource, directory: Path) -> Path:
         safetensors_torch.save_file(tensors, str(target / "model.safetensors"), {"format": "pt"})
         config = {**source.config, "dtype": "float32"}
         (target / "config.json").write_text(json.dumps(config, indent=1))
-        source.save_tokenizer(target)
+        source.save_companions(target)
     return directory

@@ -238,7 +238,7 @@ def _open_packed_model(
 
 def _source_tokenizer(source: ModelSource) -> Any:
     with TemporaryDirectory() as folder:
-        source.save_tokenizer(folder)
+        source.save_companions(folder)
         return _tokenizer(Path(folder), source.reference)
 
 

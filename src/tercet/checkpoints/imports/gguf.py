@@ -61,7 +61,7 @@ def import_gguf(path: str | Path, out: str | Path, *, overwrite: bool = False) -
     )
     writer = PackedWriter(Path(out), identity, overwrite=overwrite)
     with disk_errors(writer.partial, None):
-        source.save_tokenizer(writer.partial)
+        source.save_companions(writer.partial)
     noted = noted_formats(source.path, source.header)
     for unit, names in enumerate(units):
         _write_unit(source, writer, unit, names, noted)

@@ -116,7 +116,7 @@ class GgufFile(ModelSource):
             return self._metadata.heads
         return self._metadata.key_heads if name.endswith("self_attn.k_proj.weight") else None
 
-    def save_tokenizer(self, directory: str | Path) -> None:
+    def save_companions(self, directory: str | Path) -> None:
         if self._header.fields.get("tokenizer.ggml.model") in (None, "none"):
             return
         from tokenizers import Tokenizer

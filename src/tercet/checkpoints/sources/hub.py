@@ -13,10 +13,10 @@ from huggingface_hub.errors import (
     RepositoryNotFoundError,
 )
 
-from tercet.checkpoints.sources.safetensors_directory import TOKENIZER_FILES
+from tercet.checkpoints.sources.safetensors_directory import COMPANIONS
 from tercet.errors import CheckpointError
 
-_WANTED = ["config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json"]
+_WANTED = ["config.json", "*.safetensors", "*.safetensors.index.json"]
 _OTHERWISE = "pass the path of a directory that holds config.json and safetensors files, or a GGUF"
 
 
@@ -30,7 +30,7 @@ def hub_directory(name: str) -> Path:
     """
     try:
         hub: Any = huggingface_hub
-        return Path(hub.snapshot_download(name, allow_patterns=[*_WANTED, *TOKENIZER_FILES]))
+        return Path(hub.snapshot_download(name, allow_patterns=[*_WANTED, *COMPANIONS]))
     except HFValidationError as error:
         raise CheckpointError(f"{name!r} is no hub name: {_OTHERWISE}") from error
     except GatedRepoError as error:

@@ -92,8 +92,11 @@ class ModelSource(ABC):
         self._hash = digest
 
     @abstractmethod
-    def save_tokenizer(self, directory: str | Path) -> None:
-        """Writes the tokenizer's files into the directory; none if the model has no tokenizer."""
+    def save_companions(self, directory: str | Path) -> None:
+        """Writes what text needs beside the weights, as far as the model has it.
+
+        Those are the tokenizer's files and generation_config.json, which says where text ends.
+        """
 
     @property
     def size_bytes(self) -> int:

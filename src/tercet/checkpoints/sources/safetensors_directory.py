@@ -29,6 +29,8 @@ TOKENIZER_FILES: tuple[str, ...] = (
     "chat_template.jinja",
     "chat_template.json",
 )
+COMPANIONS: tuple[str, ...] = (*TOKENIZER_FILES, "generation_config.json")
+"""What lies beside weights and configuration, and is needed to generate text."""
 
 
 class SafetensorsDirectory(ModelSource):
@@ -70,8 +72,8 @@ class SafetensorsDirectory(ModelSource):
     def read_from(self, file: ReadableFile, name: str) -> Tensor:
         return self._find_tensor(name).read_from(file)
 
-    def save_tokenizer(self, directory: str | Path) -> None:
-        for name in TOKENIZER_FILES:
+    def save_companions(self, directory: str | Path) -> None:
+        for name in COMPANIONS:
             if (self.directory / name).is_file():
                 shutil.copyfile(self.directory / name, Path(directory) / name)
 

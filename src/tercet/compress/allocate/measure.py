@@ -133,7 +133,7 @@ def _read(
         )
     plan = plan_of(skeleton.model, plan)
     with TemporaryDirectory() as folder:
-        source.save_tokenizer(folder)
+        source.save_companions(folder)
         rows = read_rows(
             calibration,
             Path(folder),

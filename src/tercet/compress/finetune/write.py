@@ -70,7 +70,7 @@ def write_finetuned(
         quantized: the modules that were trained.
         vectors: the norms and biases that were, in their stored dtypes.
     """
-    teacher.source.save_tokenizer(writer.partial)
+    teacher.source.save_companions(writer.partial)
     trained = {
         f"{name}.weight_{part}": tensor.cpu()
         for name, one in quantized.items()

@@ -71,7 +71,7 @@ def verify_allocation(
             f"name the right model with --model, or measure this one"
         )
     with TemporaryDirectory() as folder:
-        source.save_tokenizer(folder)
+        source.save_companions(folder)
         windows = Windows(count=identity.windows.sequences, length=identity.windows.length)
         rows = read_rows(calibration, Path(folder), plan.calibration, windows, source.reference)
         if text.describe(rows.held_out) != identity.held_out:

@@ -239,7 +239,7 @@ class _Run:
         """Keeps the tokens of the run; data that is refused leaves no unfinished run behind."""
         try:
             with disk_errors(writer.partial, None):
-                self.source.save_tokenizer(writer.partial)
+                self.source.save_companions(writer.partial)
             tokens = self._tokens(writer.state / "tokens")
             Sequences(tokens, self.settings.length, self.settings.seed)
         except (PlanError, UnsupportedError):
