@@ -254,6 +254,17 @@ def test_shards_that_do_not_fit_their_index(tmp_path: Path) -> None:
             open_source(tmp_path)
 
 
+def test_a_whole_file_beside_an_index_is_the_model(tmp_path: Path) -> None:
+    """As of a model in shards that was changed and saved whole into its own directory."""
+    sharded_directory(tmp_path)
+    changed = {name: tensor + 1 for name, tensor in weights().items()}
+    save_file(changed, tmp_path / "model.safetensors")
+    for name, tensor in changed.items():
+        assert torch.equal(open_source(tmp_path).read(name), tensor)
+    (tmp_path / "model-1.safetensors").unlink()
+    assert open_source(tmp_path).files == (tmp_path / "model.safetensors",)
+
+
 def test_compressed_models_are_refused(tmp_path: Path) -> None:
     model_directory(tmp_path, quantization_config={"quant_method": "tercet"})
     with pytest.raises(CheckpointError, match="already compressed by Tercet"):

@@ -115,11 +115,15 @@ def _refuse_quantized(config: dict[str, Any], reference: str) -> None:
 
 
 def open_weights(directory: Path) -> tuple[tuple[Path, ...], dict[str, StoredTensor]]:
-    """The weight files of a directory, and where each tensor lies; no weight is read."""
-    if (directory / _INDEX).is_file():
-        return _open_shards(directory)
+    """The weight files of a directory, and where each tensor lies; no weight is read.
+
+    Of a whole file and an index the file is read, as transformers does: save_pretrained into the
+    directory of a model in shards leaves the index there.
+    """
     if (directory / _WHOLE).is_file():
         return (directory / _WHOLE,), read_header(directory / _WHOLE)
+    if (directory / _INDEX).is_file():
+        return _open_shards(directory)
     raise _no_weights(directory)
 
 
