@@ -265,6 +265,19 @@ def test_a_whole_file_beside_an_index_is_the_model(tmp_path: Path) -> None:
     assert open_source(tmp_path).files == (tmp_path / "model.safetensors",)
 
 
+def test_adapters_are_refused_unless_they_lie_beside_a_model(tmp_path: Path) -> None:
+    adapter = json.dumps({"peft_type": "LORA", "base_model_name_or_path": "org/base"})
+    (tmp_path / "adapter_config.json").write_text(adapter)
+    save_file({"base_model.model.lora_A": torch.ones(2)}, tmp_path / "adapter_model.safetensors")
+    message = r"is an adapter of 'org/base', with no weights of its own: merge .* merge_and_unload"
+    with pytest.raises(CheckpointError, match=message):
+        open_source(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    with pytest.raises(CheckpointError, match=message):
+        open_source(tmp_path)
+    assert set(open_source(model_directory(tmp_path)).names()) == set(weights())
+
+
 def test_compressed_models_are_refused(tmp_path: Path) -> None:
     model_directory(tmp_path, quantization_config={"quant_method": "tercet"})
     with pytest.raises(CheckpointError, match="already compressed by Tercet"):
@@ -288,6 +301,10 @@ def test_directories_without_safetensors(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"holds no model\.safetensors"):
         open_source(tmp_path)
+    (tmp_path / "model.fp16.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"holds model\.fp16\.safetensors, but .* rename it"):
+        open_source(tmp_path)
+    (tmp_path / "model.fp16.safetensors").unlink()
     (tmp_path / "a.gguf").write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"pass one file, such as .*a\.gguf"):
         open_source(tmp_path)

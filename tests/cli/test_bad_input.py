@@ -116,6 +116,15 @@ def test_a_model_whose_tokenizer_cannot_be_read_is_named(
     assert f"error: {model}{expected}" in tercet("compress", model, "--to", "int4", *out).error
 
 
+def test_a_model_that_needs_code_of_its_own(model: Path, compress: Run) -> None:
+    path = model / "config.json"
+    own = {"model_type": "lama", "auto_map": {"AutoModelForCausalLM": "modeling_lama.Lama"}}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **own}))
+    assert "the model's own code (auto_map in config.json, trust_remote_code) is not run" in (
+        compress().error
+    )
+
+
 def test_a_config_without_a_kind_of_model(model: Path, compress: Run) -> None:
     path = model / "config.json"
     config = json.loads(path.read_text())

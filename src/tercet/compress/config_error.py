@@ -32,6 +32,12 @@ def config_error(config: Mapping[str, Any], error: Exception) -> TercetError:
         )
     from transformers import CONFIG_MAPPING
 
+    if model_type not in CONFIG_MAPPING and config.get("auto_map"):
+        return UnsupportedError(
+            f"model_type {model_type!r} is not known to transformers, and the model's own code "
+            f"(auto_map in config.json, trust_remote_code) is not run: convert the model to an "
+            f"architecture of transformers, or install a newer transformers that has this one"
+        )
     if model_type not in CONFIG_MAPPING:
         return UnsupportedError(
             f"model_type {model_type!r} is not known to transformers: "

@@ -16,7 +16,7 @@ from huggingface_hub.errors import (
 from tercet.checkpoints.sources.safetensors_directory import COMPANIONS
 from tercet.errors import CheckpointError
 
-_WANTED = ["config.json", "*.safetensors", "*.safetensors.index.json"]
+_WANTED = ["config.json", "adapter_config.json", "*.safetensors", "*.safetensors.index.json"]
 _OTHERWISE = "pass the path of a directory that holds config.json and safetensors files, or a GGUF"
 
 

@@ -15,6 +15,7 @@ from tercet.errors import CheckpointError
 
 _WHOLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
+_ADAPTER = "adapter_config.json"
 
 TOKENIZER_FILES: tuple[str, ...] = (
     "tokenizer.json",
@@ -48,6 +49,7 @@ class SafetensorsDirectory(ModelSource):
     def __init__(self, directory: Path, reference: str | None = None) -> None:
         self.directory = directory
         self.reference = reference if reference is not None else str(directory)
+        _refuse_adapter(directory)
         self._config = read_json(directory / "config.json")
         _refuse_quantized(self._config, self.reference)
         self.files, self._tensors = open_weights(directory)
@@ -97,6 +99,16 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} is not a JSON object: copy the file again")
     return cast(dict[str, Any], content)
+
+
+def _refuse_adapter(directory: Path) -> None:
+    weights = any((directory / name).is_file() for name in (_WHOLE, _INDEX))
+    if (directory / _ADAPTER).is_file() and not weights:
+        base = read_json(directory / _ADAPTER).get("base_model_name_or_path")
+        raise CheckpointError(
+            f"{directory} is an adapter of {base!r}, with no weights of its own: merge both with "
+            f"peft's merge_and_unload(), save_pretrained() the result and pass that directory"
+        )
 
 
 def _refuse_quantized(config: dict[str, Any], reference: str) -> None:
@@ -162,6 +174,11 @@ def _no_weights(directory: Path) -> CheckpointError:
         return CheckpointError(
             f"{directory} holds no safetensors but GGUF: pass one file, such as "
             f"{directory / found[0]}"
+        )
+    if found := sorted(path.name for path in directory.glob("*.safetensors")):
+        return CheckpointError(
+            f"{directory} holds {found[0]}, but no {_WHOLE} and no {_INDEX}: rename it to {_WHOLE} "
+            f"if it is the whole model, or copy the index that belongs to it"
         )
     return CheckpointError(
         f"{directory} holds no {_WHOLE} and no {_INDEX}: pass a directory that save_pretrained "
