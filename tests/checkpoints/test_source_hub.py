@@ -4,6 +4,7 @@ from pathlib import Path
 import huggingface_hub
 import pytest
 import torch
+from huggingface_hub import constants
 from huggingface_hub.errors import (
     GatedRepoError,
     HFValidationError,
@@ -30,8 +31,8 @@ def hub_cache(root: Path) -> Path:
 
 
 def offline(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(cache))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
 
 
 def test_the_hubs_cache_serves_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,6 +70,6 @@ def test_the_hubs_errors_become_ours(
         raise kind.__new__(kind)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     with pytest.raises(CheckpointError, match=message):
         open_source("org/tiny")

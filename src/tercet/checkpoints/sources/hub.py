@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import huggingface_hub
+from huggingface_hub import constants
 from huggingface_hub.errors import (
     GatedRepoError,
     HfHubHTTPError,
@@ -48,7 +49,7 @@ def hub_directory(name: str) -> Path:
 
 
 def _unreachable(name: str, error: Exception) -> CheckpointError:
-    if huggingface_hub.constants.HF_HUB_OFFLINE:
+    if constants.HF_HUB_OFFLINE:
         why = "HF_HUB_OFFLINE is set and the hub's cache does not hold it"
     else:
         why = f"the hub could not be reached ({type(error).__name__}) and its cache lacks it"
