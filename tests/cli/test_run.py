@@ -24,9 +24,10 @@ def test_a_prompt_from_standard_input(
     compress()
     packed, more = tmp_path / "out", ("--max-tokens", 4, "--json", "--device", "cpu")
     expected = json.loads(tercet("run", packed, "--prompt", "w3 w7\nw9", *more).out)
-    give(monkeypatch, b"w3 w7\nw9\n")
-    found = json.loads(tercet("run", packed, "--prompt", "-", *more).out)
-    assert (found["ids"], found["prompt_tokens"]) == (expected["ids"], 3)
+    for given in (b"w3 w7\nw9\n", b"\xef\xbb\xbfw3 w7\nw9\r\n"):
+        give(monkeypatch, given)
+        found = json.loads(tercet("run", packed, "--prompt", "-", *more).out)
+        assert (found["ids"], found["prompt_tokens"]) == (expected["ids"], 3)
 
 
 def test_what_is_no_text_is_refused(
@@ -35,3 +36,11 @@ def test_what_is_no_text_is_refused(
     give(monkeypatch, b"abc\xff")
     error = tercet("run", tmp_path, "--prompt", "-").error
     assert "byte 4 of standard input is 0xff" in error
+
+
+def test_standard_input_that_is_closed_is_refused(
+    tercet: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    error = tercet("run", tmp_path, "--prompt", "-").error
+    assert "--prompt - reads standard input, which is closed: give the text itself" in error

@@ -1,6 +1,7 @@
 """tercet run DIR --prompt TEXT."""
 
 import sys
+from codecs import BOM_UTF8
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -143,11 +144,15 @@ def _report(done: Generation, peak_bytes: int, as_json: bool) -> None:
 
 
 def _read_standard_input() -> str:
-    """Its text, without the end of its last line."""
+    """Its text, without the end of its last line and without a mark of the byte order."""
+    if sys.stdin is None:  # pyright: ignore[reportUnnecessaryComparison]
+        raise UnsupportedError(
+            "--prompt - reads standard input, which is closed: give the text itself, or a pipe"
+        )
     # as bytes: the terminal's encoding is not that of a file
-    given = sys.stdin.buffer.read()
+    given = sys.stdin.buffer.read().removeprefix(BOM_UTF8)
     try:
-        return given.decode().removesuffix("\n")
+        return given.decode().removesuffix("\n").removesuffix("\r")
     except UnicodeDecodeError as error:
         raise UnsupportedError(
             f"the prompt is not UTF-8: byte {error.start + 1} of standard input is "
