@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from tercet.errors import CheckpointError
+from tercet.checkpoints.text_tokens import text_tokens
+from tercet.errors import CheckpointError, PlanError
 from tercet.evaluate.text import default_text, windows
 
 
@@ -34,14 +35,25 @@ def test_cut_without_overlap_and_without_the_rest(name: str, tokenizer: Path) ->
         windows(path, tokenizer, 9, None)
 
 
+@pytest.mark.parametrize("name", ["text.jsonl", "text.JSONL.gz"])
+def test_of_json_lines_the_documents_are_the_text(name: str, tokenizer: Path) -> None:
+    """Not their keys and braces: they would be measured as text."""
+    path = tokenizer.parent / name
+    lines = b'\xef\xbb\xbf{"text": "a b", "id": "g"}\r\n\r\n{"text": "c d"}'
+    path.write_bytes(gzip.compress(lines) if name.endswith("gz") else lines)
+    assert windows(path, tokenizer, 2, None).tolist() == [[1, 2], [3, 4]]
+    path.with_name("joined.txt").write_text("a b\n\nc d")
+    assert text_tokens(path, tokenizer).equal(text_tokens(path.with_name("joined.txt"), tokenizer))
+
+
 def test_unreadable_text_is_refused(tokenizer: Path) -> None:
     path = tokenizer.parent / "text.txt"
     path.write_bytes(b"\xff\xfe\xfa")
-    with pytest.raises(CheckpointError, match="cannot be read as UTF-8 text"):
+    with pytest.raises(PlanError, match="cannot be read as UTF-8 text"):
         windows(path, tokenizer, 3, None)
     broken = tokenizer.parent / "text.gz"
     broken.write_bytes(b"no gzip")
-    with pytest.raises(CheckpointError, match="cannot be read as UTF-8 text"):
+    with pytest.raises(PlanError, match="cannot be read as UTF-8 text"):
         windows(broken, tokenizer, 3, None)
     with pytest.raises(CheckpointError, match=r"none\.json: missing"):
         windows(path, tokenizer.parent / "none.json", 3, None)

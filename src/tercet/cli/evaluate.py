@@ -47,7 +47,10 @@ def evaluate_command(
     ] = None,
     text: Annotated[
         Path | None,
-        typer.Option(help="Text to evaluate on (UTF-8). Default: the text that ships with tercet."),
+        typer.Option(
+            help="Text to evaluate on: a UTF-8 text file, or a .jsonl file with a key text. "
+            "Default: the text that ships with tercet."
+        ),
     ] = None,
     length: Annotated[
         int | None, typer.Option(help=f"Context window in tokens. Default: {_LENGTH}.", min=2)

@@ -113,8 +113,9 @@ def compress(
         model: a model directory, a Hugging Face hub name, a GGUF file or a fetched model's name.
         plan: a shipped plan ("ternary"), a number format ("int3-g128"), a plan file or a Plan.
         out: the directory to write.
-        calibration: a text file, a safetensors file with input_ids, or token ids
-            [sequences, length]; None for the text that ships with the package.
+        calibration: a text file, a .jsonl file with a key text, a safetensors file with
+            input_ids, or token ids [sequences, length]; None for the text that ships with the
+            package.
         device: "cpu", "cuda" or "cuda:N", where the arithmetic is done, a layer at a time; None for
             the GPU where there is one. What a GPU gives is as good but not the same to the bit.
         overwrite: replace a checkpoint or an unfinished run at `out`.

@@ -55,7 +55,8 @@ def calibration_tokens(
     Of a text that is too short they overlap, by half at most.
 
     Args:
-        path: a text file (.gz allowed), or a safetensors file with `input_ids` [S, T].
+        path: a text file or JSON lines (.gz allowed), or a safetensors file with `input_ids`
+            [S, T].
         tokenizer_directory: where tokenizer.json lies.
         wanted: how many sequences of which length; a safetensors file is taken as it is.
         model: what the user called the model, where its tokenizer was copied for the run.

@@ -18,13 +18,14 @@ def windows(path: Path, tokenizer: Path, length: int, count: int | None) -> Tens
     """Token ids [windows, length]: the file tokenized once, cut without overlap.
 
     Args:
-        path: a UTF-8 text file, .gz allowed.
+        path: a UTF-8 text file or JSON lines with a key text, .gz allowed.
         tokenizer: a tokenizer.json.
         length: tokens in a window.
         count: how many windows from the beginning; None for all.
 
     Raises:
-        CheckpointError: unreadable file, no tokenizer, or too little text for one window.
+        CheckpointError: no tokenizer, or too little text for one window.
+        PlanError: unreadable file.
     """
     ids = text_tokens(path, tokenizer)
     found = len(ids) // length

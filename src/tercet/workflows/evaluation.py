@@ -45,7 +45,8 @@ def evaluate(
         directories: packed checkpoints made from the same model.
         teacher: the uncompressed model; None for the model that the checkpoints' manifests name;
             "none" for no comparison.
-        text: a UTF-8 text file, also gzipped; None for the text that ships with the package.
+        text: a UTF-8 text file or JSON lines with a key text, also gzipped; None for the text that
+            ships with the package.
         length: window length in tokens; windows do not overlap.
         count: number of windows, from the beginning of the text; None for all.
         device: "cpu", "cuda" or "cuda:N"; None for the GPU where there is one. Activations are

@@ -63,6 +63,41 @@ def test_half_a_character_is_named_with_its_line(tmp_path: Path, tokenizer: Path
         read(path, tokenizer)
 
 
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ('{"id": 3, "messages": [{"role": "user", "content": "one"}]}', "the keys id, messages"),
+        ('{"text": ["one"]}', "text of type list"),
+        ('"one"', "a str"),
+        ("{}", r"the keys \(none\)"),
+    ],
+)
+def test_a_line_that_is_no_document_is_named_with_what_it_is(
+    line: str, found: str, tmp_path: Path, tokenizer: Path
+) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(f'\r\n{{"text": "one"}}\r\n\n{line}\n')
+    with pytest.raises(PlanError, match=rf"a\.jsonl, line 4: no JSON object .* but {found}: write"):
+        read(path, tokenizer)
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
+def test_no_more_lines_are_read_than_are_needed(name: str, tmp_path: Path, tokenizer: Path) -> None:
+    """Of a file that is larger than memory, too."""
+    lines = b'{"text": "one two"}\n' * 256 + b"\xff\n"
+    (tmp_path / name).write_bytes(gzip.compress(lines) if name.endswith("gz") else lines)
+    corpus = Corpus([str(tmp_path / name)], tokenizer, end=9)
+    assert [chunk.tolist() for chunk in corpus.chunks(5)] == [[1, 2, 9], [1, 2]]
+    with pytest.raises(PlanError, match="cannot be read as UTF-8 text"):
+        list(corpus.chunks())
+
+
+def test_a_folder_that_is_named_like_a_file_is_a_folder(tmp_path: Path, tokenizer: Path) -> None:
+    (tmp_path / "data" / "a.txt").mkdir(parents=True)
+    (tmp_path / "data" / "a.txt" / "b.txt").write_text("two")
+    assert read(tmp_path / "data", tokenizer) == [[2, 9]]
+
+
 def test_padding_is_refused_as_no_text(tmp_path: Path, tokenizer: Path) -> None:
     path, ids = tmp_path / "a.safetensors", torch.tensor([[1, 2, 3], [1, 0, 0]])
     save_file({"input_ids": ids, "attention_mask": torch.ones_like(ids)}, path)

@@ -8,8 +8,9 @@ import typer
 Calibration = Annotated[
     Path | None,
     typer.Option(
-        help="Calibration data: a UTF-8 text file, or a .safetensors file with the tensor "
-        "input_ids, one row of token ids per sequence. Default: a text that ships with tercet."
+        help="Calibration data: a UTF-8 text file, a .jsonl file with a key text, or a "
+        ".safetensors file with the tensor input_ids, one row of token ids per sequence. Default: "
+        "a text that ships with tercet."
     ),
 ]
 Length = Annotated[

@@ -11,11 +11,8 @@
 Several are read one after the other, until there are as many tokens as the run needs.
 """
 
-import gzip
 import importlib.util
-import json
 import sys
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from itertools import islice
@@ -26,6 +23,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from tercet.checkpoints.text_file import is_of, read_texts
 from tercet.checkpoints.token_ids import check_ids, read_token_ids
 from tercet.checkpoints.tokenizer_file import read_tokenizer
 from tercet.errors import PlanError, UnsupportedError
@@ -96,11 +94,11 @@ class Corpus:
             assert self._write is not None
             yield from self._write(int(part.removeprefix(TEACHER)), beginnings.rows())
             return
-        if _is_of(Path(part), ".safetensors") and not part.startswith(HUB):
+        if is_of(Path(part), ".safetensors") and not part.startswith(HUB):
             yield read_token_ids(Path(part)).reshape(-1)
             return
         encoder = self._encoder()
-        texts = iter(_hub_texts(part) if part.startswith(HUB) else _file_texts(Path(part)))
+        texts = iter(_hub_texts(part) if part.startswith(HUB) else read_texts(Path(part)))
         while batch := list(islice(texts, _BATCH)):
             ends = [] if self._end is None else [self._end]
             for encoded in encoder.encode_batch(batch, add_special_tokens=False):
@@ -172,58 +170,18 @@ def find_parts(reference: str) -> list[str]:
         return [reference]
     path = Path(reference)
     if path.is_dir():
-        found = sorted(str(p) for p in path.rglob("*") if _is_of(p, *_SUFFIXES))
+        found = sorted(str(p) for p in path.rglob("*") if p.is_file() and is_of(p, *_SUFFIXES))
         if not found:
             raise PlanError(f"{reference}: no file of {', '.join(_SUFFIXES)} in it")
         return found
     if not path.is_file():
         raise PlanError(f"{reference}: no such file; a data set of the hub is {HUB}NAME")
-    if not _is_of(path, *_SUFFIXES):
+    if not is_of(path, *_SUFFIXES):
         raise PlanError(
             f"{reference}: a file's name says what it holds: {', '.join(_SUFFIXES)}: rename it, or "
             f"write what it holds as one of them"
         )
     return [reference]
-
-
-def _is_of(path: Path, *suffixes: str) -> bool:
-    return path.name.lower().endswith(suffixes)
-
-
-def _file_texts(path: Path) -> Iterator[str]:
-    try:
-        data = path.read_bytes()
-        # a mark of the byte order is no text
-        text = (gzip.decompress(data) if _is_of(path, ".gz") else data).decode("utf-8-sig")
-    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-        raise PlanError(f"{path}: cannot be read as UTF-8 text ({error})") from error
-    if not _is_of(path, ".jsonl", ".jsonl.gz"):
-        yield text
-        return
-    # not splitlines: a text in JSON may hold what Unicode calls an end of line
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row: Any = json.loads(line)
-            yield _text_of(row)
-        except UnicodeEncodeError as error:
-            raise PlanError(
-                f"{path}, line {number}: text holds {error.object[error.start]!a}, half of a "
-                f"character: write it whole, or leave it out"
-            ) from error
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise PlanError(
-                f"{path}, line {number}: no JSON object whose key text holds a string"
-            ) from error
-
-
-def _text_of(row: Any) -> str:
-    text = row["text"]
-    if not isinstance(text, str):
-        raise TypeError(f"{text!r} is no string")
-    text.encode()  # a tokenizer takes no lone surrogates
-    return text
 
 
 def _hub_texts(reference: str) -> Iterator[str]:
@@ -236,7 +194,7 @@ def _hub_texts(reference: str) -> Iterator[str]:
                 raise PlanError(
                     f"{reference}, row {number}: columns are {', '.join(row)}: one must be text"
                 )
-            yield _text_of(row)
+            yield row["text"]
     # what the hub, the network and a data set's own files raise
     except (OSError, ValueError) as error:
         said = next(iter(str(error).splitlines()), "")
