@@ -148,6 +148,37 @@ def test_a_teacher_of_another_vocabulary_is_refused(folder: Path, tmp_path: Path
         )
 
 
+def test_a_teacher_that_reads_other_tokens_is_refused(folder: Path, tmp_path: Path) -> None:
+    """Of the same size, its distributions would be compared token by other token."""
+    given = {"teacher": str(tmp_path / "teacher"), "text": folder / "text.txt", "length": 8}
+    shutil.copytree(folder / "source", tmp_path / "teacher")
+    (tmp_path / "teacher" / "tokenizer.json").unlink()
+    silent = evaluate(folder / "packed", **given)
+    shutil.copy(folder / "source" / "tokenizer.json", tmp_path / "teacher")
+    assert [one.metrics for one in evaluate(folder / "packed", **given)] == [
+        one.metrics for one in silent
+    ]
+    tokenizer = Tokenizer.from_file(str(tmp_path / "teacher" / "tokenizer.json"))
+    letters = tokenizer.get_vocab()
+    letters["a"], letters["e"] = letters["e"], letters["a"]
+    changed = Tokenizer(models.WordLevel(letters, unk_token="?"))
+    changed.pre_tokenizer = pre_tokenizers.Whitespace()
+    changed.save(str(tmp_path / "teacher" / "tokenizer.json"))
+    with pytest.raises(CheckpointError, match="teacher: token id 5 is 'a' there and 'e' in"):
+        evaluate(folder / "packed", **given)
+
+
+def test_a_teacher_of_fewer_tokens_is_refused(folder: Path, tmp_path: Path) -> None:
+    config = LlamaConfig(
+        vocab_size=20, hidden_size=32, intermediate_size=64, num_hidden_layers=1,
+        num_attention_heads=2,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "teacher")
+    given = {"teacher": str(tmp_path / "teacher"), "text": folder / "text.txt", "length": 8}
+    with pytest.raises(CheckpointError, match=r"below 20, and .* makes 2\d of the text"):
+        evaluate(folder / "packed", **given)
+
+
 def test_windows_beyond_a_models_positions_are_refused(folder: Path) -> None:
     """It gives numbers there, which say nothing of it."""
     with pytest.raises(PlanError, match="2049 tokens, but the model has 2048 positions"):

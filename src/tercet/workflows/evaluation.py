@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor
 
 from tercet.checkpoints.packed.read import PackedCheckpoint, open_packed
 from tercet.checkpoints.seal import weights_sha256
-from tercet.checkpoints.sources.open import open_source
+from tercet.checkpoints.sources.open import ModelSource, open_source
+from tercet.checkpoints.tokenizer_file import read_tokenizer
 from tercet.compress.text import describe
 from tercet.errors import CheckpointError, PlanError, UnsupportedError
 from tercet.evaluate.compare import Logits, compare
@@ -84,6 +86,9 @@ def evaluate(
         source = compressed_from(list(checkpoints.values()))
     else:
         source = None if teacher == "none" else open_source(teacher)
+        if source is not None:
+            first = next(iter(checkpoints.values())).directory
+            _check_teacher(source, first / "tokenizer.json", ids)
     reference = "none" if source is None else teacher or str(source.reference)
     opened = nullcontext() if source is None else open_teacher(source, target)
     with opened as teacher_logits:
@@ -144,6 +149,38 @@ def _read_windows(
                 f"{first.parent}: evaluate models of different tokenizers in runs of their own"
             )
     return ids
+
+
+def _check_teacher(source: ModelSource, tokenizer: Path, ids: Tensor) -> None:
+    """Ids [windows, length] must be for a teacher what they are by the checkpoints' tokenizer.
+
+    Raises:
+        CheckpointError: they are other tokens, or none.
+        PlanError: the teacher has fewer positions.
+    """
+    name = source.reference
+    check_positions(source.config, ids.shape[1], name)
+    made_from = "give --teacher the model that the checkpoints were made from"
+    vocabulary, largest = source.config.get("vocab_size"), int(ids.max())
+    if isinstance(vocabulary, int) and largest >= vocabulary:
+        raise CheckpointError(
+            f"{name}: has token ids below {vocabulary}, and the checkpoints' tokenizer makes "
+            f"{largest} of the text: {made_from}"
+        )
+    with TemporaryDirectory() as folder:
+        source.save_companions(folder)
+        own = Path(folder) / "tokenizer.json"
+        # without one, the checkpoints' is the only one there is
+        if not own.is_file():
+            return
+        mine, theirs = read_tokenizer(own, name), read_tokenizer(tokenizer)
+    for token in cast("list[int]", torch.unique(ids).tolist()):
+        if mine.id_to_token(token) != theirs.id_to_token(token):
+            raise CheckpointError(
+                f"{name}: token id {token} is {mine.id_to_token(token)!r} there and "
+                f"{theirs.id_to_token(token)!r} in the checkpoints, so that divergence from it "
+                f"means nothing: {made_from}"
+            )
 
 
 def student(directory: str, device: torch.device, kv_cache_dtype: str | None = None) -> Logits:
