@@ -32,6 +32,19 @@ def test_append_adds_and_load_gives_back(tmp_path: Path) -> None:
     assert load(path) == [first, second]
 
 
+def test_a_file_that_an_editor_saved_keeps_every_record(tmp_path: Path) -> None:
+    """It has no end of its last line, or an empty line more, or those of Windows."""
+    path, one = tmp_path / "records.jsonl", record(subject="runs/a\x85b\u2028c")
+    append(path, [one])
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().rstrip() + b"\r\n\r\n")
+    assert load(path) == [one]
+    path.write_bytes(path.read_bytes().rstrip())
+    check_appendable(path)
+    append(path, [record(), one])
+    assert load(path) == [one, record(), one]
+    assert b"\n\n" not in path.read_bytes()
+
+
 @pytest.mark.parametrize("outcome", [Outcome.WRONG, Outcome.FAILED])
 def test_fast_but_wrong_cannot_be_said(outcome: Outcome) -> None:
     with pytest.raises(ValidationError, match="has a reason and no metrics"):

@@ -1,5 +1,6 @@
 """lm-evaluation-harness on packed weights and its own `hf` model on the dequantized twin."""
 
+import gzip
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +33,18 @@ def packed(twins: Any) -> PackedLM:
 @pytest.fixture(scope="module")
 def own(twins: Any) -> Any:
     return HFLM(pretrained=twins.dequantized, tokenizer=twins.tokenizer, batch_size=4, device="cpu")
+
+
+def test_data_that_windows_saved_holds_the_same_rows(data: Path, tmp_path: Path) -> None:
+    """With a mark of the byte order and ends of lines of its own."""
+    (task,) = find_tasks(["piqa"])
+    (tmp_path / "piqa").mkdir()
+    for path in (data / "piqa").iterdir():
+        zipped = path.suffix == ".gz"
+        content = gzip.decompress(path.read_bytes()) if zipped else path.read_bytes()
+        content = b"\xef\xbb\xbf" + content.replace(b"\n", b"\r\n")
+        (tmp_path / "piqa" / path.name).write_bytes(gzip.compress(content) if zipped else content)
+    assert read_rows(task, tmp_path).splits == read_rows(task, data).splits
 
 
 @pytest.mark.parametrize(("name", "shots"), [(name, 0) for name in CHOICES] + [("arc_easy", 2)])

@@ -58,7 +58,7 @@ def _existing(path: Path) -> Path | None:
 def _parse(path: Path, data: bytes) -> list[tuple[int, Row]]:
     rows: list[tuple[int, Row]] = []
     try:
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8")
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
     except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
         raise CheckpointError(f"{path}: cannot be read as UTF-8 text ({error})") from error
     # JSON may hold other line ends of Unicode, at which splitlines would cut
