@@ -9,6 +9,7 @@ from shutil import copytree
 from typing import Any
 
 import pytest
+import tiny_decoders
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -232,6 +233,19 @@ def test_a_model_without_parameters_has_a_dtype_and_a_device(tmp_path: Path, ids
     model.save_pretrained(tmp_path / "again")
     assert set(tercet.open_packed(tmp_path / "again").layout) == before
     assert model.to(torch.bfloat16).dtype == torch.bfloat16
+
+
+def test_a_model_with_code_of_its_own_loads_without_it(tmp_path: Path, ids: Tensor) -> None:
+    """transformers knows the class, and the code is not copied; many always trust it."""
+    source = tiny_decoders.save("llama", tmp_path / "source")
+    config = json.loads((source / "config.json").read_text())
+    config["auto_map"] = {"AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
+    (source / "config.json").write_text(json.dumps(config))
+    tercet.compress(source, tiny_decoders.plan("int4-g16", None, algorithm="rtn"), tmp_path / "out")
+    few = ids % 64
+    expected = tercet.load(tmp_path / "out").logits(few)
+    found = logits_of(load(tmp_path / "out", trust_remote_code=True), few)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 
 
 def test_bfloat16_keeps_the_scales_exact(mixed: Any, ids: Tensor) -> None:

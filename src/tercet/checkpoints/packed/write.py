@@ -144,7 +144,11 @@ class PackedWriter:
         write_atomic(self.state / f"unit-{unit:05d}.json", note.model_dump_json(indent=1).encode())
 
     def finish(self, config: dict[str, Any]) -> Manifest:
-        """Adds index, configuration and manifest, and moves the directory into place."""
+        """Adds index, configuration and manifest, and moves the directory into place.
+
+        Of `config`, auto_map is left out: the classes are those of transformers, and the code of
+        the model's own that it names is not in the directory.
+        """
         notes = [self._finished_note(unit) for unit in range(self.identity.units)]
         files = {self.file_name(unit): note.file for unit, note in enumerate(notes)}
         weight_map = {
@@ -163,7 +167,8 @@ class PackedWriter:
             files=files,
         )
         quantization = QuantizationConfig(modules=entries)
-        whole = {**config, "quantization_config": quantization.model_dump(exclude_none=True)}
+        whole = {name: value for name, value in config.items() if name != "auto_map"}
+        whole["quantization_config"] = quantization.model_dump(exclude_none=True)
         _write_json(
             self.partial / INDEX_NAME, {"metadata": {"total_size": total}, "weight_map": weight_map}
         )
