@@ -23,3 +23,11 @@ def test_other_paths_become_the_real_one(tmp_path: Path, monkeypatch: pytest.Mon
 def test_an_empty_path_is_refused() -> None:
     with pytest.raises(CheckpointError, match="an empty path; give the path of a directory"):
         named_path("")
+
+
+def test_what_is_no_path_is_refused() -> None:
+    class Model: ...
+
+    for given, name in ((Model(), "Model"), (None, "NoneType"), (b"a", "bytes")):
+        with pytest.raises(CheckpointError, match=f"a {name} in the place of a path: .* save_pre"):
+            named_path(given)  # pyright: ignore[reportArgumentType]

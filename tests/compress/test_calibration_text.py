@@ -9,7 +9,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from tercet.compress.plan import Calibration
-from tercet.compress.text import _starts, calibration_tokens  # pyright: ignore[reportPrivateUsage]
+from tercet.compress.text import (
+    _starts,  # pyright: ignore[reportPrivateUsage]
+    calibration_tokens,
+    read_calibration,
+)
 from tercet.errors import PlanError
 
 
@@ -61,3 +65,10 @@ def test_sequences_that_measure_overlap_no_other(data: Any, length: int, count: 
     for at in apart:
         assert not any(rows[at] & row for other, row in enumerate(rows) if other != at)
     assert starts == sorted(starts)
+
+
+@pytest.mark.parametrize("given", [["a text"], [[1, 2]], {"text": "a"}])
+def test_data_in_memory_is_a_tensor_of_ids(given: Any, tmp_path: Path) -> None:
+    message = f"a {type(given).__name__} in the place of calibration data: .* as a tensor"
+    with pytest.raises(PlanError, match=message):
+        read_calibration(given, tmp_path, Calibration(sequences=1, length=8))

@@ -184,3 +184,8 @@ def test_missing_file(tmp_path: Path) -> None:
 def test_plan_cannot_be_changed_or_extended() -> None:
     with pytest.raises(ValueError, match="extra"):
         Plan.model_validate({"name": "a", "rules": [{"match": "*", "keep": True}], "b": 1})
+
+
+def test_fields_are_no_plan_yet() -> None:
+    with pytest.raises(PlanError, match=r"a dict in the place of a plan: .* Plan\.model_validate"):
+        load_plan({"name": "mine", "rules": []})  # pyright: ignore[reportArgumentType]

@@ -1,6 +1,7 @@
 """Paths that end in a name: what lies beside a directory is called after it."""
 
 from collections.abc import Iterable
+from os import PathLike
 from pathlib import Path
 
 from tercet.errors import CheckpointError
@@ -11,14 +12,24 @@ def named_path(path: str | Path) -> Path:
 
     Raises:
         CheckpointError: the path is empty, as of a shell variable that is not set; `Path` alone
-            would take it for the current directory.
+            would take it for the current directory. Or it is no path, as a model in memory.
     """
+    if not is_path(path):
+        raise CheckpointError(
+            f"a {type(path).__name__} in the place of a path: give a str or a Path; write what is "
+            f"in memory into a directory first, a model of transformers by save_pretrained"
+        )
     if path == "":
         raise CheckpointError(
             "'': an empty path; give the path of a directory ('.' is the current one)"
         )
     path = Path(path)
     return path.resolve() if path.name in ("", "..") else path
+
+
+def is_path(value: object) -> bool:
+    """Whether a value can be the path of a file: text, a Path or the like."""
+    return isinstance(value, str | PathLike)
 
 
 def demand_no_input(out: Path, inputs: Iterable[Path | None]) -> None:

@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from tercet.checkpoints.named_path import is_path
 from tercet.compress.blockwise.settings import Blockwise
 from tercet.compress.ptq import algorithm
 from tercet.errors import FormatError, PlanError, unknown_name
@@ -214,6 +215,11 @@ def load_plan(reference: str | Path) -> Plan:
         PlanError, FormatError: a name is unknown or the file is malformed; the message offers the
             nearest names.
     """
+    if not is_path(reference):
+        raise PlanError(
+            f"a {type(reference).__name__} in the place of a plan: give the name of a plan or a "
+            f"format, the path of a plan file, or Plan.model_validate(fields)"
+        )
     path = Path(reference)
     if path.suffix in (".yaml", ".yml") or path.is_file():
         return _read(path)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tercet.checkpoints.named_path import is_path
 from tercet.checkpoints.packed.layout import CalibrationInfo
 from tercet.checkpoints.text_tokens import text_tokens
 from tercet.checkpoints.token_ids import check_ids, check_integers, read_token_ids
@@ -39,8 +40,20 @@ def read_calibration(
     """
     if isinstance(calibration, Tensor):
         return check_integers(calibration, "calibration ids")
-    path = Path(calibration) if calibration is not None else default_text()
+    path = calibration_file(calibration)
     return calibration_tokens(path, tokenizer_directory, wanted, model, apart)
+
+
+def calibration_file(calibration: str | Path | None) -> Path:
+    """The file of a calibration, the shipped text for None; PlanError where it is no path."""
+    if calibration is None:
+        return default_text()
+    if not is_path(calibration):
+        raise PlanError(
+            f"a {type(calibration).__name__} in the place of calibration data: give the path of a "
+            f"text, .jsonl or .safetensors file, or token ids as a tensor [sequences, length]"
+        )
+    return Path(calibration)
 
 
 def calibration_tokens(

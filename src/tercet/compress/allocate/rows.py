@@ -65,7 +65,7 @@ def read_rows(
     """
     if isinstance(calibration, Tensor):
         return split_rows(calibration.long(), wanted.length, windows)
-    path = Path(calibration) if calibration is not None else text.default_text()
+    path = text.calibration_file(calibration)
     more = wanted.model_copy(
         update={
             "sequences": wanted.sequences + 2 * windows.count,
