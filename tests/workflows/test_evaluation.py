@@ -168,6 +168,17 @@ def test_a_teacher_that_reads_other_tokens_is_refused(folder: Path, tmp_path: Pa
         evaluate(folder / "packed", **given)
 
 
+def test_a_teacher_may_be_a_path(folder: Path) -> None:
+    given = {"text": folder / "text.txt", "length": 8}
+    by_path, by_name = (
+        evaluate(folder / "packed", teacher=kind(folder / "source"), **given)
+        for kind in (Path, str)
+    )
+    assert [(one.subject, one.settings, one.metrics) for one in by_path] == [
+        (one.subject, one.settings, one.metrics) for one in by_name
+    ]
+
+
 def test_a_teacher_of_fewer_tokens_is_refused(folder: Path, tmp_path: Path) -> None:
     config = LlamaConfig(
         vocab_size=20, hidden_size=32, intermediate_size=64, num_hidden_layers=1,

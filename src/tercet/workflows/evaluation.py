@@ -33,7 +33,7 @@ TEACHER = "teacher"
 def evaluate(
     directories: str | Path | Sequence[str | Path],
     *,
-    teacher: str | None = None,
+    teacher: str | Path | None = None,
     text: str | Path | None = None,
     length: int = 1024,
     count: int | None = 16,
@@ -89,7 +89,7 @@ def evaluate(
         if source is not None:
             first = next(iter(checkpoints.values())).directory
             _check_teacher(source, first / "tokenizer.json", ids)
-    reference = "none" if source is None else teacher or str(source.reference)
+    reference = "none" if source is None else str(teacher or source.reference)
     opened = nullcontext() if source is None else open_teacher(source, target)
     with opened as teacher_logits:
         students = {name: student(name, target, kv_cache_dtype) for name in checkpoints}
