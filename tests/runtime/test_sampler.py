@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -158,6 +159,7 @@ def test_equal_seeds_give_equal_draws() -> None:
 
     assert draw(1) == draw(1)
     assert draw(1) != draw(2)
+    assert draw(np.int64(1)) == draw(1)  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(

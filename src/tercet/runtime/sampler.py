@@ -29,7 +29,8 @@ class Sampler:
         if settings.seed is None:
             self._random.seed()
         else:
-            self._random.manual_seed(settings.seed)
+            # torch takes no integer of numpy
+            self._random.manual_seed(int(settings.seed))
 
     def pick(self, scores: Tensor, seen: Sequence[int]) -> int:
         """Return the id of the next token.
