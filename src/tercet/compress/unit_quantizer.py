@@ -187,7 +187,7 @@ class UnitQuantizer:
         results: dict[str, Quantized] = {}
         for name in names:
             weight = self.weight(name)
-            ones = torch.ones(weight.shape[1], device=weight.device)
+            ones = torch.ones(weight.shape[1], dtype=torch.float32, device=weight.device)
             blind = Statistics(gram=ones.diag(), absmax=ones, absmean=ones)
             results.update(self._apply(self._rules[name], {name: weight}, blind))
         return results

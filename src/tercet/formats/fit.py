@@ -93,7 +93,7 @@ def mse(weight: Tensor, scheme: Scheme, importance: Tensor | None = None) -> Fit
 
 def search_factors() -> Tensor:
     """The factors [80] on the absmax scale that `mse` tries, falling."""
-    return torch.linspace(1.0, _SEARCH_LOWEST, _SEARCH_STEPS)
+    return torch.linspace(1.0, _SEARCH_LOWEST, _SEARCH_STEPS, dtype=torch.float32)
 
 
 def search(

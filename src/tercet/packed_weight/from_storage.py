@@ -245,6 +245,6 @@ def _repeat_words(storage: Storage, length: int) -> Tensor:
 
 def _refuse_codes(codes: Tensor, element: Element) -> Tensor:
     """bool like codes: whether each is no level of the element, or one that is not a number."""
-    levels = torch.full((256,), torch.nan)
+    levels = torch.full((256,), torch.nan, dtype=torch.float32)
     levels[: len(element.levels)] = element.table()
     return levels[codes.long()].isnan()

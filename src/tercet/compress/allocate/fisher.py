@@ -67,7 +67,7 @@ def output_fisher(
 
 def _draw(q: Tensor, generator: torch.Generator) -> Tensor:
     """An index [positions, 1] of each distribution q [positions, vocabulary]; one on any device."""
-    uniform = torch.rand(len(q), 1, generator=generator).to(q.device)
+    uniform = torch.rand(len(q), 1, generator=generator, dtype=torch.float32).to(q.device)
     return torch.searchsorted(q.cumsum(-1), uniform).clamp(max=q.shape[1] - 1)
 
 

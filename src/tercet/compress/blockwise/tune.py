@@ -142,7 +142,7 @@ class _Training:
         ]
         for group in groups if on_gpu else ():
             # a captured step reads its rate from the device's memory
-            group["lr"] = torch.zeros((), device=device)
+            group["lr"] = torch.zeros((), dtype=torch.float32, device=device)
         self._optimizer = torch.optim.Adam(
             groups, betas=_BETAS, capturable=on_gpu, fused=on_gpu or None
         )
@@ -181,7 +181,7 @@ class _Training:
     def measure(self, sequences: Tensor) -> float:
         """The loss over these sequences."""
         values = self._values()
-        total = torch.zeros((), device=self._device)
+        total = torch.zeros((), dtype=torch.float32, device=self._device)
         for batch in self._batches(sequences):
             total += self._loss(values, batch) * len(batch)
         return float(total) / len(sequences)

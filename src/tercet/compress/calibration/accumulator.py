@@ -32,8 +32,8 @@ class Accumulator:
         cls, members: tuple[str, ...], columns: int, device: torch.device | None = None
     ) -> "Accumulator":
         """Sums over nothing, for inputs of `columns` columns."""
-        zeros = torch.zeros(columns, device=device)
-        gram = torch.zeros(columns, columns, device=device)
+        zeros = torch.zeros(columns, dtype=torch.float32, device=device)
+        gram = torch.zeros(columns, columns, dtype=torch.float32, device=device)
         return cls(members, gram, zeros.clone(), zeros.clone())
 
     def add(

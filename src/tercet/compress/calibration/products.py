@@ -114,7 +114,7 @@ def narrow(x: Tensor) -> Narrow:
     largest = cast(Tensor, torch.linalg.vector_norm(x, float("inf")))
     # of what is smaller yet, the power's reciprocal would be no number
     exponent = torch.frexp(largest).exponent.clamp_min(-100)
-    power = torch.ldexp(torch.ones((), device=x.device), exponent - 15)
+    power = torch.ldexp(torch.ones((), dtype=torch.float32, device=x.device), exponent - 15)
     # rounded once, on the way out: x is read a second time and nothing as wide is written
     values = torch.empty(x.shape, dtype=torch.float16, device=x.device)
     return Narrow(values=_rescale(x.contiguous(), power.reciprocal(), values), power=power)

@@ -89,7 +89,7 @@ def _write(teacher: NextToken, begun: Tensor, length: int, generator: torch.Gene
     """Texts [batch, length] that begin as they are told to."""
     batch, width = begun.shape
     alone = (begun == _FREE).any(1) | (width == 1)
-    heat = torch.rand((batch, 1), generator=generator, device=teacher.device)
+    heat = torch.rand((batch, 1), generator=generator, dtype=torch.float32, device=teacher.device)
     heat = _COOLEST + (1 - _COOLEST) * heat
     teacher.begin(batch, length)
     ids, texts = begun[:, 0], [begun[:, 0]]

@@ -70,7 +70,7 @@ def _sum(
         return _kl(wanted, own)
     if beta == 1:
         return _kl(own, wanted)
-    weights = torch.tensor([beta, 1 - beta], device=own.device).log()
+    weights = torch.tensor([beta, 1 - beta], dtype=torch.float32, device=own.device).log()
     mixed = torch.logaddexp(wanted + weights[0], own + weights[1])
     return beta * _kl(wanted, mixed) + (1 - beta) * _kl(own, mixed)
 

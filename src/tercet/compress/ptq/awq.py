@@ -34,8 +34,8 @@ from tercet.formats.packed import expand_blocks
 
 _FINALISTS = 3
 _SAMPLED_ROWS = 256
-_COARSE_CLIPS = torch.tensor([1.0, 0.9, 0.8, 0.7, 0.6, 0.5])
-_FINE_CLIPS = torch.linspace(1.0, 0.3, 36)
+_COARSE_CLIPS = torch.tensor([1.0, 0.9, 0.8, 0.7, 0.6, 0.5], dtype=torch.float32)
+_FINE_CLIPS = torch.linspace(1.0, 0.3, 36, dtype=torch.float32)
 
 
 def search_scale(

@@ -145,7 +145,7 @@ def load_state_space(
     if any(factor != 1 for factor in sizes.factors):
         shared = sizes.groups * sizes.state
         counts = torch.tensor([sizes.inner, sizes.inner, shared, shared, sizes.heads])
-        factors = torch.tensor(sizes.factors).repeat_interleave(counts)
+        factors = torch.tensor(sizes.factors, dtype=torch.float32).repeat_interleave(counts)
         factors = factors.to(reader.device, reader.dtype)
     bias = None
     if sizes.convolution_bias:

@@ -44,7 +44,7 @@ class RecurrentStates:
         inputs = (layers, batch, config.channels, config.width - 1)
         states = (layers, batch, config.heads, config.head_dim, config.state)
         self._inputs = torch.zeros(inputs, dtype=dtype, device=device)
-        self._states = torch.zeros(states, device=device)
+        self._states = torch.zeros(states, dtype=torch.float32, device=device)
 
     @property
     def size_bytes(self) -> int:
