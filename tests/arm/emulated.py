@@ -20,6 +20,7 @@ import pytest
 from tercet import environment
 from tercet.kernel.jit import cpp
 from tercet.models.decoder import one_token
+from tercet.packed_weight import int4_rows
 from tercet.packed_weight.cpu import product
 from tercet.packed_weight.cpu.native import NativeLayout
 
@@ -201,17 +202,21 @@ def _of_attention(
     qkv: int, batch: int, heads: int, groups: int, dim: int, cos: int, sin: int,
     query_norm: int | None, key_norm: int | None, across: int, epsilon: float, scale: float,
     cap: float, keys: int, values: int, key_scales: int | None, value_scales: int | None,
-    batch_stride: int, head_stride: int, first: int, length: int, *_: Any,
+    key_offset: int | None, bits: int, batch_stride: int, head_stride: int, first: int,
+    length: int, *_: Any,
 ) -> Sequence[int]:  # fmt: skip
-    del qkv, cos, sin, query_norm, key_norm, epsilon, scale, cap, keys, values, value_scales, first
-    positions = (batch - 1) * batch_stride + (groups - 1) * head_stride + length * dim
-    cached = positions * (4 if key_scales is None else 1)
+    del qkv, cos, sin, query_norm, key_norm, epsilon, scale, cap, keys, values, first
+    del key_scales, value_scales, key_offset
+    row = dim // 2 if bits == 4 else dim
+    positions = (batch - 1) * batch_stride + (groups - 1) * head_stride + length * row
+    cached = positions * (4 if bits == 32 else 1)
+    of_row = int4_rows.groups(dim) * 4 if bits == 4 else 4
     of_heads, of_groups = (count * dim if across else dim for count in (heads, groups))
     return (
         batch * (heads + 2 * groups) * dim * 4,
         *(dim * 4, dim * 4, of_heads * 4, of_groups * 4),
-        *(cached, cached, positions // dim * 4, positions // dim * 4),
-        batch * heads * dim * 4,
+        *(cached, cached, positions // row * of_row, positions // row * of_row),
+        *(groups * dim * 4, batch * heads * dim * 4),
     )
 
 

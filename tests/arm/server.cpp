@@ -19,9 +19,9 @@ void tercet_gate(const float* gate_up, int32_t kind, int64_t rows, int64_t count
 void tercet_attend(float* qkv, int64_t batch, int64_t heads, int64_t key_value_heads, int64_t dim,
                    const float* cos, const float* sin, const float* query_norm,
                    const float* key_norm, int32_t norm_across_heads, float epsilon, float scale, float cap,
-                   void* keys, void* values, float* key_scales, float* value_scales,
-                   int64_t batch_stride, int64_t head_stride, int64_t first, int64_t length,
-                   float* out, int32_t threads, int32_t isa);
+                   void* keys, void* values, void* key_scales, void* value_scales,
+                   const float* key_offset, int64_t bits, int64_t batch_stride, int64_t head_stride,
+                   int64_t first, int64_t length, float* out, int32_t threads, int32_t isa);
 }
 
 namespace {

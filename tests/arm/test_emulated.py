@@ -35,6 +35,8 @@ SOME = [
     ),
     "tests/models/test_one_token.py::test_attend_to_codes[300-7-1-80]",
     "tests/models/test_one_token.py::test_attend_to_codes[37-16-2-16]",
+    "tests/models/test_one_token.py::test_attend_to_4_bits[True-37-7-1-36]",
+    "tests/models/test_one_token.py::test_attend_to_4_bits[False-300-1-1-128]",
 ]
 """Tests that also run there, by name; `make arm` runs all that can."""
 

@@ -22,7 +22,7 @@ from tercet.models.decoder.one_token import GATES, Heads, Native, native
 from tercet.models.decoder.rope import angles, rotate_
 from tercet.models.input_transform import InputTransform
 from tercet.models.packed_modules import PackedLinear
-from tercet.packed_weight import prepare
+from tercet.packed_weight import int4_rows, prepare
 from tercet.packed_weight.cpu.product import isas
 from tercet.packed_weight.row_codes import quantize
 
@@ -236,6 +236,84 @@ def test_attend_to_codes(
         close(found, expected)
         assert torch.equal(now, expected_codes)
         assert torch.equal(of_now, expected_scales)
+
+
+@pytest.mark.parametrize("dim", [2, 6, 16, 36, 64, 80, 128])
+@pytest.mark.parametrize(("heads", "key_value"), [(1, 1), (7, 1), (16, 2)])
+@pytest.mark.parametrize("length", [1, 37, 300])
+@pytest.mark.parametrize("offset", [False, True])
+def test_attend_to_4_bits(
+    functions: Native,
+    dim: int,
+    heads: int,
+    key_value: int,
+    length: int,
+    offset: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(1)
+    cached = torch.randn(2, 2 * key_value, length, dim)
+    qkv = torch.randn(2, heads + 2 * key_value, dim)
+    taken = torch.randn(key_value, dim) if offset else None
+    codes, scales = int4_rows.quantize(cached)
+    by = torch.ones(1, 1, dim), torch.zeros(1, 1, dim)
+    key = int4_rows.turn(qkv[:, heads : heads + key_value])
+    key = key if taken is None else key - taken
+    expected_codes, expected_scales = codes.clone(), scales.clone()
+    made = int4_rows.quantize(torch.cat((key, qkv[:, heads + key_value :]), 1))
+    expected_codes[:, :, -1], expected_scales[:, :, -1] = made
+    held = int4_rows.dequantize(expected_codes, expected_scales).double()
+    grouped = int4_rows.turn(qkv[:, :heads]).double().unflatten(1, (key_value, -1))
+    scores = 0.25 * grouped @ held[:, :key_value].transpose(-1, -2)
+    expected = (scores.softmax(-1) @ held[:, key_value:]).flatten(1)
+    for isa in isas():
+        monkeypatch.setenv("TERCET_CPU_ISA", isa)
+        now, of_now = codes.clone(), scales.clone()
+        halves = (slice(0, key_value), slice(key_value, None))
+        positions = Positions(
+            now,
+            *(now[:, half] for half in halves),
+            of_now,
+            *(of_now[:, half] for half in halves),
+            key_offset=taken,
+        )
+        shape = heads_of(heads, key_value, dim)
+        found = functions.attend(qkv.flatten(1).clone(), shape, by, positions)
+        close(found, expected)
+        assert torch.equal(now, expected_codes)
+        assert torch.equal(of_now.view(torch.int16), expected_scales.view(torch.int16))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        [0.0] * 4,
+        [3e38, -3e38, 1.0, 0.0],
+        [float("nan"), 1.0, 2.0, 3.0],
+        [float("inf"), 1.0, 2.0, 3.0],
+        [float("-inf"), 1.0, 2.0, 3.0],
+        [1e-40, 2e-40, 0.0, -1e-40],
+        [1.0, 1.0 + 2**-20, 1.0, 1.0],
+    ],
+)
+def test_rows_at_the_ends_of_floats_have_the_bits_of_4_bit_rows(
+    functions: Native, row: list[float]
+) -> None:
+    values = torch.tensor(row)
+    codes = torch.zeros(1, 2, 1, 2, dtype=torch.uint8)
+    scales = torch.zeros(1, 2, 1, 2, dtype=torch.bfloat16)
+    halves = slice(0, 1), slice(1, 2)
+    positions = Positions(
+        codes, *(codes[:, half] for half in halves),
+        scales, *(scales[:, half] for half in halves),
+    )  # fmt: skip
+    by = torch.ones(1, 1, 4), torch.zeros(1, 1, 4)
+    functions.attend(
+        torch.cat((torch.zeros(8), values)).view(1, 12), heads_of(1, 1, 4), by, positions
+    )
+    expected_codes, expected_scales = int4_rows.quantize(values)
+    assert torch.equal(codes[0, 1, 0], expected_codes)
+    torch.testing.assert_close(scales[0, 1, 0], expected_scales, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("normed", [None, "each", "whole"])

@@ -23,7 +23,7 @@ from tercet.models.decoder.layer import Layer, Step, load_layer
 from tercet.models.decoder.linear import Linear, load_head, tied_head
 from tercet.models.decoder.native_layer import NativeLayers
 from tercet.models.decoder.norm import Norm, load_norm
-from tercet.models.decoder.one_token import GATES, native
+from tercet.models.decoder.one_token import BITS, GATES, native
 from tercet.models.decoder.rope import angles, read_rotations
 from tercet.models.decoder.state_space.states import RecurrentStates
 from tercet.models.decoder.tensor_parallel.cut import cut_config
@@ -375,7 +375,7 @@ class Decoder:
 
     def _native_applies(self, cache: KeyValueCache) -> bool:
         config = self.config
-        held = cache.held.dtype in (torch.float32, torch.int8)
+        held = cache.held.dtype in BITS
         plain = self.device.type == "cpu" and self.dtype == torch.float32 and held
         whole = all(2 * len(inverse) == config.head_dim for inverse in self._inverse)
         return plain and config.activation in GATES and whole

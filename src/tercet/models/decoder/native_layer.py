@@ -13,7 +13,7 @@ from torch import Tensor
 from tercet.models.decoder.kv_cache import KeyValueCache, Positions
 from tercet.models.decoder.linear import packed_behind
 from tercet.models.decoder.norm import Norm
-from tercet.models.decoder.one_token import GATES, Heads, Native, addresses
+from tercet.models.decoder.one_token import BITS, GATES, Heads, Native, addresses
 from tercet.models.decoder.rope import Angles
 from tercet.models.packed_modules import PackedLinear
 from tercet.packed_weight.cpu.bound_product import BoundProduct, bind
@@ -107,7 +107,7 @@ class NativeLayers:
         """
         held, scales = cache.held, cache.held_scales
         half = held.shape[2] // 2
-        pointers = _P * len(angles)
+        pointers, offsets = _P * len(angles), cache.key_offsets
         self._run(
             self._addresses,
             self._rotations,
@@ -120,6 +120,10 @@ class NativeLayers:
             held[:, :, half:].data_ptr(),
             None if scales is None else scales.data_ptr(),
             None if scales is None else scales[:, :, half:].data_ptr(),
+            None
+            if offsets is None
+            else (_P * len(offsets))(*(each.data_ptr() for each in offsets)),
+            BITS[held.dtype],
             *held.stride()[:3],
             cache.length,
             torch.get_num_threads(),

@@ -58,8 +58,10 @@ struct Attention {
   int64_t count;                      // of them new, the last ones; attended from if it is one
   float scale, cap, epsilon;          // cap 0 for none
   float *qkv, *out;
-  void *keys, *values;  // at position 0 of batch 0, head 0: float32, or int8 where they have scales
-  float *key_scales, *value_scales;  // of each position of a head, or null
+  void *keys, *values;  // at position 0 of batch 0, head 0
+  void *key_scales, *value_scales;  // float32 of each position of a head, bfloat16 of each group; or null
+  const float* key_offset;  // [key_value_heads, dim], taken off turned keys of 4 bits; or null
+  int64_t bits;             // of a number: 32, float32; 8, int8; 4, rows of int4_rows.hpp
   const float *cos, *sin;  // [count, dim], the first half of sin negated
   const float *query_norm, *key_norm;  // [dim] of each head, or of all of a token together; or null
   int32_t norm_across_heads;
@@ -68,6 +70,8 @@ struct Attention {
 
   int64_t group() const { return heads / key_value_heads; }
   int64_t token() const { return (heads + 2 * key_value_heads) * dim; }
+  int64_t row() const { return bits == 4 ? dim / 2 : dim; }  // elements of a key or value
+  int64_t groups() const { return (dim / 2 + 15) / 16; }       // of a row in 4 bits
   int64_t splits() const { return (length - first + kSplit - 1) / kSplit; }
   int64_t slice_size() const { return dim + 2; }
 };
@@ -96,6 +100,8 @@ TERCET_INLINE void norm_and_rotate(const Attention& a, float* first, int64_t hea
   }
 }
 
+#include "models/decoder/native/int4_rows.hpp"
+
 // Row codes of tercet/packed_weight/row_codes.py, int8; the scale.
 TERCET_INLINE float quantize_row(const float* row, int64_t count, int8_t* codes) {
   float most = 0;
@@ -115,9 +121,22 @@ TERCET_INLINE float quantize_row(const float* row, int64_t count, int8_t* codes)
 }
 
 // Stores a new row of keys or values, whose first element is element `at`.
-TERCET_INLINE void store_row(const float* row, int64_t dim, void* rows, float* scales, int64_t at) {
-  if (scales) scales[at / dim] = quantize_row(row, dim, static_cast<int8_t*>(rows) + at);
-  else std::memcpy(static_cast<float*>(rows) + at, row, dim * sizeof(float));
+TERCET_INLINE void store_row(const Attention& a, const float* row, void* rows, void* scales, int64_t at) {
+  const int64_t number = at / a.row();
+  if (a.bits == 4)
+    quantize_int4_row(row, a.dim, static_cast<uint8_t*>(rows) + at,
+                      static_cast<uint16_t*>(scales) + number * 2 * a.groups());
+  else if (a.bits == 8)
+    static_cast<float*>(scales)[number] = quantize_row(row, a.dim, static_cast<int8_t*>(rows) + at);
+  else std::memcpy(static_cast<float*>(rows) + at, row, a.dim * sizeof(float));
+}
+
+// Keys of a token as 4 bits want them, and queries that are attended from.
+TERCET_INLINE void hadamard_token(const Attention& a, float* queries, float* keys) {
+  for (int64_t head = 0; a.out && head < a.heads; ++head) hadamard_row(queries + head * a.dim, a.dim);
+  for (int64_t head = 0; head < a.key_value_heads; ++head) hadamard_row(keys + head * a.dim, a.dim);
+  if (a.key_offset)
+    for (int64_t i = 0; i < a.key_value_heads * a.dim; ++i) keys[i] -= a.key_offset[i];
 }
 
 // Makes the queries of one new position of a sequence ready, and stores its keys and values.
@@ -127,11 +146,12 @@ TERCET_CLONES void prepare_token(const Attention& a, int64_t item) {
   const float* values = keys + a.key_value_heads * a.dim;
   norm_and_rotate(a, queries, a.heads, a.query_norm, at);
   norm_and_rotate(a, keys, a.key_value_heads, a.key_norm, at);
+  if (a.bits == 4) hadamard_token(a, queries, keys);
   for (int64_t head = 0; head < a.key_value_heads; ++head) {
     const int64_t position = a.length - a.count + at;
-    const int64_t to = batch * a.batch_stride + head * a.head_stride + position * a.dim;
-    store_row(keys + head * a.dim, a.dim, a.keys, a.key_scales, to);
-    store_row(values + head * a.dim, a.dim, a.values, a.value_scales, to);
+    const int64_t to = batch * a.batch_stride + head * a.head_stride + position * a.row();
+    store_row(a, keys + head * a.dim, a.keys, a.key_scales, to);
+    store_row(a, values + head * a.dim, a.values, a.value_scales, to);
   }
 }
 
@@ -281,17 +301,18 @@ void tercet_gate(const float* gate_up, int32_t kind, int64_t rows, int64_t count
 }
 
 // Rotates queries and keys of qkv [batch, count, heads + 2 key_value_heads, dim] in place, and stores
-// keys and values at the last `count` of `length` positions. Keys and values are float32, or int8
-// where they have scales, whose strides are theirs over dim. Norms are of each head [dim], or with
+// keys and values at the last `count` of `length` positions. Keys and values are as Attention has them;
+// strides of scales are theirs over a row's elements, times what a row has of them. Norms are of each head [dim], or with
 // norm_across_heads of all heads of a token together.
 void tercet_store(float* qkv, int64_t batch, int64_t count, int64_t heads, int64_t key_value_heads,
                   int64_t dim, const float* cos, const float* sin, const float* query_norm,
                   const float* key_norm, int32_t norm_across_heads, float epsilon, void* keys,
-                  void* values, float* key_scales, float* value_scales, int64_t batch_stride,
-                  int64_t head_stride, int64_t length, int32_t threads) {
+                  void* values, void* key_scales, void* value_scales, const float* key_offset,
+                  int64_t bits, int64_t batch_stride, int64_t head_stride, int64_t length,
+                  int32_t threads) {
   Attention a{heads, key_value_heads, dim, batch_stride, head_stride, 0, length, count, 1, 0,
-              epsilon, qkv, nullptr, keys, values, key_scales, value_scales, cos, sin, query_norm,
-              key_norm, norm_across_heads, 0, nullptr};
+              epsilon, qkv, nullptr, keys, values, key_scales, value_scales, key_offset, bits, cos,
+              sin, query_norm, key_norm, norm_across_heads, 0, nullptr};
   prepare(a, batch, threads);
 }
 
@@ -299,12 +320,12 @@ void tercet_store(float* qkv, int64_t batch, int64_t count, int64_t heads, int64
 void tercet_attend(float* qkv, int64_t batch, int64_t heads, int64_t key_value_heads, int64_t dim,
                    const float* cos, const float* sin, const float* query_norm,
                    const float* key_norm, int32_t norm_across_heads, float epsilon, float scale, float cap,
-                   void* keys, void* values, float* key_scales, float* value_scales,
-                   int64_t batch_stride, int64_t head_stride, int64_t first, int64_t length,
-                   float* out, int32_t threads, int32_t isa) {
+                   void* keys, void* values, void* key_scales, void* value_scales,
+                   const float* key_offset, int64_t bits, int64_t batch_stride, int64_t head_stride,
+                   int64_t first, int64_t length, float* out, int32_t threads, int32_t isa) {
   Attention a{heads, key_value_heads, dim, batch_stride, head_stride, first, length, 1, scale, cap,
-              epsilon, qkv, out, keys, values, key_scales, value_scales, cos, sin, query_norm,
-              key_norm, norm_across_heads, isa, nullptr};
+              epsilon, qkv, out, keys, values, key_scales, value_scales, key_offset, bits, cos, sin,
+              query_norm, key_norm, norm_across_heads, isa, nullptr};
   prepare(a, batch, threads);
   thread_local std::vector<float> held;
   held.resize(batch * heads * a.splits() * a.slice_size());
@@ -332,9 +353,9 @@ struct LayerWeights {
 
 // A whole layer, added to hidden [batch, hidden] in place; the rest as tercet_attend takes it.
 void tercet_layer(const LayerWeights* layer, float* hidden, int64_t batch, const float* cos,
-                  const float* sin, void* keys, void* values, float* key_scales,
-                  float* value_scales, int64_t batch_stride, int64_t head_stride, int64_t length,
-                  int32_t threads) {
+                  const float* sin, void* keys, void* values, void* key_scales, void* value_scales,
+                  const float* key_offset, int64_t bits, int64_t batch_stride, int64_t head_stride,
+                  int64_t length, int32_t threads) {
   const LayerWeights& l = *layer;
   const int64_t inner = l.heads * l.dim, wide = (l.heads + 2 * l.key_value_heads) * l.dim;
   thread_local std::vector<float> held;
@@ -351,7 +372,7 @@ void tercet_layer(const LayerWeights* layer, float* hidden, int64_t batch, const
   const int64_t first = l.window && length > l.window ? length - l.window : 0;
   tercet_attend(qkv, batch, l.heads, l.key_value_heads, l.dim, cos, sin, l.query_norm, l.key_norm,
                 l.norm_across_heads, l.epsilon, l.scale, l.cap, keys, values, key_scales, value_scales,
-                batch_stride, head_stride, first, length, mixed, threads, l.qkv.isa);
+                key_offset, bits, batch_stride, head_stride, first, length, mixed, threads, l.qkv.isa);
   l.output(mixed, update, batch, threads);
   tercet_add(hidden, update, l.attention_output_norm, l.epsilon, l.factor, batch, l.hidden,
              threads);
@@ -364,18 +385,21 @@ void tercet_layer(const LayerWeights* layer, float* hidden, int64_t batch, const
 
 // `count` layers, one after the other. cos and sin are of each kind of rotation, rotations the kind
 // of each layer; a layer's keys and values begin layer_stride elements behind those of the one before.
+// key_offsets: of each layer, or null.
 void tercet_layers(const LayerWeights* const* layers, const int32_t* rotations, int64_t count,
                    float* hidden, int64_t batch, const float* const* cos, const float* const* sin,
-                   char* keys, char* values, float* key_scales, float* value_scales,
-                   int64_t layer_stride, int64_t batch_stride, int64_t head_stride, int64_t length,
-                   int32_t threads) {
+                   char* keys, char* values, char* key_scales, char* value_scales,
+                   const float* const* key_offsets, int64_t bits, int64_t layer_stride,
+                   int64_t batch_stride, int64_t head_stride, int64_t length, int32_t threads) {
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t size = key_scales ? sizeof(int8_t) : sizeof(float);
-    const int64_t at = i * layer_stride, scale_at = at / layers[i]->dim;
+    const int64_t dim = layers[i]->dim, size = bits == 32 ? sizeof(float) : 1;
+    // of the scales of a row
+    const int64_t wide = bits == 4 ? (dim / 2 + 15) / 16 * 2 * sizeof(uint16_t) : sizeof(float);
+    const int64_t at = i * layer_stride, scale_at = at / (bits == 4 ? dim / 2 : dim) * wide;
     tercet_layer(layers[i], hidden, batch, cos[rotations[i]], sin[rotations[i]], keys + at * size,
                  values + at * size, key_scales ? key_scales + scale_at : nullptr,
-                 value_scales ? value_scales + scale_at : nullptr, batch_stride, head_stride, length,
-                 threads);
+                 value_scales ? value_scales + scale_at : nullptr,
+                 key_offsets ? key_offsets[i] : nullptr, bits, batch_stride, head_stride, length, threads);
   }
 }
 

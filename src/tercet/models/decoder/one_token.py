@@ -21,6 +21,7 @@ from tercet.kernel.jit.cpp import build
 from tercet.models.decoder.kv_cache import Positions
 from tercet.models.decoder.norm import Norm
 from tercet.models.decoder.rope import Angles
+from tercet.packed_weight import int4_rows
 from tercet.packed_weight.cpu.product import isa_number
 
 _SOURCE = Path(__file__).with_name("one_token.cpp")
@@ -42,19 +43,19 @@ def native() -> "Native | None":
     library.tercet_gate.argtypes = (_P, _I32, _I64, _I64, _P, _I32, _I32)
     library.tercet_store.argtypes = (
         *(_P, _I64, _I64, _I64, _I64, _I64, _P, _P, _P, _P, _I32, _F),
-        *(_P, _P, _P, _P, _I64, _I64, _I64, _I32),
+        *(_P, _P, _P, _P, _P, _I64, _I64, _I64, _I64, _I32),
     )
     library.tercet_attend.argtypes = (
         *(_P, _I64, _I64, _I64, _I64, _P, _P, _P, _P, _I32, _F, _F, _F),
-        *(_P, _P, _P, _P, _I64, _I64, _I64, _I64, _P, _I32, _I32),
+        *(_P, _P, _P, _P, _P, _I64, _I64, _I64, _I64, _I64, _P, _I32, _I32),
     )
     library.tercet_layer.argtypes = (
-        *(_P, _P, _I64, _P, _P, _P, _P, _P, _P),
-        *(_I64, _I64, _I64, _I32),
+        *(_P, _P, _I64, _P, _P, _P, _P, _P, _P, _P),
+        *(_I64, _I64, _I64, _I64, _I32),
     )
     library.tercet_layers.argtypes = (
-        *(_P, _P, _I64, _P, _I64, _P, _P, _P, _P, _P, _P),
-        *(_I64, _I64, _I64, _I64, _I32),
+        *(_P, _P, _I64, _P, _I64, _P, _P, _P, _P, _P, _P, _P),
+        *(_I64, _I64, _I64, _I64, _I64, _I32),
     )
     for function in (
         *(library.tercet_add, library.tercet_normalize, library.tercet_gate),
@@ -65,15 +66,18 @@ def native() -> "Native | None":
     return Native(library)
 
 
+BITS = {torch.float32: 32, torch.int8: 8, int4_rows.DTYPE: 4}
+"""What one_token.cpp reads keys and values as, by their dtype: bits of a number."""
+
+
 def addresses(positions: Positions) -> tuple[int | None, ...]:
-    """Of keys, values and the scales of both."""
-    return tuple(
-        None if one is None else one.data_ptr()
-        for one in (
-            *(positions.keys, positions.values),
-            *(positions.key_scales, positions.value_scales),
-        )
+    """Of keys, values, the scales of both and what is taken off keys; and bits of a number."""
+    parts = (
+        *(positions.keys, positions.values),
+        *(positions.key_scales, positions.value_scales, positions.key_offset),
     )
+    found = (None if one is None else one.data_ptr() for one in parts)
+    return *found, BITS[positions.keys.dtype]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -152,7 +156,7 @@ class Native:
             qkv: queries, keys and values [B, (H + 2 H_kv) D]; overwritten.
             heads: sizes, norms and what happens to scores.
             angles: cos and sin [1, 1, D] of the new position.
-            positions: float32, or int8 with scales; the last one is still to be written.
+            positions: of a dtype in BITS; the last one is still to be written.
         """
         batch, length = qkv.shape[0], positions.keys.shape[2]
         first = 0 if heads.window is None else max(0, length - heads.window)
@@ -178,10 +182,10 @@ class Native:
 
         Args:
             qkv: queries, keys and values [B, T, H + 2 H_kv, D]; queries and keys are overwritten
-                by what attention takes.
+                by what attention takes, queries by what `Positions.meet` takes.
             heads: sizes and norms.
             angles: cos and sin [T, 1, D] of the new positions.
-            positions: float32, or int8 with scales; the last T are still to be written.
+            positions: of a dtype in BITS; the last T are still to be written.
         """
         batch, count = qkv.shape[:2]
         self._store(

@@ -2,7 +2,8 @@
 // Included inside a namespace, after the lanes and gate.hpp, under the target pragma.
 //
 // A key or value is read once for up to four queries. What is left of a head's dimensions beyond
-// whole sixteens is summed one by one. Keys and values are float32, or int8 with a scale a position.
+// whole sixteens is summed one by one. Keys and values are float32, int8 with a scale a position, or rows
+// in 4 bits, which become float32 before they are multiplied.
 
 // weights [G][kSplit] = keys [begin to end, dim] times queries [G, dim], P positions at a time
 template <int G, int P, class Number>
@@ -100,9 +101,10 @@ void attend_queries(const Attention& a, const float* queries, int64_t at, int64_
   if constexpr (P > 1) multiply_keys<G, 1>(queries, keys, a.dim, even, count, weights);
   for (int g = 0; g < G; ++g) {
     float* row = weights + g * kSplit;
-    if constexpr (sizeof(Number) == 1) scale_each(row, a.key_scales + at / a.dim, count);
+    constexpr bool SCALED = sizeof(Number) == 1;
+    if constexpr (SCALED) scale_each(row, static_cast<const float*>(a.key_scales) + at / a.dim, count);
     weigh(a, row, count, slices + g * stride + a.dim);
-    if constexpr (sizeof(Number) == 1) scale_each(row, a.value_scales + at / a.dim, count);
+    if constexpr (SCALED) scale_each(row, static_cast<const float*>(a.value_scales) + at / a.dim, count);
   }
   int64_t i = multiply_values<G, B>(weights, values, a.dim, 0, count, slices, stride);
   if constexpr (B > 1) i = multiply_values<G, 1>(weights, values, a.dim, i, count, slices, stride);
@@ -128,16 +130,60 @@ void attend_group(const Attention& a, const float* queries, int64_t at, int64_t 
   }
 }
 
+// numbers [count, dim] of rows in 4 bits, the first of which is row `number`
+inline void decode_int4_rows(const void* rows, const void* scales, int64_t number, int64_t count,
+                             int64_t dim, float* numbers) {
+  const int64_t half = dim / 2, groups = (half + kHalfGroup - 1) / kHalfGroup;
+  const uint8_t* codes = static_cast<const uint8_t*>(rows) + number * half;
+  const uint16_t* pairs = static_cast<const uint16_t*>(scales) + number * 2 * groups;
+  constexpr uint64_t LOW = 0x0F0F0F0F0F0F0F0F;
+  for (int64_t row = 0; row < count; ++row, codes += half, numbers += dim)
+    for (int64_t i = 0; i < half; i += kHalfGroup, pairs += 2) {
+      const F step = splat(tercet::bfloat_to_float(pairs[0])), least = splat(tercet::bfloat_to_float(pairs[1]));
+      const int64_t width = half - i < kHalfGroup ? half - i : kHalfGroup;
+      uint64_t both[2] = {}, low[2], high[2];
+      std::memcpy(both, codes + i, width);
+      for (int j = 0; j < 2; ++j) low[j] = both[j] & LOW, high[j] = both[j] >> 4 & LOW;
+      const F first = fma(load(reinterpret_cast<const int8_t*>(low)), step, least);
+      const F second = fma(load(reinterpret_cast<const int8_t*>(high)), step, least);
+      if (width == kHalfGroup) {
+        store(numbers + i, first);
+        store(numbers + half + i, second);
+        continue;
+      }
+      float ends[kHalfGroup];
+      store(ends, first);
+      std::memcpy(numbers + i, ends, width * sizeof(float));
+      store(ends, second);
+      std::memcpy(numbers + half + i, ends, width * sizeof(float));
+    }
+}
+
+// attend_group of rows in 4 bits
+inline void attend_decoded(const Attention& a, const float* queries, int64_t at, int64_t count,
+                           float* slices, int64_t stride) {
+  thread_local std::vector<float> held;
+  held.resize(2 * kSplit * a.dim);
+  float *keys = held.data(), *values = keys + kSplit * a.dim;
+  const int64_t number = at / a.row();
+  decode_int4_rows(a.keys, a.key_scales, number, count, a.dim, keys);
+  decode_int4_rows(a.values, a.value_scales, number, count, a.dim, values);
+  Attention decoded = a;
+  decoded.keys = keys, decoded.values = values;
+  attend_group<float>(decoded, queries, 0, count, slices, stride);
+}
+
 // One split of the positions of one key head.
 void attend_split(const Attention& a, int64_t item) {
   const int64_t splits = a.splits(), split = item % splits, of_batch = item / splits;
   const int64_t batch = of_batch / a.key_value_heads, head = of_batch % a.key_value_heads;
   const int64_t begin = a.first + split * kSplit;
   const int64_t count = a.length - begin < kSplit ? a.length - begin : kSplit;
-  const int64_t at = batch * a.batch_stride + head * a.head_stride + begin * a.dim;
+  const int64_t at = batch * a.batch_stride + head * a.head_stride + begin * a.row();
   const int64_t query = batch * a.heads + head * a.group(), stride = splits * a.slice_size();
   const float* queries = a.qkv + batch * a.token() + head * a.group() * a.dim;
   float* slices = a.slices + query * stride + split * a.slice_size();
-  if (a.key_scales) attend_group<int8_t>(a, queries, at, count, slices, stride);
+  if (a.bits == 4) attend_decoded(a, queries, at, count, slices, stride);
+  else if (a.bits == 8) attend_group<int8_t>(a, queries, at, count, slices, stride);
   else attend_group<float>(a, queries, at, count, slices, stride);
 }
