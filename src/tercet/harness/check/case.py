@@ -92,6 +92,10 @@ class CaseCheck:
         except ChildError as error:
             kind = fault_kind(error, self._direction)
             self._verdicts.add(kind, self._in_words(error))
+            if error.kind == "raised":
+                # whoever catches what it raised goes on with what it left
+                changed = self.session.changed()["state"]
+                self._verdicts.add("state", listed("was changed and not put back", changed))
             if kind == "backward":
                 # its results were not judged, and may be the cause
                 self.guard("forward", "without gradients", self.judge_forward, {})

@@ -1,5 +1,6 @@
 """Contexts: a case as callers call it: settings of theirs, gradients of some, several at once."""
 
+import os
 from typing import Any
 
 import torch
@@ -11,6 +12,8 @@ from tercet.harness.check.judge import joined, listed
 
 Values = dict[str, Any]
 _AT_ONCE = 8
+# without it torch refuses each product on a GPU, whoever calls it
+_CUBLAS = "CUBLAS_WORKSPACE_CONFIG"
 _THREADS = (1, 3, 4, 9)
 _DEFAULT_DTYPES = (torch.bfloat16, torch.float64)
 _AUTOCAST = {"cpu": (torch.bfloat16,), "cuda": (torch.bfloat16, torch.float16)}
@@ -20,10 +23,16 @@ def check_contexts(case: CaseCheck, *, concurrent: bool) -> None:
     """As callers call it: under autocast, in inference mode, twice before the gradients, ...
 
     Args:
-        concurrent: also from several threads at once.
+        concurrent: also from several threads at once, and after calls that failed in the middle:
+            Triton's interpreter takes neither.
     """
     for mode in ("no_grad", "inference"):
         case.guard("context", f"in {mode} mode", case.judge_forward, {"mode": mode})
+    made_there = {"mode": "inference", "made_in": "inference"}
+    case.guard("context", "with inputs of inference mode", case.judge_forward, made_there)
+    if case.device == "cpu" or _CUBLAS in os.environ:
+        repeatable = {"deterministic": True}
+        case.guard("context", "with deterministic algorithms", case.judge_call, repeatable)
     for dtype in _AUTOCAST[case.device]:
         context = {"autocast": dtype, "device": case.device}
         case.guard("context", f"under autocast to {dtype}", case.judge_call, context)
@@ -41,6 +50,7 @@ def check_contexts(case: CaseCheck, *, concurrent: bool) -> None:
     case.guard("state", "with other settings than by default", _other_settings, case)
     case.guard("state", "a call whose caller lets go of everything", _kept, case)
     if concurrent:
+        case.guard("state", "after calls that failed in the middle", _interrupted, case)
         case.guard("context", "several calls at once", _together, case)
 
 
@@ -136,6 +146,16 @@ def _kept(case: CaseCheck) -> str:
     session.begin()
     placed, grads = case.place(case.prepared, case.grads)
     return listed("is still held", session.keep(placed, grads or (), case.names))
+
+
+def _interrupted(case: CaseCheck) -> str:
+    """Memory ended in the middle of calls before: settings are the caller's, results are right."""
+    session = case.session
+    session.begin()
+    placed, grads = case.place(case.prepared, case.grads)
+    session.interrupt(placed, grads or (), case.names)
+    outcome = case.call("once", placed, grads, case.names)
+    return case.judge(outcome, case.prepared, case.expected)
 
 
 def _together(case: CaseCheck) -> str:

@@ -189,6 +189,30 @@ class GuardedAllocations(TorchDispatchMode):
         return placed.copy_(result) if func in _FILLED else placed
 
 
+class FailingOperation(TorchDispatchMode):
+    """A mode in which one of torch's operations fails, as where memory ends; None: none does.
+
+    Attributes:
+        count: how many there were.
+    """
+
+    def __init__(self, at: int | None = None) -> None:
+        super().__init__()
+        self.count, self._at = 0, at
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        run = behind(func)
+        if run is not None:
+            with self:
+                return run(*args, **(kwargs or {}))
+        self.count += 1
+        if self.count - 1 == self._at:
+            raise torch.OutOfMemoryError("no memory is left: the check lets this operation fail")
+        return func(*args, **(kwargs or {}))
+
+
 def _poison(tensor: Tensor) -> Tensor:
     """A new tensor that lies elsewhere than the judge's memory: without zones."""
     octets = torch.empty(0, dtype=torch.uint8, device=tensor.device)

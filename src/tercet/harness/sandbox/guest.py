@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, cast
@@ -25,9 +25,15 @@ from tercet.errors import UnsupportedError
 from tercet.harness.sandbox import integration
 from tercet.harness.sandbox.arena import Memory, attach
 from tercet.harness.sandbox.candidate import import_candidate
-from tercet.harness.sandbox.guard import GuardedAllocations, Placement, Zones, view
-from tercet.harness.sandbox.other_settings import other_settings
-from tercet.harness.sandbox.state import State, changes, modes, settings
+from tercet.harness.sandbox.guard import (
+    FailingOperation,
+    GuardedAllocations,
+    Placement,
+    Zones,
+    view,
+)
+from tercet.harness.sandbox.other_settings import deterministic, other_settings
+from tercet.harness.sandbox.state import State, changes, looks, modes, settings
 from tercet.harness.workloads.gradients import make_leaves, vjp
 from tercet.kernel.contract import Implementation, Kernels, Op, Requirement, outputs_of
 from tercet.kernel.interpreter.corrections import correct, interpreting
@@ -41,6 +47,8 @@ Values = dict[str, Any]
 _AT_IMPORT = {"warning filters"}
 _OVERWRITTEN = 77.0
 _TURN_SECONDS = 1e-5
+# failing calls of one case: at the first operation, at the last, and between
+_INTERRUPTED = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,14 +103,13 @@ class Guest:
         Returns:
             As `read`, and `promises`: results unlike those of the op's fake.
         """
-        values = {
-            name: self._view(name, cast("dict[str, Any]", each)) if isinstance(each, dict) else each
-            for name, each in arguments.items()
-        }
+        inference = context.get("made_in") == "inference"
+        with torch.inference_mode() if inference else nullcontext():
+            values = self._views(arguments, "made in inference mode" if inference else "")
         leaves = make_leaves(values, wanted)
         run = _compiled(self.op.run) if context.get("compiled") else self.op.run
         promises = list[str]()
-        with self._watching(promises, context), self._within(context):
+        with self._as_it_was(leaves), self._watching(promises, context), self._within(context):
             outputs = list(outputs_of(run(*leaves.values())))
         if context.get("aliased"):
             outputs = [each.detach() for each in outputs]
@@ -119,7 +126,11 @@ class Guest:
         """The gradients of one call: `gradients`, as `read`; None for one that is not there."""
         held, promises = self._calls[call], list[str]()
         grads = [None if each is None else view(self.memory, each) for each in grad_outputs]
-        with self._watching(promises, context), self._within({**context, "mode": "grad"}):
+        with (
+            self._as_it_was(held.arguments),
+            self._watching(promises, context),
+            self._within({**context, "mode": "grad"}),
+        ):
             gradients = vjp(held.outputs, grads, held.arguments, wanted, keep=True)
         held.gradients.update(gradients)
         return {**self.read(call), "promises": promises}
@@ -177,6 +188,33 @@ class Guest:
             _wait()
             found.append([self._copied("a result", each) for each in results])
         return found
+
+    def interrupt(
+        self,
+        arguments: Mapping[str, Any],
+        grad_outputs: Sequence[Mapping[str, Any] | None],
+        wanted: Sequence[str],
+    ) -> None:
+        """Calls of which each fails at another operation of torch's, as where memory ends."""
+        values = self._views(arguments)
+        grads = [None if each is None else view(self.memory, each) for each in grad_outputs]
+
+        def run(names: Sequence[str], failing: FailingOperation) -> None:
+            leaves = make_leaves(values, names)
+            with using(self.op, self.kernels), self._as_it_was(leaves), self._within({}), failing:
+                outputs = outputs_of(self.op.run(*leaves.values()))
+                if names:
+                    vjp(outputs, grads, leaves, names)
+
+        # last without gradients: there autograd puts no mode back
+        for names in dict.fromkeys((tuple(wanted), ())):
+            run(names, counted := FailingOperation())
+            last = counted.count - 1
+            some = {last * part // (_INTERRUPTED - 1) for part in range(_INTERRUPTED)}
+            for at in sorted(some, reverse=True):
+                # a kernel may have another way where one fails
+                with suppress(Exception):
+                    run(names, FailingOperation(at))
 
     def keep(
         self,
@@ -241,12 +279,18 @@ class Guest:
         }
         return known[check](self.op, self.kernels, device=device, **arguments)
 
-    def _view(self, name: str, described: Values) -> Tensor:
-        """The same object for new contents of the same memory, as callers have it."""
-        known = self._seen.get(name)
-        if known is None or known[0] != described:
-            known = self._seen[name] = (described, view(self.memory, described))
-        return known[1]
+    def _views(self, arguments: Mapping[str, Any], made: str = "") -> Values:
+        """The same objects for new contents of the same memory, as callers have them."""
+        found: Values = {}
+        for name, each in arguments.items():
+            if isinstance(each, dict):
+                described = cast("dict[str, Any]", each)
+                known = self._seen.get(name + made)
+                if known is None or known[0] != described:
+                    known = self._seen[name + made] = (described, view(self.memory, described))
+                each = known[1]
+            found[name] = each
+        return found
 
     def _tell(self, outputs: Sequence[Tensor], gradients: Mapping[str, Tensor | None]) -> Values:
         return {
@@ -292,16 +336,30 @@ class Guest:
         with _set(context):
             looked_at = settings if context.get("other_settings") else modes
             before = looked_at()
+            try:
+                yield
+            finally:
+                # a call that fails, too: its caller may catch what it raises, and goes on
+                self._left += changes(before, looked_at())
+
+    @contextmanager
+    def _as_it_was(self, arguments: Mapping[str, Any]) -> Generator[None]:
+        """Notes what was changed about the arguments themselves."""
+        before = looks(arguments)
+        try:
             yield
-            self._left += changes(before, looked_at())
+        finally:
+            self._left += changes(before, looks(arguments))
 
 
 @contextmanager
 def _set(context: Mapping[str, Any]) -> Generator[None]:
     """Runs what is inside as a caller might.
 
-    `mode`: "grad" (default), "no_grad", "inference"; `autocast`: a dtype, on the arguments' device
+    `mode`: "grad" (default), "no_grad", "inference"; `made_in`: "inference", where its arguments
+    are tensors of that mode; `autocast`: a dtype, on the arguments' device
     `device`; `threads`: of torch; `default_dtype`: of torch, as while a model is loaded;
+    `deterministic`: torch refuses operations whose order is left to chance;
     `other_settings`: all others are at another value than by default;
     `aliased`: what is kept of the outputs are other tensors in their memory;
     `configurations`: (op, implementation, direction, options) that its launches take;
@@ -325,6 +383,8 @@ def _set(context: Mapping[str, Any]) -> Generator[None]:
         if context.get("default_dtype") is not None:
             stack.callback(torch.set_default_dtype, torch.get_default_dtype())
             torch.set_default_dtype(context["default_dtype"])
+        if context.get("deterministic"):
+            stack.enter_context(deterministic())
         if context.get("other_settings"):
             stack.enter_context(other_settings())
         for each in context.get("configurations", ()):

@@ -48,6 +48,18 @@ def other_settings() -> Generator[None]:
         yield
 
 
+@contextmanager
+def deterministic() -> Generator[None]:
+    """As in a training that must repeat: torch refuses what is not sure to."""
+    enabled = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
+
+
 def _set_other_of_torch(stack: ExitStack) -> None:
     enabled = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()

@@ -445,6 +445,17 @@ class Session:
             raise _no_reply("what a call keeps in memory")
         return [str(each) for each in cast("list[object]", found)]
 
+    def interrupt(
+        self, arguments: Mapping[str, Any], grad_outputs: Sequence[Any], wanted: Sequence[str]
+    ) -> None:
+        """As Guest.interrupt."""
+        self._place.ask(
+            "interrupt",
+            arguments=dict(arguments),
+            grad_outputs=list(grad_outputs),
+            wanted=list(wanted),
+        )
+
     def read(self, call: str) -> Outcome:
         """The results of a call as they are now."""
         return self._outcome(self._ask("read", call=call))

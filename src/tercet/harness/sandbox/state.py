@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional
 from torch.utils import _python_dispatch
 
@@ -124,6 +125,21 @@ def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
             f"{name}.{key}" for key, value in was.items() if now[name].get(key, value) is not value
         ]
         found += [f"{name}.{key}" for key in was if key not in now[name]]
+    return found
+
+
+def looks(arguments: Mapping[str, Any]) -> State:
+    """What a call has no business to change about its tensors, beside their numbers."""
+    found = State()
+    for name, tensor in arguments.items():
+        if isinstance(tensor, Tensor):
+            found |= {
+                f"where {name} lies in memory": (tensor.data_ptr(), tensor.storage_offset()),
+                f"the shape or strides of {name}": (tensor.shape, tensor.stride()),
+                f"the dtype of {name}": tensor.dtype,
+                f"whether {name} wants a gradient": (tensor.requires_grad, tensor.grad_fn),
+                f"the attributes of {name}": sorted(vars(tensor)),
+            }
     return found
 
 
