@@ -63,6 +63,7 @@ class Drawn:
         workload: its sizes, dtype and options.
         kind: of its values.
         factors: scalar argument -> what the op's own value is multiplied by.
+        numbers: scalar argument -> what it is instead.
         ignored: in place of the integer that an argument names and tensors hold (ignore_index).
         run: from where to where, as parts of the leading axis, these tensors hold nothing else and
             masks leave all out.
@@ -83,6 +84,7 @@ class Drawn:
     workload: Workload
     kind: str = "normal"
     factors: Mapping[str, float]
+    numbers: Mapping[str, float] = field(default_factory=dict[str, float])
     ignored: int | None = None
     run: tuple[float, float] | None = None
     order: str | None = None
@@ -102,6 +104,7 @@ class Drawn:
         words = [f"drawn {self.workload}"]
         words += [self.kind] if self.kind != "normal" else []
         words += [f"{name}*{factor:.3g}" for name, factor in self.factors.items()]
+        words += [f"{name}={number:.9g}" for name, number in self.numbers.items()]
         words += [f"ignored={self.ignored}"] if self.ignored is not None else []
         words += [f"from={self.run[0]:.3g} to={self.run[1]:.3g}"] if self.run is not None else []
         words += [f"{self.order} indices"] if self.order is not None else []
@@ -143,6 +146,8 @@ class Drawn:
             yield replace(self, split=1)
         if self.factors:
             yield replace(self, factors={})
+        if self.numbers:
+            yield replace(self, numbers={})
         if self.run is not None:
             yield replace(self, run=None)
         for option in self.workload.options:
@@ -161,6 +166,7 @@ class Drawn:
         made = op.inputs(self.workload, seed, "cpu", **kind)
         for name, factor in self.factors.items():
             made[name] = made[name] * factor
+        made |= self.numbers
         if self.order is not None:
             made = _ordered(op, made, self.order, self.workload.sizes, seed)
         if self.ignored is not None:

@@ -35,6 +35,11 @@ _TRIES_AN_END, _SOME = 12, 64
 # refusals after which an end is given up
 _REFUSALS = 3
 _ENDS_A_CASE = 8
+# of each axis, where rounding is not to disappear in a mean: of one class there is no loss
+_FEW = 3, 8
+# of scalar options: next to an end of [0, 1] that a formula may have of its own, and exactly there;
+# each is a float32 and so is its distance from 1
+_NEAR = {"tiny": 2.0**-23, "below one": 1 - 2.0**-23, "one": 1.0}
 
 End = tuple[str, ...]
 """An argument, or "all", which end, and of numbers whether they are in float16; or other dtypes."""
@@ -104,7 +109,7 @@ def draw_ends(
 ) -> tuple[Drawn, ...]:
     """Up to so many cases with one scalar option, or one input's numbers, at an end of its range.
 
-    Options are 0, near it, below it and large; inputs all 0, small and large, one by one and
+    Options are 0, near it, below it and large, 1 and beside it; inputs all 0, small and large, one by one and
     together, in float16, whose range ends soonest, and in another dtype; so are incoming gradients.
 
     Args:
@@ -118,7 +123,8 @@ def draw_dtypes(
 ) -> tuple[Drawn, ...]:
     """Up to so many cases whose inputs, all but the first, are in other dtypes than they were.
 
-    One by one, two that follow each other, and all together.
+    One by one, two that follow each other, and all together; those in a dtype with more digits, at
+    few numbers.
 
     Args:
         op, seed, count, elements, rows: as draw.
@@ -185,6 +191,9 @@ def _ends(op: Op, plain: Drawn, generator: random.Random) -> Iterator[tuple[End,
     first, dtype = op.of_role("input")[0].name, plain.workload.dtype
     positive = dtype in POWERS and takes_kinds(op) and "positive" in kinds_of(op, dtype)
     for name, value in arguments.items():
+        if type(value) is float:
+            for which, number in _NEAR.items():
+                yield (name, which), replace(plain, numbers={name: number})
         if type(value) is float and value:
             factors = {
                 "zero": 0.0,
@@ -235,8 +244,20 @@ def _dtypes(op: Op, plain: Drawn, _: random.Random) -> Iterator[tuple[End, Drawn
     for some in _neighbours(floats[1:]):
         for dtype in FLOATS:
             changed = {name: dtype for name in some if arguments[name].dtype != dtype}
+            wider = all(_digits(dtype) > _digits(arguments[name].dtype) for name in changed)
             if changed:
-                yield (*some, str(dtype)), replace(plain, dtypes=changed)
+                other = replace(plain, dtypes=changed)
+                yield (*some, str(dtype), str(wider)), _made_small(other) if wider else other
+
+
+def _digits(dtype: torch.dtype) -> float:
+    return 1 / torch.finfo(dtype).eps
+
+
+def _made_small(one: Drawn) -> Drawn:
+    """Of few numbers: what is lost of each is lost in a mean over many."""
+    sizes = {name: min(max(size, _FEW[0]), _FEW[1]) for name, size in one.workload.sizes.items()}
+    return replace(one, split=1, workload=replace(one.workload, sizes=sizes))
 
 
 def _neighbours(names: list[str]) -> list[list[str]]:
