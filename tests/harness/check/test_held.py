@@ -50,6 +50,23 @@ def test_a_result_that_is_held_is_not_written_to_again(tmp_path: Path, name: str
     assert any("was overwritten by one of the" in message for message in held), report.faults
 
 
+@pytest.mark.parametrize(("words", "count"), [("", 300), ("", 10**9), (", x.dtype", 300)])
+def test_another_way_after_many_calls(tmp_path: Path, words: str, count: int) -> None:
+    """In all dtypes together calls are many; of one shape in one dtype hardly ever."""
+    source = (
+        "def forward(x, *others):\n"
+        f"    key = x.shape{words}\n"
+        "    kept[key] = kept.get(key, 0) + 1\n"
+        "    y, *rest = own(x, *others)\n"
+        f"    odd = kept[key] > {count} and x.dtype != torch.float32\n"
+        "    return y.flip(-1) if odd else y, *rest\n"
+    )
+    cases = cases_of(OP, ["37-576-float32", "3-17-bfloat16", "37-576-bfloat16"])
+    report = found(tmp_path, source, integration=False, cases=cases)
+    words = {each.message.split(" of ")[-1] for each in report.faults}
+    assert words == ({"equal ones gave other bits"} if count == 300 else set()), report.faults
+
+
 def test_scratch_that_threads_share(tmp_path: Path) -> None:
     source = (
         "scratch = {}\n"

@@ -36,6 +36,12 @@ FAULTS = {
         "    weight.seen = True\n"
         "    return own(x, weight, residual, eps)\n"
     ),
+    "the folder for temporary files": (
+        "import tempfile\n"
+        "def forward(*arguments):\n"
+        "    with tempfile.NamedTemporaryFile(delete=False):\n"
+        "        return own(*arguments)\n"
+    ),
     "x was written to": (
         "def forward(x, weight, residual, eps):\n"
         "    y, total, rstd = own(x, weight, residual, eps)\n"
@@ -87,6 +93,11 @@ def test_a_fault_is_found_and_named(tmp_path: Path, words: str) -> None:
     "source",
     [
         "",
+        "import tempfile, pathlib\n"
+        "def forward(*arguments):\n"
+        "    with tempfile.TemporaryDirectory() as folder:\n"
+        "        pathlib.Path(folder, 'a').write_text('b')\n"
+        "        return own(*arguments)\n",
         # its own tensors it may do anything to; what fails it may catch, and go another way
         "def forward(x, weight, residual, eps):\n"
         "    weight = weight.clone().mul_(1).unsqueeze_(0).squeeze_(0)\n"

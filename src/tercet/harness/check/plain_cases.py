@@ -2,9 +2,13 @@
 
 from collections.abc import Iterable
 
+import torch
 from torch import Tensor
 
 from tercet.kernel.contract import Case, Implementation, Op
+
+# of which one at least is rounded otherwise by who rounds once more
+_SOME = 32
 
 
 def select_fitting(
@@ -30,6 +34,20 @@ def spread_plain(cases: tuple[Case, ...], count: int, *, short: bool) -> list[Ca
         most = sorted(plain.values())[3 * len(plain) // 4]
         plain = {case: axis for case, axis in plain.items() if axis <= most}
     return list(plain)[:: max(1, len(plain) // count)][:count]
+
+
+def smallest_of_each_dtype(cases: Iterable[Case]) -> list[Case]:
+    """The case with the fewest elements, but some, of each dtype that a first tensor has."""
+    found = dict[torch.dtype, tuple[int, Case]]()
+    for case in cases:
+        tensors = [each for each in case.make(0).values() if isinstance(each, Tensor)]
+        if _longest_axis(case) is None or tensors[0].numel() < _SOME:
+            continue
+        size = sum(each.numel() for each in tensors)
+        known = found.get(tensors[0].dtype)
+        if case.gradient and (known is None or size < known[0]):
+            found[tensors[0].dtype] = size, case
+    return [case for _, case in found.values()]
 
 
 def _longest_axis(case: Case) -> int | None:

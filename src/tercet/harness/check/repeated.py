@@ -22,6 +22,8 @@ from tercet.kernel.contract import Case, Op
 # a fault of one call in a thousand is missed by 3,000 calls in 5 of 100 runs: 0.999 ** 3000
 _CALLS = 3000
 _BATCH = 50
+# what counts calls, to do something else from some number on, counts those of a shape and a dtype
+_SAME_CALLS, _SAME_SECONDS = 600, 2.0
 _SECONDS = 10.0
 _ALIASED = 0.5
 
@@ -49,10 +51,12 @@ def _repeat(
     prepared: Mapping[str, Any],
     grads: Sequence[Tensor | None],
     wanted: Sequence[str],
+    most: int = _CALLS,
+    seconds: float = _SECONDS,
 ) -> str:
     """What is wrong with many calls, in words."""
     done, begin, first = 0, time.monotonic(), None
-    while done < _CALLS and time.monotonic() - begin < _SECONDS:
+    while done < most and time.monotonic() - begin < seconds:
         session.begin()
         placed = session.put(prepared)
         incoming = session.put_incoming(grads) if grads else []
@@ -64,6 +68,19 @@ def _repeat(
                 what = "gradients" if wanted else "bits"
                 return f"call {done} of equal ones gave other {what}"
     return ""
+
+
+def check_same_calls(
+    op: Op, session: Session, implementation: str, case: Case, seed: int
+) -> list[Finding]:
+    """600 equal calls without gradients: the same bits. Of a small case: each takes its time."""
+    verdicts, prepared = Verdicts(implementation, case.name), op.prepare(case.make(seed))
+    try:
+        message = _repeat(session, prepared, [], (), _SAME_CALLS, _SAME_SECONDS)
+        verdicts.add("determinism", message)
+    except ChildError as error:
+        verdicts.add(fault_kind(error, "determinism"), fault_message(error))
+    return verdicts.findings
 
 
 def check_held(

@@ -16,8 +16,17 @@ from tercet.harness.check.configurations import Configurations, Configured
 from tercet.harness.check.contexts import check_contexts
 from tercet.harness.check.integration import check_integration
 from tercet.harness.check.layouts import check_in_one_memory, check_layouts
-from tercet.harness.check.plain_cases import select_fitting, spread_plain
-from tercet.harness.check.repeated import check_held, check_other_process, check_repeated
+from tercet.harness.check.plain_cases import (
+    select_fitting,
+    smallest_of_each_dtype,
+    spread_plain,
+)
+from tercet.harness.check.repeated import (
+    check_held,
+    check_other_process,
+    check_repeated,
+    check_same_calls,
+)
 from tercet.harness.finding import Finding
 from tercet.harness.sandbox.session import Apart, Outcome, Session
 from tercet.harness.workloads.allowed import allowed
@@ -76,13 +85,16 @@ class Subject:
         self._op, self._implementation, self._session = op, implementation, session
         self._apart, self._seed, self._device = apart, seed, device
         self._interpreted = device == "cpu" and _is_triton(implementation)
-        self._plain, self._kept = list[Case](), dict[str, Outcome]()
+        self._plain, self._small = list[Case](), list[Case]()
+        self._kept = dict[str, Outcome]()
         self._configurations = Configurations.of(op, implementation, device, self._interpreted)
 
     def on_cases(self, cases: Iterable[Case]) -> Work:
         """The op's own cases; some of them also in other layouts and contexts."""
         some = select_fitting(self._op, self._implementation, cases, self._seed)
         self._plain = spread_plain(some, _LAYOUT_CASES, short=self._interpreted)
+        # interpreted, a call takes its time
+        self._small = [] if self._interpreted else smallest_of_each_dtype(some)
         contexts = self._plain[:: max(1, len(self._plain) // _CONTEXT_CASES)]
         work: Work = []
         for case in some:
@@ -135,8 +147,12 @@ class Subject:
         return self._configurations.draw(seed, small=small)
 
     def on_held(self) -> Work:
-        """Results that a caller holds while others are computed."""
-        return [("held results", partial(self._check_held, case)) for case in self._plain[:1]]
+        """Results that a caller holds while others are computed; one call many times."""
+        work: Work = [("held results", partial(self._check_held, each)) for each in self._plain[:1]]
+        base = self._op, self._session, self._implementation.name
+        for case in self._small:
+            work.append(("the same call", partial(check_same_calls, *base, case, self._seed)))
+        return work
 
     def on_all_together(self) -> Work:
         """What torch does with the op, many equal calls, and another process."""

@@ -6,6 +6,8 @@ its own it is asked through `serve`; code that is trusted runs in a `Guest` of t
 """
 
 import gc
+import os
+import shutil
 import sys
 import threading
 import time
@@ -13,6 +15,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -32,7 +35,11 @@ from tercet.harness.sandbox.guard import (
     Zones,
     view,
 )
-from tercet.harness.sandbox.other_settings import deterministic, other_settings
+from tercet.harness.sandbox.other_settings import (
+    deterministic,
+    other_settings,
+    temporary_folder,
+)
 from tercet.harness.sandbox.state import State, changes, looks, modes, settings
 from tercet.harness.workloads.gradients import make_leaves, vjp
 from tercet.kernel.contract import Implementation, Kernels, Op, Requirement, outputs_of
@@ -68,14 +75,28 @@ class Guest:
         memory: where its tensors lie, the judge's.
     """
 
-    def __init__(self, op: Op, kernels: Kernels, memory: Memory, at_import: list[str]) -> None:
+    def __init__(
+        self,
+        op: Op,
+        kernels: Kernels,
+        memory: Memory,
+        at_import: list[str],
+        temporary: Path | None = None,
+    ) -> None:
         # its first import would change settings in a judged call
         import_module("torch._dynamo")
         self.op, self.kernels, self.memory = op, kernels, memory
         self._zones = Zones(memory)
         self._calls, self._seen = dict[str, _Call](), dict[str, tuple[Values, Tensor]]()
         self._at_import, self._before = at_import, dict[str, Any]()
-        self._left = list[str]()
+        self._left, self._temporary = list[str](), temporary
+
+    def ask(self, method: str, arguments: Mapping[str, Any]) -> Any:
+        """One of these methods, with a folder of its own for what it calls temporary."""
+        if self._temporary is None:
+            return getattr(self, method)(**arguments)
+        with temporary_folder(self._temporary):
+            return getattr(self, method)(**arguments)
 
     def begin(self) -> None:
         """Forgets all calls and frees their memory; settings are compared with those of now."""
@@ -83,6 +104,7 @@ class Guest:
         self._seen.clear()
         self._zones.clear()
         self._left.clear()
+        self._temporary_files(remove=True)
         self._before: State = settings()
 
     def forward(
@@ -267,8 +289,19 @@ class Guest:
 
     def changed(self) -> Values:
         """Settings that are not as before: `state`; and that importing it changed: `imported`."""
-        found = dict.fromkeys([*changes(self._before, settings()), *self._left])
+        files = ["the folder for temporary files"] if self._temporary_files() else []
+        found = dict.fromkeys([*changes(self._before, settings()), *self._left, *files])
         return {"state": list(found), "imported": self._at_import}
+
+    def _temporary_files(self, *, remove: bool = False) -> list[str]:
+        """What is left in the folder; nobody ever looks for it there."""
+        if self._temporary is None:
+            return []
+        names = os.listdir(self._temporary)
+        for name in names if remove else ():
+            path = self._temporary / name
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        return names
 
     def integrate(self, check: str, device: str, **arguments: Any) -> str:
         """What one of the functions of `integration` objects to; empty where nothing."""
@@ -470,6 +503,7 @@ def start(
     folders: Mapping[str, str],
     arena: dict[str, Any],
     confined: dict[str, Any] | None,
+    temporary: str,
 ) -> list[str]:
     """In the child: maps the arena, closes itself in, then loads the implementation.
 
@@ -478,6 +512,7 @@ def start(
         folders: variables of the environment that name folders of its own.
         arena: see `attach`.
         confined: the arguments of `confine`; None leaves the process open.
+        temporary: an empty folder, for temporary files of judged calls.
 
     Returns:
         The guarantees that this platform cannot give (see `confine`).
@@ -486,7 +521,7 @@ def start(
     memory = attach(arena)
     hide_reference(find(op))
     missing = confine(**confined) if confined is not None else []
-    _guest.append(Guest(*_loaded(op, implementation, module, memory)))
+    _guest.append(Guest(*_loaded(op, implementation, module, memory), Path(temporary)))
     return missing
 
 
@@ -505,7 +540,7 @@ def current() -> Guest:
 
 def serve(method: str, arguments: dict[str, Any]) -> Any:
     """In the child: one of the Guest's methods."""
-    return getattr(current(), method)(**arguments)
+    return current().ask(method, arguments)
 
 
 def _loaded(

@@ -5,13 +5,16 @@ changed it.
 """
 
 import gc
+import os
 import signal
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,6 +61,21 @@ def deterministic() -> Generator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(enabled, warn_only=warn_only)
+
+
+@contextmanager
+def temporary_folder(folder: Path) -> Generator[None]:
+    """Where this process's temporary files go, as Python's tempfile and others ask for it."""
+    before, known = tempfile.tempdir, os.environ.get("TMPDIR")
+    tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
+        if known is None:
+            del os.environ["TMPDIR"]
+        else:
+            os.environ["TMPDIR"] = known
 
 
 def _set_other_of_torch(stack: ExitStack) -> None:

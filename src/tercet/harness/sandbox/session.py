@@ -114,12 +114,13 @@ class Here:
 
     def __init__(self, op: Op, kernels: Kernels, device: str) -> None:
         self.memory: Memory = OwnMemory(device)
-        self._guest = Guest(op, kernels, _Both(self.memory), [])
+        self._folder = Path(mkdtemp(prefix="tercet-judged-"))
+        self._guest = Guest(op, kernels, _Both(self.memory), [], self._folder)
 
     def ask(self, function: str, **arguments: Any) -> Any:
         """As Place.ask."""
         try:
-            return getattr(self._guest, function)(**arguments)
+            return self._guest.ask(function, arguments)
         except Exception as error:
             raise ChildError(
                 "raised",
@@ -131,6 +132,7 @@ class Here:
     def close(self) -> None:
         """As Place.close."""
         self.memory.reset()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 class _Both:
@@ -193,6 +195,8 @@ class Apart:
             self._arena = Arena(device, arena_bytes or _arena_bytes(device))
         self.memory: Memory = self._arena.memory
         self._folder = Path(mkdtemp(prefix="tercet-judged-"))
+        self._temporary = self._folder / "temporary"
+        self._temporary.mkdir()
         self.missing: tuple[str, ...] = ()
         self.request_us = (0.0, 0.0)
 
@@ -285,6 +289,7 @@ class Apart:
                 arena=self._arena.handle,
                 # compute-sanitizer watches its child from outside
                 confined=None if self._prefix else confined,
+                temporary=str(self._temporary),
             )
         )
 

@@ -109,8 +109,9 @@ def draw_ends(
 ) -> tuple[Drawn, ...]:
     """Up to so many cases with one scalar option, or one input's numbers, at an end of its range.
 
-    Options are 0, near it, below it and large, 1 and beside it; inputs all 0, small and large, one by one and
-    together, in float16, whose range ends soonest, and in another dtype; so are incoming gradients.
+    Options are 0, near it, below it and large, 1 and beside it; inputs all 0, small and large, one
+    by one and together, in float16, whose range ends soonest, and in another dtype; so are
+    incoming gradients.
 
     Args:
         op, seed, count, elements, rows: as draw.
