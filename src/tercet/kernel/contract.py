@@ -277,6 +277,8 @@ class Op:
         shapes: the op's calls in a model, from the model's published shape.
         derived: of an argument that is made of others (codes of a tensor, its transpose), which:
             a check that changes an argument's contents leaves these alone.
+        unread: of an argument that only carries a gradient, the argument whose presence makes it
+            so, or None where it always is: its numbers are not read, and may be anything.
         independent: an axis along which calls are independent of each other, so that a check at
             scale may compare some of its rows; None where there is none.
         baselines: what the benchmark compares with; the first is plain torch.
@@ -302,6 +304,7 @@ class Op:
     inputs: Callable[[Workload, int, str], dict[str, Any]] | None = None
     shapes: Callable[[ModelShape], tuple[Workload, ...]] = _no_workloads
     derived: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    unread: Mapping[str, str | None] = field(default_factory=dict[str, str | None])
     independent: str | None = None
     baselines: tuple[Baseline, ...] = ()
 

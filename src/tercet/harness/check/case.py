@@ -8,6 +8,7 @@ judge can see in its own memory.
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from tercet.child_process import ChildError
@@ -104,13 +105,22 @@ class CaseCheck:
     def nearby(self) -> None:
         """Contents that differ from the first in little, at the same addresses.
 
-        In one element, in two rows changing places, or in one part of a packed weight.
+        In one element, in two rows changing places, in one part of a packed weight, or in numbers
+        that are not read.
         """
         for label, change in (
             ("one other element", change_one),
             ("two rows that changed places", swap_rows),
         ):
             self.guard("stale", label, self._changed_contents, change)
+        for name, instead in self.op.unread.items():
+            value = self.prepared.get(name)
+            if isinstance(value, Tensor) and (
+                instead is None or self.prepared[instead] is not None
+            ):
+                label = f"{name}, which is not read, all NaN"
+                anything = {**self.prepared, name: torch.full_like(value, torch.nan)}
+                self.guard("context", label, self.judge_call, {}, anything)
         other = self.case.make(self.seed + 1)
         for name, value in self.arguments.items():
             for part in parts_of(value):

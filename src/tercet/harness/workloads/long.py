@@ -31,6 +31,8 @@ _LONGEST, _LONGEST_ELEMENTS = (140_001,), 1 << 20
 # of axes that the first input does not have, as of a table: numbers of which many are beyond int16
 # and uint16
 _BEYOND = (50_000, 98_765)
+# of axes that have an end, as experts: numbers of which some are beyond uint8
+_BYTE = 259, 300
 # what a program may still hold whole
 _HELD = (513, 1000, 1024, 2047, 2880, 4096)
 # of which a sum of large codes of 8 bits is beyond uint8 or int8, and of which it is beyond int16
@@ -67,6 +69,7 @@ class _Wish:
             draw it.
         one_sign: whether gradients are of one sign, so that they add up; None to draw it.
         far_apart: whether its rows, where they are few enough, lie far apart.
+        most: how long the axis may be at least, whatever cases that are drawn have it as.
     """
 
     axis: str
@@ -80,6 +83,7 @@ class _Wish:
     exact: bool | None = None
     one_sign: bool | None = None
     far_apart: bool = False
+    most: int = 0
 
 
 def draw_long(op: Op, seed: int, elements: int, rows: int | None = None) -> tuple[Drawn, ...]:
@@ -148,6 +152,7 @@ def _wishes(op: Op, generator: random.Random, elements: int, rows: int | None) -
             axis=axis, lengths=(length,), base=generator.choice(bases),
             kind=generator.choice(kinds), elements=elements, others=(1, 1 if interpreted else 2),
         )  # fmt: skip
+    yield from _beyond_most(op, elements, generator.choice(bases), interpreted=interpreted)
     for base, lengths in product(by_options[: 1 if interpreted else None], _NARROW):
         yield _Wish(
             axis=axes[-1], lengths=lengths, base=base, kind=kinds[0], elements=elements,
@@ -158,6 +163,28 @@ def _wishes(op: Op, generator: random.Random, elements: int, rows: int | None) -
             axis=max(fixed, key=lambda name: fixed[name]), lengths=(max(fixed.values()),),
             base=base, kind="normal", elements=_LONGEST_ELEMENTS, fixed=fixed,
         )  # fmt: skip
+
+
+def _beyond_most(op: Op, elements: int, base: Workload, *, interpreted: bool) -> Iterator[_Wish]:
+    """Axes that are longer than other cases have room for, all else as short as it may be.
+
+    Of those that the first input has not, as experts, so long that the last have numbers beyond
+    uint8, and rows to name them; of its own, as positions, beyond int16.
+    """
+    first = op.of_role("input")[0].axes
+    for axis in (each for each in op.axes if each.name in base.sizes and each.name not in first):
+        if axis.most is not None and axis.most < max(_BYTE):
+            yield _Wish(
+                axis=axis.name, lengths=_BYTE, base=base, kind="normal", elements=elements,
+                fixed={first[0]: _CHUNKED[0]}, most=max(_BYTE),
+            )  # fmt: skip
+    for axis in first if not interpreted else ():
+        least = dict.fromkeys(base.sizes, 1) | {first[-1]: 2}
+        if elements_of(op, least | {axis: _LONG[2]}) > elements:
+            yield _Wish(
+                axis=axis, lengths=_BEYOND[:1], base=base, kind="normal",
+                elements=_LONGEST_ELEMENTS, fixed=least,
+            )  # fmt: skip
 
 
 def _draw(op: Op, wish: _Wish, generator: random.Random, most: dict[str, int]) -> Drawn | None:
@@ -171,7 +198,10 @@ def _draw(op: Op, wish: _Wish, generator: random.Random, most: dict[str, int]) -
         sizes[wish.axis] = generator.choice(wish.lengths)
         if wish.few_programs:
             _make_small(sizes, wish.axis, generator)
-        if sizes[wish.axis] <= most[wish.axis] and elements_of(op, sizes) <= wish.elements:
+        if (
+            sizes[wish.axis] <= max(most[wish.axis], wish.most)
+            and elements_of(op, sizes) <= wish.elements
+        ):
             break
     else:
         return None

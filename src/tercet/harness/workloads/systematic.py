@@ -81,6 +81,8 @@ def draw_single(
 ) -> tuple[Drawn, ...]:
     """Up to so many cases of one row, as a step of decoding has; each with an option of the cases.
 
+    And each with an input that is 0, too.
+
     Args:
         op, seed, count, elements, rows: as draw.
     """
@@ -99,9 +101,21 @@ def draw_single(
             plain = Drawn(workload=workload, factors={}, split=generator.choice((0, 1)))
             kept = allowed(op, plain)
             if kept is not None:
-                found.append(kept)
+                found += [kept, *_with_a_zero(op, kept, generator)]
                 break
     return tuple(found)
+
+
+def _with_a_zero(op: Op, plain: Drawn, generator: random.Random) -> list[Drawn]:
+    """The same with one input, or the scales of packed weights, 0: what is divided by it is NaN."""
+    arguments = plain.arguments(op, 0)
+    free = [name for name in arguments if name not in tied_arguments(op, arguments)]
+    floats = [name for name in free if float_of(arguments[name]) is not None]
+    if not floats:
+        return []
+    powers = {generator.choice(floats[1:] or floats): -inf}
+    kept = allowed(op, replace(plain, powers=powers, gradient=False))
+    return [] if kept is None else [kept]
 
 
 def draw_ends(

@@ -293,6 +293,7 @@ OP = Op(
         ),
     ),
     inputs=inputs,
+    unread={"x": "x_codes", "weight": None},
     derived={"codes_t": ("codes",), "x_codes": ("x",), "x_scale": ("x",)},
     shapes=shapes,
     independent="M",
