@@ -5,7 +5,6 @@ changed it.
 """
 
 import gc
-import os
 import signal
 import sys
 import tempfile
@@ -65,17 +64,12 @@ def deterministic() -> Generator[None]:
 
 @contextmanager
 def temporary_folder(folder: Path) -> Generator[None]:
-    """Where this process's temporary files go, as Python's tempfile and others ask for it."""
-    before, known = tempfile.tempdir, os.environ.get("TMPDIR")
-    tempfile.tempdir = os.environ["TMPDIR"] = str(folder)
+    """Where Python's tempfile puts what this process makes with it."""
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
     try:
         yield
     finally:
         tempfile.tempdir = before
-        if known is None:
-            del os.environ["TMPDIR"]
-        else:
-            os.environ["TMPDIR"] = known
 
 
 def _set_other_of_torch(stack: ExitStack) -> None:
