@@ -7,7 +7,7 @@ implementation inside its own watch on memory.
 import inspect
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -43,9 +43,10 @@ def define(name: str, schema: str, run: Run, fake: Run) -> Any:
         The op, callable with positional arguments.
     """
     _library.define(name + schema)
-    _library.impl(name, on_its_gpu(run), "CompositeExplicitAutograd")
     torch.library.register_fake(f"tercet::{name}", fake, lib=_library)
     overload = getattr(torch.ops.tercet, name).default
+    checked = _returning_as_declared(overload, run)
+    _library.impl(name, on_its_gpu(checked), "CompositeExplicitAutograd")
 
     def without_autocast(*arguments: Any) -> Any:
         with _exclude(_AUTOCAST_KEYS):
@@ -53,9 +54,48 @@ def define(name: str, schema: str, run: Run, fake: Run) -> Any:
 
     for key in _AUTOCAST:
         _library.impl(name, without_autocast, key)
-    _behind[overload] = run
+    _behind[overload] = checked
     _folders[name] = Path(inspect.getfile(run)).parent
     return overload
+
+
+def _returning_as_declared(overload: Any, run: Run) -> Run:
+    """The same; TypeError for a result that is not what the schema declares.
+
+    torch ends the process where there is a tensor too many, takes None for a tensor, and prints
+    every element of what it cannot take.
+    """
+    declared = [str(each.type) for each in overload._schema.returns]
+    if set(declared) != {"Tensor"}:
+        return run
+    count = len(declared)
+
+    def checked(*arguments: Any, **named: Any) -> Any:
+        result = run(*arguments, **named)
+        if count == 1 and isinstance(result, Tensor):
+            return result
+        several = () if count == 1 else _several(result) or ()
+        if len(several) == count and all(isinstance(each, Tensor) for each in several):
+            return result
+        raise TypeError(
+            f"{overload.name()} returned {_kind_of(result)}, its schema declares "
+            f"{'one tensor' if count == 1 else f'a tuple of {count} tensors'}: see what the "
+            f"implementation returns to {run.__name__} in {inspect.getfile(run)}"
+        )
+
+    return checked
+
+
+def _several(result: Any) -> tuple[Any, ...] | None:
+    """What a tuple or list holds; None of anything else."""
+    return tuple(cast("list[Any]", result)) if isinstance(result, tuple | list) else None
+
+
+def _kind_of(result: Any) -> str:
+    several = _several(result)
+    if several is not None:
+        return f"a {type(result).__name__} of ({', '.join(map(_kind_of, several))})"
+    return "None" if result is None else type(result).__name__
 
 
 def on_its_gpu(run: Run) -> Run:
@@ -90,6 +130,8 @@ def differentiate(
         save: (ctx, inputs, output), keeps what backward needs.
         backward: (ctx, *gradients), one per output; None for any but the first that has none.
     """
+    schema = getattr(torch.ops.tercet, name).default._schema
+    arguments = [each.name for each in schema.arguments]
 
     def setup(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         ctx.set_materialize_grads(False)
@@ -102,7 +144,16 @@ def differentiate(
         if first is None:
             shape, dtype, device = ctx.first_output
             first = torch.zeros(shape, dtype=dtype, device=device)
-        return backward(ctx, first, *rest)
+        found = backward(ctx, first, *rest)
+        several = _several(found)
+        count = 1 if several is None else len(several)
+        if count != len(arguments):
+            raise TypeError(
+                f"the backward of tercet::{name} returned {count} gradients of "
+                f"{len(arguments)} arguments ({', '.join(arguments)}): return one for each, None "
+                "where it has none"
+            )
+        return found
 
     torch.library.register_autograd(
         f"tercet::{name}", with_zeros, setup_context=setup, lib=_library
