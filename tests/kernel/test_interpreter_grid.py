@@ -1,6 +1,8 @@
 """Programs that are interpreted together leave the same memory as one after the other."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -225,6 +227,37 @@ def test_what_fails_in_one_program_leaves_what_was_before_it() -> None:
     with pytest.raises(InterpreterError, match="program 9"):
         fails_in_one[(PROGRAMS,)](y)
     assert y.nonzero().flatten().tolist() == list(range(10))
+
+
+@triton.jit
+def misspelt(x):
+    return tl.expp(x)
+
+
+@triton.jit
+def calls_misspelt(x_ptr):
+    x = tl.load(x_ptr)
+    tl.store(x_ptr, misspelt(x))
+
+
+@triton.jit
+def reads_beside(x_ptr):
+    x = tl.load(x_ptr)
+    tl.store(x_ptr, x + tl.load(x_ptr + 9))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "line", "message"),
+    [
+        (calls_misspelt, "    return tl.expp(x)", "has no attribute 'expp'"),
+        (reads_beside, "    tl.store(x_ptr, x + tl.load(x_ptr + 9))", "behind the end of x_ptr"),
+    ],
+)
+def test_an_error_names_the_line_of_the_kernel(kernel: Any, line: str, message: str) -> None:
+    number = Path(__file__).read_text().splitlines().index(line) + 1
+    where = rf"in {Path(__file__).name}, line {number}$"
+    with pytest.raises(InterpreterError, match=rf"^\w+\(.*{message}.* {where}"):
+        kernel[(1,)](torch.ones(2))
 
 
 @triton.jit

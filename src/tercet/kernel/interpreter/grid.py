@@ -10,11 +10,13 @@ Python's. Together they give the same numbers and leave the same memory as one a
 """
 
 import inspect
+import traceback
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -429,11 +431,23 @@ def launch(self: Any, *args: Any, **kwargs: Any) -> None:
         except Exception as error:
             if triton.knobs.compilation.front_end_debugging:
                 raise
-            raise InterpreterError(repr(error)) from error
+            raise InterpreterError(_message(error, self.fn.__code__.co_filename)) from error
     finally:
         scope.restore()
     if moved:
         self._restore_args_dev(args, args_here, options, options_here)
+
+
+def _message(error: BaseException, file: str) -> str:
+    """What was raised first, and by which line of the kernel's file; the launch's is no help."""
+    cause, lines = _cause(error), list[int | None]()
+    while True:
+        frames = traceback.extract_tb(error.__traceback__)
+        lines += [frame.lineno for frame in frames if frame.filename == file]
+        if error is cause or error.__cause__ is None:
+            break
+        error = error.__cause__
+    return f"{cause!r} in {Path(file).name}, line {lines[-1]}" if lines else repr(cause)
 
 
 def _memory(values: Iterable[Any]) -> list[tuple[int, int]]:
