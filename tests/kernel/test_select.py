@@ -12,6 +12,7 @@ from tercet.errors import UnsupportedError
 from tercet.kernel import requirement, select
 from tercet.kernel.contract import Op, TensorSpec
 from tercet.kernel.requirement import Context, Requirement
+from tercet.ops.append_kv import op as append_kv
 from tercet.ops.linear_packed import cpu, decoded, linear_packed, prepare, torch_path, triton
 from tercet.ops.linear_packed.cases import random_weight
 from tercet.ops.linear_packed.op import OP
@@ -109,6 +110,17 @@ def test_no_implementation_is_an_error() -> None:
         UnsupportedError, match=r"no implementation 'gluon': it has .*triton, cpu, torch"
     ):
         select.load(OP, "gluon")
+
+
+def test_no_gradient_is_an_error_with_each_reason() -> None:
+    triton_has_none, torch_has_none = (
+        rf"{name}: tercet\.ops\.append_kv\.{module} defines no function gradient"
+        for name, module in (("triton", "triton"), ("torch", "torch_path"))
+    )
+    with pytest.raises(UnsupportedError, match=rf"triton: runs on cuda, .*; {torch_has_none}"):
+        select.choose_gradient(append_kv.OP, "cpu", FULL)
+    with pytest.raises(UnsupportedError, match=triton_has_none):
+        select.choose_gradient(append_kv.OP, "cuda", FULL)
 
 
 def test_requirement_says_what_is_missing() -> None:

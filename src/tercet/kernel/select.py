@@ -68,12 +68,18 @@ def choose_gradient(op: Op, device: str, dtype: torch.dtype, sizes: Sizes | None
     call = (op.name, "gradient", device, dtype, *(sizes or {}).values())
     if call not in _by_call:
         context = Context(device, dtype, sizes or {})
-        with_gradient = (each for each in op.implementations if each.has_gradient(context))
-        found = next((each for each in with_gradient if _missing(each, context) is None), None)
-        if found is None:
+        misses = list[str]()
+        for each in op.implementations:
+            missing = _missing(each, context, gradient=True)
+            if missing is None:
+                break
+            misses.append(f"{each.name}: {missing}")
+        else:
             raise UnsupportedError(
-                f"op {op.name!r} has no gradient that may run on {device} in {dtype}"
+                f"op {op.name!r} has no gradient that may run on {device} in {dtype}: "
+                f"{'; '.join(misses)}"
             )
+        found = each
         _keep(call, found.load())
     gradient = _by_call[call].gradient
     assert gradient is not None
@@ -146,10 +152,15 @@ def _fits(op: Op, context: Context) -> tuple[bool, ...]:
     )
 
 
-def _missing(implementation: Implementation, context: Context) -> str | None:
+def _missing(
+    implementation: Implementation, context: Context, *, gradient: bool = False
+) -> str | None:
     missing = implementation.requirement.unmet(context)
     if missing is not None:
         return missing
+    # before it is loaded: one without a gradient is not built for it
+    if gradient and not implementation.has_gradient(context):
+        return f"{implementation.module} defines no function gradient"
     try:
         implementation.load()
     except BuildError as error:
