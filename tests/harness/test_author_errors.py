@@ -49,6 +49,9 @@ def edited(tmp_path: Path) -> Edit:
         ("op.py", 'name="half_', 'name="other_half_', "give both one name"),
         ("op.py", 'differentiable=("x",', 'differentiable=("zzz",', "zzz, which is no input"),
         ("op.py", "relative=", "relative=-", "must be 0 or a positive number"),
+        ("op.py", "torch.bfloat16)", '"bfloat16")', r"'x' has dtypes=\(.*: write a tuple, as in"),
+        ("op.py", 'axes=("N",)', 'axes=("N")', "'weight' has axes='N': write a tuple, as in"),
+        ("op.py", '("N",), dtypes=_DTYPES', '("N",), dtypes=(torch.float32)', "dtypes=torch"),
         ("op.py", "cases=CASES", "cases=CASES + CASES[:1]", "give each a name of its own"),
     ],
 )  # fmt: skip
@@ -96,6 +99,18 @@ def test_an_exit_is_no_green_check(edited: Edit, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("file", ["torch_path.py", "reference.py"])
+def test_an_exit_inside_a_call_is_no_green_check(
+    edited: Edit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: str
+) -> None:
+    folder = edited(file, "    return ", "    raise SystemExit(0)\n    return ")
+    monkeypatch.setattr(sys, "argv", ["tercet", "kernel", "check", str(folder), "--quick"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert f"{folder / file}, line" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,8 @@ def blames_author(
             return function(op, *arguments, **named)
         except TercetError:
             raise
-        except Exception as error:
+        # an exit, too, which would pass for a green check
+        except (Exception, SystemExit) as error:
             folder = Path(inspect.getfile(op.reference)).parent
             place = source_place(error, folder)
             if place is None and not _is_call_of(op, error):
@@ -40,7 +41,7 @@ def blames_author(
     return run
 
 
-def _is_call_of(op: Op, error: Exception) -> bool:
+def _is_call_of(op: Op, error: BaseException) -> bool:
     """Whether it is about the arguments that one of the op's functions was called with."""
     called = [each.__name__ for each in (op.reference, op.inputs, op.magnitude) if each]
     return isinstance(error, TypeError) and any(f"{name}()" in str(error) for name in called)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from math import isfinite
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -309,6 +309,7 @@ class Op:
     baselines: tuple[Baseline, ...] = ()
 
     def __post_init__(self) -> None:
+        self._check_tuples()
         declared = {axis.name for axis in self.axes}
         for tensor in self.tensors:
             if unknown := set(tensor.axes) - declared:
@@ -323,6 +324,24 @@ class Op:
             )
         self._check_names()
         self._check_tolerances()
+
+    def _check_tuples(self) -> None:
+        """UnsupportedError for axes or dtypes of a tensor that are no tuple of them.
+
+        One in brackets without a comma is none, and a word would count as its letters.
+        """
+        for tensor in self.tensors:
+            for name, kind, example in (
+                ("axes", str, '("M", "N")'),
+                ("dtypes", torch.dtype, "(torch.float32,)"),
+            ):
+                value: Any = getattr(tensor, name)
+                each = cast("tuple[Any, ...]", value) if isinstance(value, tuple) else ()
+                if not isinstance(value, tuple) or not all(isinstance(one, kind) for one in each):
+                    raise UnsupportedError(
+                        f"op {self.name!r}: tensor {tensor.name!r} has {name}={value!r}: write a "
+                        f"tuple, as in {example}"
+                    )
 
     def _check_names(self) -> None:
         """UnsupportedError where a gradient is none of an input's, or two cases share a name."""
