@@ -1,13 +1,16 @@
 """The baseline: what counts as worse, from made-up rows."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tercet.cli.kernel.compile import _show
+from tercet.errors import UnsupportedError
 from tercet.harness.cross_compile import baseline
 from tercet.harness.cross_compile.baseline import compare
 from tercet.harness.cross_compile.report import CompileRow, Resources
+from tercet.harness.new_op import new_op
 from tercet.ops.discover import find
 
 ACCEPTED = Resources(
@@ -105,6 +108,20 @@ def test_without_a_committed_baseline_the_command_says_so(
     baseline.write_baseline(find("rms_norm"), [row])
     _show(baseline.judge(find("rms_norm"), [row]), "rms_norm")
     assert "no committed baseline" not in capsys.readouterr().err
+
+
+def test_the_command_that_writes_a_baseline_finds_the_op(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = new_op("far_away", tmp_path / "my ops")
+    op = find(made.address)
+    command = f"`tercet kernel compile '{made.folder}' --update`"
+    row = _row(ACCEPTED.model_copy(update={"spills": 0}))
+    _show(baseline.judge(op, [row]), made.address)
+    assert command in capsys.readouterr().err
+    baseline.baseline_path(op).write_text("[7]")
+    with pytest.raises(UnsupportedError, match=re.escape(command)):
+        baseline.judge(op, [row])
 
 
 def test_refused_fails_only_where_it_compiled_before() -> None:

@@ -1,6 +1,7 @@
 """The generator, its template and the guide's worked example."""
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -48,6 +49,13 @@ def test_a_new_op_is_right_as_written(tmp_path: Path) -> None:
     kinds = {(finding.implementation, finding.check) for finding in report.findings}
     for implementation in ("triton", "torch"):
         assert {(implementation, kind) for kind in ("forward", "backward", "guard")} <= kinds
+
+
+def test_the_next_commands_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
+    made = new_op("with_spaces", tmp_path / "my ops")
+    assert made.address == str(tmp_path / "my ops" / "with_spaces")
+    for command in made.next_commands:
+        assert shlex.split(command)[3] == made.address
 
 
 @pytest.mark.parametrize("like", PATTERNS.values())

@@ -1,6 +1,7 @@
 """tercet kernel compile [OP ...]."""
 
 from itertools import groupby
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -152,7 +153,7 @@ def _show(report: CompileReport, address: str, *, asked: bool = False) -> None:
     if not report.has_baseline and not asked:
         say(
             f"{report.op}: no committed baseline, so only spills are judged; in the repository "
-            f"`tercet kernel compile {address} --update` writes one"
+            f"`tercet kernel compile {quote(address)} --update` writes one"
         )
     for finding in report.findings:
         what = f" {finding.implementation}, {finding.case}: {finding.message}"

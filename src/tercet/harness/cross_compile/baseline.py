@@ -6,6 +6,7 @@ It lies in the repository, not in the installed package, which holds no `compile
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
+from shlex import quote
 
 from pydantic import ValidationError
 
@@ -16,6 +17,7 @@ from tercet.harness.cross_compile.target import target_of
 from tercet.harness.finding import Finding
 from tercet.kernel.contract import Op
 from tercet.kernel.register import folder_of
+from tercet.ops.discover import address_of
 
 # ptxas moves a few registers between versions; a quarter more can cost a resident block
 REGISTER_GROWTH = 1.25
@@ -44,7 +46,7 @@ def read_baseline(op: Op) -> tuple[CompileRow, ...]:
     except ValidationError as error:
         raise UnsupportedError(
             f"{path} is no list of compiled rows: {error}; write it anew with "
-            f"`tercet kernel compile {op.name} --update`"
+            f"`tercet kernel compile {quote(address_of(op))} --update`"
         ) from error
 
 

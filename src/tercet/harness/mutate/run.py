@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import wait
+from shlex import quote
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
@@ -198,7 +199,8 @@ def _unchanged(op: Op, implementation: Implementation, device: str, seed: int) -
     if verdict.by is not None:
         raise UnsupportedError(
             f"{op.name!r}: {implementation.name!r} is red without any change: {verdict.by}: "
-            f"{verdict.message}; run `tercet kernel check {address_of(op)}` and mend it first"
+            f"{verdict.message}; run `tercet kernel check {quote(address_of(op))}` and mend it "
+            "first"
         )
     return verdict
 

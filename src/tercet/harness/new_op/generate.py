@@ -11,6 +11,7 @@ import pkgutil
 import re
 from importlib import resources
 from pathlib import Path
+from shlex import quote
 
 from pydantic import BaseModel, ConfigDict
 
@@ -74,7 +75,7 @@ class NewOp(BaseModel):
         files: its files' names.
         address: what the other verbs of `tercet kernel` call it: its name where the folder lies
             among the package's ops, else its path.
-        next_commands: what to run next, in order.
+        next_commands: what to run next, in order, quoted for a shell.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -129,9 +130,9 @@ def new_op(name: str, to: str | Path | None = None, *, like: str | None = None) 
         files=tuple(sorted(contents)),
         address=address,
         next_commands=(
-            f"tercet kernel check {address}",
-            f"tercet kernel compile {address}",
-            f"tercet kernel bench {address} --model llama-3-8b",
+            f"tercet kernel check {quote(address)}",
+            f"tercet kernel compile {quote(address)}",
+            f"tercet kernel bench {quote(address)} --model llama-3-8b",
         ),
     )
 
