@@ -1,5 +1,6 @@
 """What an author's half-written files raise: one line that names the file and the line, exit 2."""
 
+import json
 import sys
 from collections.abc import Callable
 from itertools import count
@@ -99,6 +100,20 @@ def test_an_exit_is_no_green_check(edited: Edit, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
+
+
+def test_what_its_files_print_is_not_among_the_json(
+    edited: Edit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = edited("cases.py", "    return {", "    print('drawn')\n    return {")
+    words = ["tercet", "kernel", "check", str(folder), "--case", "3-17-float32", "--json"]
+    monkeypatch.setattr(sys, "argv", [*words, "--implementation", "torch"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["passed"] is True
+    assert "drawn" in shown.err
 
 
 @pytest.mark.parametrize("file", ["torch_path.py", "reference.py"])

@@ -142,7 +142,7 @@ def main() -> None:
     """
     _replace_unknown_characters()
     try:
-        app()
+        _run(sys.argv)
     except TercetError as error:
         _refuse(type(error).__name__, str(error))
     except OSError as error:
@@ -161,6 +161,17 @@ def main() -> None:
         if end.code == _INTERRUPTED:
             typer.echo(_message_of_interruption(sys.argv), err=True)
         raise
+
+
+def _run(words: list[str]) -> None:
+    """Run the command; of `tercet kernel`, which runs an author's files, JSON alone is printed."""
+    if words[1:2] != ["kernel"] or "--json" not in words:
+        app()
+        return
+    from tercet.cli.show import only_json_on_stdout
+
+    with only_json_on_stdout():
+        app()
 
 
 _INTERRUPTED = 130

@@ -1,11 +1,13 @@
 """Terminal output: JSON for programs, tables and progress bars for people."""
 
 import json
+import sys
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from contextvars import ContextVar
 from math import isfinite, isnan
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TextIO, cast
 
 import typer
 from rich.console import Console
@@ -22,6 +24,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 # what is shown has brackets of its own: names, paths, a model's words
 console = Console(markup=False)
+_json_stream: ContextVar[TextIO | None] = ContextVar("_json_stream", default=None)
 _status = Console(stderr=True, markup=False)
 
 
@@ -30,9 +33,25 @@ def mebibytes(size_bytes: float) -> str:
     return f"{size_bytes / 2**20:,.0f} MiB"
 
 
+@contextmanager
+def only_json_on_stdout() -> Generator[None]:
+    """Within the block standard output gets what `print_json` prints; all else goes to standard
+    error.
+
+    An op's own files may print, and a program reads the JSON.
+    """
+    before = _json_stream.set(sys.stdout)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _json_stream.reset(before)
+
+
 def print_json(content: Any) -> None:
     """Print `content` as JSON on standard output."""
-    typer.echo(json.dumps(_strict(content), indent=1, allow_nan=False))
+    text = json.dumps(_strict(content), indent=1, allow_nan=False)
+    typer.echo(text, file=_json_stream.get())
 
 
 def _strict(content: Any) -> Any:
