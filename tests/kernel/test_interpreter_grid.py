@@ -229,6 +229,15 @@ def test_what_fails_in_one_program_leaves_what_was_before_it() -> None:
     assert y.nonzero().flatten().tolist() == list(range(10))
 
 
+def test_a_launch_option_that_does_not_exist_is_refused() -> None:
+    """As on a GPU: elsewhere a kernel was right that could not be launched."""
+    y = torch.zeros(PROGRAMS)
+    fails_in_one[(3,)](y, num_warps=4, num_stages=2, maxnreg=64)
+    assert y.tolist()[:4] == [1, 2, 3, 0]
+    with pytest.raises(TypeError, match=r"fails_in_one.* 'num_wraps': did you mean 'num_warps'"):
+        fails_in_one[(3,)](y, num_wraps=4)
+
+
 @triton.jit
 def misspelt(x):
     return tl.expp(x)

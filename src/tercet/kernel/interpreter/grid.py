@@ -22,9 +22,12 @@ from typing import Any
 import numpy as np
 import torch
 import triton
+from triton.backends.amd.compiler import HIPOptions
+from triton.backends.nvidia.compiler import CUDAOptions
 from triton.runtime import interpreter
 from triton.runtime.errors import InterpreterError
 
+from tercet.errors import unknown_name
 from tercet.kernel.interpreter.extents import Extents
 
 # of one value of all programs together: more falls out of a core's caches
@@ -35,6 +38,10 @@ _FEW_PARTS = 4
 # elements of a tensor that is written to
 _LONGEST = 1 << 26
 _MOST_KEPT = 1 << 12
+
+# what a launch may name beside its kernel's arguments; where Triton compiles, it refuses all else
+_OPTIONS = frozenset(CUDAOptions.__dataclass_fields__) | frozenset(HIPOptions.__dataclass_fields__)
+_USUAL_OPTIONS = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl"})
 
 Ids = tuple[Any, Any, Any]
 
@@ -404,6 +411,9 @@ def _ids(numbers: Any, grid: Sequence[int]) -> Ids:
 def launch(self: Any, *args: Any, **kwargs: Any) -> None:
     """A launch, as Triton's executor does it; tensors of a CPU stay where they are."""
     names = _parameters(self.fn)
+    if unknown := [name for name in kwargs if name not in names | _OPTIONS]:
+        what = f"argument of {self.fn.__name__}, or launch option,"
+        raise TypeError(unknown_name(what, unknown[0], names | _USUAL_OPTIONS))
     options = {name: value for name, value in kwargs.items() if name in names}
     moved = not all(map(_stays, (*args, *options.values())))
     args_here, options_here = self._init_args_hst(args, options) if moved else (args, options)
