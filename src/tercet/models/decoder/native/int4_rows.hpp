@@ -2,14 +2,6 @@
 
 constexpr int64_t kHalfGroup = 16;  // columns of a group in each half of a row
 
-// to the nearest, ties to even
-inline uint16_t to_bfloat16(float x) {
-  if (std::isnan(x)) return 0x7FC0;
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
-
 // `turn` of a row: sums and differences of both halves, each times the Hadamard matrix of its blocks
 TERCET_INLINE void hadamard_row(float* row, int64_t dim) {
   const int64_t half = dim / 2, lowest = half & -half, size = lowest > 1 ? lowest : 1;
@@ -45,9 +37,9 @@ TERCET_INLINE void quantize_int4_row(const float* row, int64_t dim, uint8_t* cod
         lowest = y < lowest ? y : lowest, highest = y > highest ? y : highest;
         number = number && !std::isnan(y);
       }
-    scales[1] = to_bfloat16(number ? lowest : NAN);
+    scales[1] = tercet::float_to_bfloat(number ? lowest : NAN);
     const float least = tercet::bfloat_to_float(scales[1]), wide = (highest / 2 - least / 2) / 7.5f;
-    scales[0] = to_bfloat16(number ? (wide < 0 ? 0.0f : wide) : NAN);
+    scales[0] = tercet::float_to_bfloat(number ? (wide < 0 ? 0.0f : wide) : NAN);
     const float step = tercet::bfloat_to_float(scales[0]);
     const bool usable = step > 0 && std::isfinite(step) && std::isfinite(least);
     for (int64_t i = begin; i < end; ++i)
