@@ -30,6 +30,8 @@ constexpr int64_t kRowsOfItem = 16;
 // positions that are attended to at a time, whatever the number of threads
 constexpr int64_t kSplit = 128;
 
+#include "models/decoder/native/int4_rows.hpp"
+
 TERCET_INLINE float sum(float* lanes) {
   for (int64_t half = kLanes / 2; half > 0; half /= 2)
     for (int64_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
@@ -71,7 +73,6 @@ struct Attention {
   int64_t group() const { return heads / key_value_heads; }
   int64_t token() const { return (heads + 2 * key_value_heads) * dim; }
   int64_t row() const { return bits == 4 ? dim / 2 : dim; }  // elements of a key or value
-  int64_t groups() const { return (dim / 2 + 15) / 16; }       // of a row in 4 bits
   int64_t splits() const { return (length - first + kSplit - 1) / kSplit; }
   int64_t slice_size() const { return dim + 2; }
 };
@@ -100,8 +101,6 @@ TERCET_INLINE void norm_and_rotate(const Attention& a, float* first, int64_t hea
   }
 }
 
-#include "models/decoder/native/int4_rows.hpp"
-
 // Row codes of tercet/packed_weight/row_codes.py, int8; the scale.
 TERCET_INLINE float quantize_row(const float* row, int64_t count, int8_t* codes) {
   float most = 0;
@@ -125,7 +124,7 @@ TERCET_INLINE void store_row(const Attention& a, const float* row, void* rows, v
   const int64_t number = at / a.row();
   if (a.bits == 4)
     quantize_int4_row(row, a.dim, static_cast<uint8_t*>(rows) + at,
-                      static_cast<uint16_t*>(scales) + number * 2 * a.groups());
+                      static_cast<uint16_t*>(scales) + number * 2 * groups_of_row(a.dim));
   else if (a.bits == 8)
     static_cast<float*>(scales)[number] = quantize_row(row, a.dim, static_cast<int8_t*>(rows) + at);
   else std::memcpy(static_cast<float*>(rows) + at, row, a.dim * sizeof(float));
@@ -394,7 +393,7 @@ void tercet_layers(const LayerWeights* const* layers, const int32_t* rotations, 
   for (int64_t i = 0; i < count; ++i) {
     const int64_t dim = layers[i]->dim, size = bits == 32 ? sizeof(float) : 1;
     // of the scales of a row
-    const int64_t wide = bits == 4 ? (dim / 2 + 15) / 16 * 2 * sizeof(uint16_t) : sizeof(float);
+    const int64_t wide = bits == 4 ? groups_of_row(dim) * 2 * sizeof(uint16_t) : sizeof(float);
     const int64_t at = i * layer_stride, scale_at = at / (bits == 4 ? dim / 2 : dim) * wide;
     tercet_layer(layers[i], hidden, batch, cos[rotations[i]], sin[rotations[i]], keys + at * size,
                  values + at * size, key_scales ? key_scales + scale_at : nullptr,

@@ -2,6 +2,9 @@
 
 constexpr int64_t kHalfGroup = 16;  // columns of a group in each half of a row
 
+// of a row of `dim` columns
+inline int64_t groups_of_row(int64_t dim) { return (dim / 2 + kHalfGroup - 1) / kHalfGroup; }
+
 // `turn` of a row: sums and differences of both halves, each times the Hadamard matrix of its blocks
 TERCET_INLINE void hadamard_row(float* row, int64_t dim) {
   const int64_t half = dim / 2, lowest = half & -half, size = lowest > 1 ? lowest : 1;

@@ -133,9 +133,9 @@ void attend_group(const Attention& a, const float* queries, int64_t at, int64_t 
 // numbers [count, dim] of rows in 4 bits, the first of which is row `number`
 inline void decode_int4_rows(const void* rows, const void* scales, int64_t number, int64_t count,
                              int64_t dim, float* numbers) {
-  const int64_t half = dim / 2, groups = (half + kHalfGroup - 1) / kHalfGroup;
+  const int64_t half = dim / 2;
   const uint8_t* codes = static_cast<const uint8_t*>(rows) + number * half;
-  const uint16_t* pairs = static_cast<const uint16_t*>(scales) + number * 2 * groups;
+  const uint16_t* pairs = static_cast<const uint16_t*>(scales) + number * 2 * groups_of_row(dim);
   constexpr uint64_t LOW = 0x0F0F0F0F0F0F0F0F;
   for (int64_t row = 0; row < count; ++row, codes += half, numbers += dim)
     for (int64_t i = 0; i < half; i += kHalfGroup, pairs += 2) {
