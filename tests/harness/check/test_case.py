@@ -205,6 +205,8 @@ def test_each_axis_is_very_long_once(name: str) -> None:
     for axis in axes:
         assert max(each.workload.sizes[axis] for each in drawn) > 16384
     assert all(each.workload.sizes["M"] <= 520 for each in draw_long(op, 3, 1 << 18, rows=520))
+    # rows without an end are as short as they may be
+    drawn = [each for each in drawn if each.workload.sizes[axes[-1]] > 2]
     if name != "linear_packed":
         kinds = {"constant", "positive", "outlier", "offset", "nan"}
         assert {each.kind for each in drawn} == kinds
