@@ -94,8 +94,12 @@ def test_a_reference_that_is_not_exact_is_told_so(edited: Edit) -> None:
     assert "gives torch.float32 for float64 arguments" in fault.message
 
 
-def test_an_exit_is_no_green_check(edited: Edit, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = edited("op.py", "import torch\n", "import torch\nimport sys\nsys.exit(0)\n")
+_EXITS = ("__import__('sys').exit(0)", "__import__('os')._exit(0)")
+
+
+@pytest.mark.parametrize("end", _EXITS)
+def test_an_exit_is_no_green_check(edited: Edit, monkeypatch: pytest.MonkeyPatch, end: str) -> None:
+    folder = edited("op.py", "import torch\n", f"import torch\n{end}\n")
     monkeypatch.setattr(sys, "argv", ["tercet", "kernel", "check", str(folder), "--quick"])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -116,11 +120,13 @@ def test_what_its_files_print_is_not_among_the_json(
     assert "drawn" in shown.err
 
 
+@pytest.mark.parametrize("end", _EXITS)
 @pytest.mark.parametrize("file", ["torch_path.py", "reference.py"])
 def test_an_exit_inside_a_call_is_no_green_check(
-    edited: Edit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], file: str
-) -> None:
-    folder = edited(file, "    return ", "    raise SystemExit(0)\n    return ")
+    edited: Edit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    file: str, end: str,
+) -> None:  # fmt: skip
+    folder = edited(file, "    return ", f"    {end}\n    return ")
     monkeypatch.setattr(sys, "argv", ["tercet", "kernel", "check", str(folder), "--quick"])
     with pytest.raises(SystemExit) as ended:
         main()

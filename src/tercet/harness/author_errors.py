@@ -8,6 +8,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 from tercet.errors import TercetError, UnsupportedError
 from tercet.kernel.contract import Op
+from tercet.kernel.exits_raise import exits_raise
 from tercet.kernel.source_place import source_place
 
 _More = ParamSpec("_More")
@@ -25,7 +26,8 @@ def blames_author(
     @wraps(function)
     def run(op: Op, /, *arguments: _More.args, **named: _More.kwargs) -> _Result:
         try:
-            return function(op, *arguments, **named)
+            with exits_raise():
+                return function(op, *arguments, **named)
         except TercetError:
             raise
         # an exit, too, which would pass for a green check

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tercet.errors import TercetError, UnsupportedError, unknown_name
 from tercet.kernel.contract import Op
+from tercet.kernel.exits_raise import exits_raise
 from tercet.kernel.register import folder_of
 from tercet.kernel.source_place import source_place
 
@@ -59,9 +60,10 @@ def _import(folder: Path) -> Op:
     """The op of a folder whose files may be half written."""
     package = f"tercet.ops.{folder.name}"
     try:
-        if package not in sys.modules:
-            _import_package(package, folder)
-        module = import_module(f"{package}.op")
+        with exits_raise():
+            if package not in sys.modules:
+                _import_package(package, folder)
+            module = import_module(f"{package}.op")
     except TercetError:
         raise
     # an author's file may raise anything, an exit among it, which would pass for a green check
