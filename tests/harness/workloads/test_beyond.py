@@ -1,13 +1,15 @@
 """Axes longer than other cases have room for, zeros with each option, what is not read."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from tercet.harness.check.run import cases_of, check
 from tercet.harness.sandbox.candidate import candidate_from
-from tercet.harness.workloads.layouts import lay_out
+from tercet.harness.workloads.layouts import LAYOUTS, lay_out
 from tercet.harness.workloads.long import draw_long
 from tercet.harness.workloads.systematic import draw_single
 from tercet.ops.discover import find
@@ -45,6 +47,21 @@ def test_of_blocks_that_lie_far_apart_the_last_one_itself_is_beyond_int32(
     assert reach >= 2**31
     if shape[0] > 2:
         assert (shape[0] - 1) * laid.stride(0) >= 2**31
+
+
+def test_where_there_are_no_addresses_rows_lie_one_behind_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(x: Tensor, index: int) -> Tensor:
+        raise MemoryError(x.shape, index)
+
+    monkeypatch.setitem(LAYOUTS, "far apart", refuse)
+    op = find("rms_norm")
+    drawn = next(each for each in draw_long(op, 3, ELEMENTS) if each.layout == "far apart")
+    plain = replace(drawn, layout=None).arguments(op, 1)["x"]
+    laid = drawn.arguments(op, 1)["x"]
+    assert torch.equal(laid, plain)
+    assert laid.stride() == plain.stride()
 
 
 @pytest.mark.parametrize("reads", [True, False])

