@@ -1,18 +1,26 @@
 """How fast `paged_attention` reads caches of numbers and of codes, on a GPU.
 
-python benchmarks/decoder/paged_decode.py [--cache KIND ...] [--out FILE]
+python benchmarks/decoder/paged_decode.py [--cache KIND ...] [--peer flashinfer] [--out FILE]
 
 One new token of each sequence behind a context, Llama-3-8B's heads (32 of queries, 8 of keys, 128
 wide), bfloat16 queries, blocks of 64 positions in drawn order. Launches are captured in a graph,
 over so many caches that none is in the L2 when its turn comes again, each launch a programmatic
 dependent of the one before, as in a decoder's step. The median of 20 replays counts.
+
+`--peer flashinfer` measures FlashInfer (PyPI: flashinfer-python) on the same caches in the same
+run, in graphs, too, planned before: with and without tensor cores, of which the faster counts. Its
+results must be ours within two roundings.
 """
 
 import argparse
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,14 +39,35 @@ POINTS = [
     *((64, context) for context in (1024, 8192)),
 ]
 CACHES = ("bf16", *CACHED)
+PEER_CACHES = ("bf16", "fp8_e4m3")  # that a peer has, too
+SCALE = 0.01
 _OTHERS_BYTES = 256 * 2**20  # that are read between two reads of a cache
 _REPLAYS = 20
+_PACKAGES = {"flashinfer": "flashinfer-python"}
 
 
-def drawn(
-    kept: str, batch: int, context: int, seed: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """keys, values, blocks, lengths and scales of one cache."""
+@dataclass(frozen=True, kw_only=True)
+class Cache:
+    """Of one launch; `scales` of keys and of values, None for numbers."""
+
+    keys: Tensor
+    values: Tensor
+    blocks: Tensor
+    lengths: Tensor
+    scales: tuple[Tensor | None, Tensor | None]
+
+    @property
+    def nbytes(self) -> int:
+        """What a launch must read."""
+        parts = (self.keys, self.values, *self.scales)
+        return sum(part.nbytes for part in parts if part is not None)
+
+
+Attend = Callable[[Tensor, Cache], Tensor]
+
+
+def drawn(kept: str, batch: int, context: int, seed: int) -> Cache:
+    """One cache, in blocks in drawn order."""
     generator = torch.Generator("cuda").manual_seed(seed)
     table = context // BLOCK
     rows = (batch * table, GROUPS, BLOCK)
@@ -53,28 +82,83 @@ def drawn(
         else:
             # any byte below this is a number in each of them
             codes.view(torch.uint8).random_(0, 120, generator=generator)
-            scale.fill_(0.01)
+            scale.fill_(SCALE)
         parts.append(codes)
         scales.append(scale)
     lengths = torch.full((batch,), context, dtype=torch.int32, device="cuda")
     keys, values = parts
-    return keys, values, order.view(batch, table), lengths, scales[0], scales[1]
+    return Cache(
+        keys=keys, values=values, blocks=order.view(batch, table), lengths=lengths,
+        scales=(scales[0], scales[1]),
+    )  # fmt: skip
+
+
+def ours(q: Tensor, cache: Cache) -> Tensor:
+    """By `paged_attention`."""
+    of_keys, of_values = cache.scales
+    return paged_attention(
+        q, cache.keys, cache.values, cache.blocks, cache.lengths,
+        key_scales=of_keys, value_scales=of_values,
+    )  # fmt: skip
+
+
+def by_flashinfer(caches: Sequence[Cache], *, tensor_cores: bool) -> Attend:
+    """By FlashInfer, planned for these caches; of codes, with one scale for all of them."""
+    planned = import_module("flashinfer").BatchDecodeWithPagedKVCacheWrapper
+    workspace = torch.zeros(128 * 2**20, dtype=torch.uint8, device="cuda")
+    wrappers = dict[int, Any]()
+    for cache in caches:
+        batch, table = cache.blocks.shape
+        first = torch.arange(batch + 1, dtype=torch.int32, device="cuda") * table
+        last = torch.full((batch,), BLOCK, dtype=torch.int32, device="cuda")
+        wrapper = planned(
+            workspace, "HND", use_cuda_graph=True, use_tensor_cores=tensor_cores,
+            paged_kv_indptr_buffer=first.clone(), paged_kv_last_page_len_buffer=last.clone(),
+            paged_kv_indices_buffer=cache.blocks.flatten().clone(),
+        )  # fmt: skip
+        wrapper.plan(
+            first.cpu(), cache.blocks.flatten(), last.cpu(), HEADS, GROUPS, WIDTH, BLOCK,
+            q_data_type=torch.bfloat16, kv_data_type=cache.keys.dtype,
+        )  # fmt: skip
+        wrappers[id(cache)] = wrapper
+
+    def attend(q: Tensor, cache: Cache) -> Tensor:
+        scale = None if cache.scales[0] is None else SCALE
+        found = wrappers[id(cache)].run(
+            q[:, 0], (cache.keys, cache.values), k_scale=scale, v_scale=scale
+        )
+        return found[:, None]
+
+    return attend
 
 
 @torch.inference_mode()
-def measure(kept: str, batch: int, context: int) -> dict[str, float]:
-    """Microseconds of one launch, and the bytes that it must read."""
+def measure(kept: str, batch: int, context: int, peer: str | None) -> dict[str, dict[str, float]]:
+    """Microseconds of one launch, and the bytes that it must read, by "ours" and by the peer."""
     first = drawn(kept, batch, context, 0)
-    needed = sum(part.nbytes for part in (*first[:2], *first[4:]) if part is not None)
-    count = max(2, min(64, 1 + _OTHERS_BYTES // needed))
+    count = max(2, min(64, 1 + _OTHERS_BYTES // first.nbytes))
     caches = [first, *(drawn(kept, batch, context, seed) for seed in range(1, count))]
     q = torch.randn(batch, 1, HEADS, WIDTH, device="cuda", dtype=torch.bfloat16)
+    found = {"ours": timed(ours, q, caches)}
+    if peer is not None and kept in PEER_CACHES:
+        tried = list[dict[str, float]]()
+        for tensor_cores in (False, True):
+            attend = by_flashinfer(caches, tensor_cores=tensor_cores)
+            wanted = ours(q, first).float()
+            error = (attend(q, first).float() - wanted).abs()
+            if bool((error > 2**-7 * wanted.abs() + 2**-9 * wanted.abs().max()).any()):
+                raise SystemExit(f"{peer} and ours differ by {float(error.max())}: {kept}, {batch}")
+            tried.append({**timed(attend, q, caches), "tensor_cores": float(tensor_cores)})
+        found[peer] = min(tried, key=lambda each: each["us"])
+    return found
+
+
+def timed(attend: Attend, q: Tensor, caches: Sequence[Cache]) -> dict[str, float]:
+    """Of one launch, in a graph of one a cache."""
 
     def run() -> Tensor:
-        for keys, values, blocks, lengths, of_keys, of_values in caches:
-            found = paged_attention(
-                q, keys, values, blocks, lengths, key_scales=of_keys, value_scales=of_values
-            )
+        for cache in caches:
+            found = attend(q, cache)
         return found
 
     device = torch.device("cuda")
@@ -87,8 +171,8 @@ def measure(kept: str, batch: int, context: int) -> dict[str, float]:
         graph.replay()
         end.record()
         torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) / count * 1e3)
-    median = statistics.median(times)
+        times.append(begin.elapsed_time(end) / len(caches) * 1e3)
+    median, needed = statistics.median(times), caches[0].nbytes
     return {"us": median, "read_bytes": float(needed), "read_TB_per_s": needed / median / 1e6}
 
 
@@ -98,25 +182,29 @@ def main(arguments: Sequence[str]) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cache", nargs="*", choices=CACHES, default=CACHES)
+    parser.add_argument("--peer", choices=_PACKAGES, help="measure this one beside it")
     parser.add_argument("--out", type=Path, help="append the records here (JSON lines)")
     options = parser.parse_args(arguments)
     environment = Environment.here(torch.cuda.get_device_name())
     for batch, context in POINTS:
         for kept in options.cache:
-            metrics = measure(kept, batch, context)
+            for by, metrics in measure(kept, batch, context, options.peer).items():
+                words = {n: round(value, 2) for n, value in metrics.items()}
+                print(batch, context, kept, by, words, flush=True)
+                if options.out is None:
+                    continue
+                settings = {"batch": batch, "context": context, "kv_cache_dtype": kept}
+                if by != "ours":
+                    settings["peer"] = f"{by} {version(_PACKAGES[by])}"
+                record = Record(
+                    kind="paged decode",
+                    subject="paged_attention",
+                    settings=settings,
+                    metrics=metrics,
+                    environment=environment,
+                )
+                append(options.out, [record])
             torch.cuda.empty_cache()
-            print(batch, context, kept, {n: round(value, 2) for n, value in metrics.items()})
-            if options.out is None:
-                continue
-            settings = {"batch": batch, "context": context, "kv_cache_dtype": kept}
-            record = Record(
-                kind="paged decode",
-                subject="paged_attention",
-                settings=settings,
-                metrics=metrics,
-                environment=environment,
-            )
-            append(options.out, [record])
     return 0
 
 
