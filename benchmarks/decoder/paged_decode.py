@@ -9,7 +9,7 @@ dependent of the one before, as in a decoder's step. The median of 20 replays co
 
 `--peer flashinfer` measures FlashInfer (PyPI: flashinfer-python) on the same caches in the same
 run, in graphs, too, planned before: with and without tensor cores, of which the faster counts. Its
-results must be ours within two roundings.
+results must be ours to 1 %.
 """
 
 import argparse
@@ -43,6 +43,7 @@ PEER_CACHES = ("bf16", "fp8_e4m3")  # that a peer has, too
 SCALE = 0.01
 _OTHERS_BYTES = 256 * 2**20  # that are read between two reads of a cache
 _REPLAYS = 20
+_AGREE = 0.01
 _PACKAGES = {"flashinfer": "flashinfer-python"}
 
 
@@ -145,9 +146,9 @@ def measure(kept: str, batch: int, context: int, peer: str | None) -> dict[str, 
         for tensor_cores in (False, True):
             attend = by_flashinfer(caches, tensor_cores=tensor_cores)
             wanted = ours(q, first).float()
-            error = (attend(q, first).float() - wanted).abs()
-            if bool((error > 2**-7 * wanted.abs() + 2**-9 * wanted.abs().max()).any()):
-                raise SystemExit(f"{peer} and ours differ by {float(error.max())}: {kept}, {batch}")
+            error = float((attend(q, first).float() - wanted).norm() / wanted.norm())
+            if not error < _AGREE:
+                raise SystemExit(f"{peer}'s results are {error:.1%} off ours: {kept}, {batch}")
             tried.append({**timed(attend, q, caches), "tensor_cores": float(tensor_cores)})
         found[peer] = min(tried, key=lambda each: each["us"])
     return found
