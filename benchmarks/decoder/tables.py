@@ -40,7 +40,9 @@ _ATTENTION = """## Attention alone
 
 `paged_attention` of one new token a sequence: 32 query heads, 8 key heads of 128, bfloat16 queries,
 blocks of 64 positions in drawn order, by `benchmarks/decoder/paged_decode.py`. Each cell is
-microseconds and, of keys, values and scales, TB/s.
+microseconds and, of keys, values and scales, TB/s. FlashInfer, where it is measured, ran in the same
+process on the same caches, planned before and in a graph, with or without tensor cores, whichever
+was faster.
 """
 
 
@@ -134,7 +136,8 @@ def _attention() -> str:
         settings = record.settings
         rows = devices.setdefault(str(record.environment.accelerator), {})
         row = rows.setdefault((str(settings["batch"]), str(settings["context"])), {})
-        row[str(settings["kv_cache_dtype"])] = record
+        column = str(settings["kv_cache_dtype"])
+        row[f"{column}, {settings['peer']}" if "peer" in settings else column] = record
     return "\n".join(
         f"{device}, {_date(rows)}\n\n{_attention_rows(rows)}" for device, rows in devices.items()
     )

@@ -23,7 +23,7 @@ static int launch(const Task& task, cudaStream_t stream) {
   }
   cudaLaunchAttribute attributes[2];
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(1 << task.blocks_log2, task.batch * task.groups * task.row_tiles);
+  config.gridDim = dim3(1 << task.blocks_log2, task.batch * task.groups * task.row_tiles * task.splits);
   config.blockDim = dim3(32, WARPS, 1);
   config.dynamicSmemBytes = BYTES;
   config.stream = stream;
@@ -38,7 +38,14 @@ static int launch(const Task& task, cudaStream_t stream) {
     cluster.id = cudaLaunchAttributeClusterDimension;
     cluster.val.clusterDim = {1u << task.blocks_log2, 1, 1};
   }
-  const cudaError_t status = cudaLaunchKernelEx(&config, kernel, task);
+  cudaError_t status = cudaLaunchKernelEx(&config, kernel, task);
+  if (status == cudaSuccess && task.splits > 1) {
+    config.gridDim = dim3(1, task.batch * task.fresh * task.groups * task.shared);
+    config.blockDim = dim3(32, WIDTH / 64, 1);
+    config.dynamicSmemBytes = 0;
+    config.numAttrs = task.pdl ? 1 : 0;  // no cluster
+    status = cudaLaunchKernelEx(&config, merge<X>, task);
+  }
   return status != cudaSuccess ? (cudaGetLastError(), status) : 0;
 }
 

@@ -9,7 +9,8 @@
 //
 // up to eight rows take half the products. Shares P go into the product in two parts, the rounded share and what
 // was rounded away. In the end the sums of warps are added in shared memory, those of blocks through the
-// cluster's, in a fixed order.
+// cluster's, in a fixed order. Long caches of few key heads are split over several clusters, whose sums `merge`
+// adds.
 //
 // Codes become 16-bit floats on their way from the pipeline to the tensor cores. A lane's four neighbours
 // are two of the product's columns and two eight further, so columns stand there in another order, q's likewise.
@@ -79,6 +80,32 @@ __device__ __noinline__ float capped(float score, float soft_cap) {
   return copysignf((1.f - shrunk) * reciprocal(1.f + shrunk) * soft_cap, score);
 }
 
+// two columns of a row: shares times values, relative to the row's maximum, and the shares
+struct Sum {
+  float most, all;
+  float2 pair;
+};
+__device__ __forceinline__ Sum add(const float2* states, int64_t states_step, const void* pairs, int64_t pairs_bytes,
+                                   int count) {
+  Sum sum = {-INFINITY, 0.f, make_float2(0.f, 0.f)};
+#pragma unroll 4
+  for (int i = 0; i < count; i++) sum.most = fmaxf(sum.most, states[i * states_step].x);
+#pragma unroll 4
+  for (int i = 0; i < count; i++) {
+    const float2 state = states[i * states_step];
+    const float2 addend = *reinterpret_cast<const float2*>(static_cast<const char*>(pairs) + i * pairs_bytes);
+    const float weight = weight_of(state.x, sum.most);
+    sum.all = fmaf(state.y, weight, sum.all);
+    sum.pair.x = fmaf(addend.x, weight, sum.pair.x), sum.pair.y = fmaf(addend.y, weight, sum.pair.y);
+  }
+  return sum;
+}
+template <class X> __device__ __forceinline__ void store(void* y, int64_t pair, const Sum& sum) {
+  const float over = sum.all == 0.f ? 0.f : reciprocal(sum.all), one = sum.pair.x * over, other = sum.pair.y * over;
+  if constexpr (std::is_same_v<X, __half>) static_cast<__half2*>(y)[pair] = __floats2half2_rn(one, other);
+  else static_cast<__nv_bfloat162*>(y)[pair] = __floats2bfloat162_rn(one, other);
+}
+
 template <int WIDTH, int ROWS, int WARPS, int BLOCKS, class X, class C>
 __global__ void __launch_bounds__(WARPS * 32, BLOCKS) attend(const __grid_constant__ Task task) {
   using M = Memory<WIDTH, ROWS, WARPS, BLOCKS, C>;
@@ -92,8 +119,9 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS) attend(const __grid_consta
   const int lane = threadIdx.x, warp = __shfl_sync(~0u, static_cast<int>(threadIdx.y), 0);
   const int thread = warp * 32 + lane, eighth = lane / 4, quarter = lane % 4;
   const int rank = blockIdx.x, blocks_log2 = task.blocks_log2;
-  const unsigned row_tile = blockIdx.y % static_cast<unsigned>(task.row_tiles);
-  const unsigned pair = blockIdx.y / static_cast<unsigned>(task.row_tiles);
+  const unsigned splits = task.splits, split = blockIdx.y % splits;
+  const unsigned row_tile = blockIdx.y / splits % static_cast<unsigned>(task.row_tiles);
+  const unsigned pair = blockIdx.y / splits / static_cast<unsigned>(task.row_tiles);
   const int group = pair % static_cast<unsigned>(task.groups), batch = pair / static_cast<unsigned>(task.groups);
   const int first_row = row_tile * ROWS, rows = min(ROWS, task.fresh * task.shared - first_row);
   // which of its sequence's new positions a row is of, and which head
@@ -137,7 +165,9 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS) attend(const __grid_consta
   const int stop = min(min(length, begin + fresh_of(rows - 1) + 1), task.table * task.block);
   const int start = task.window > 0 ? max(0, begin + fresh_of(0) - task.window + 1) : 0;
   const int tiles = max(0, (stop + TILE - 1) / TILE - start / TILE);
-  const int tiles_end = start / TILE + (tiles * (rank + 1) >> blocks_log2);
+  const unsigned share = split << blocks_log2 | rank, shares = splits << blocks_log2;
+  const auto begin_of = [&](unsigned share) { return static_cast<int>(start / TILE + tiles * share / shares); };
+  const int tiles_end = begin_of(share + 1);
 
   float sums[STEPS][ROW_TILES][4] = {};
   float top[ROW_TILES][2], total[ROW_TILES][2] = {};
@@ -153,7 +183,7 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS) attend(const __grid_consta
   const uint32_t pipeline_at = shared_address(pipeline);
   const int copied_row = lane / CHUNKS, copied_chunk = lane % CHUNKS;
   uint32_t known_stages = 0;  // whether there is a block
-  int asked = start / TILE + (tiles * rank >> blocks_log2) + warp, tile = asked, into = 0, stage = 0;
+  int asked = begin_of(share) + warp, tile = asked, into = 0, stage = 0;
 #pragma unroll 1
   for (int ahead = 0;; ahead++) {
     const unsigned entry = static_cast<unsigned>(asked * TILE) / static_cast<unsigned>(task.block);
@@ -383,50 +413,46 @@ __global__ void __launch_bounds__(WARPS * 32, BLOCKS) attend(const __grid_consta
   const int run_log2 = PAIRS_LOG2 - blocks_log2, run = 1 << run_log2;
   float2* const received = reinterpret_cast<float2*>(memory + M::RECEIVED);  // [block][row][run]
   float2* const block_states = states + WARPS * ROWS;
-  float most, all;
-  float2 sum;
-  const auto add = [&](const float2* states, const void* sums, int count, int sums_step) {
-    most = -INFINITY, all = 0.f, sum = make_float2(0.f, 0.f);
-#pragma unroll 4
-    for (int i = 0; i < count; i++) most = fmaxf(most, states[i * ROWS].x);
-#pragma unroll 4
-    for (int i = 0; i < count; i++) {
-      const float2 state = states[i * ROWS];
-      const float2 addend = *reinterpret_cast<const float2*>(static_cast<const char*>(sums) + i * sums_step);
-      const float weight = weight_of(state.x, most);
-      all = fmaf(state.y, weight, all);
-      sum.x = fmaf(addend.x, weight, sum.x), sum.y = fmaf(addend.y, weight, sum.y);
-    }
-  };
   const auto add_warps = [&](int row, int column) {
-    add(states + row, memory + (row * M::PITCH + column * 2) * 4, WARPS, M::PIPELINE);
+    return add(states + row, ROWS, memory + (row * M::PITCH + column * 2) * 4, M::PIPELINE, WARPS);
   };
   if (blocks_log2) {
     cluster_wait();
 #pragma unroll 1
     for (int i = thread; i < rows * PAIRS; i += WARPS * 32) {
       const int row = i / PAIRS, column = i % PAIRS, to = column >> run_log2, in_run = column & (run - 1);
-      add_warps(row, column);
-      put_there(shared_address(received + (rank * rows + row) * run + in_run), to, sum.x, sum.y);
-      if (in_run == 0) put_there(shared_address(block_states + rank * ROWS + row), to, most, all);
+      const Sum sum = add_warps(row, column);
+      put_there(shared_address(received + (rank * rows + row) * run + in_run), to, sum.pair.x, sum.pair.y);
+      if (in_run == 0) put_there(shared_address(block_states + rank * ROWS + row), to, sum.most, sum.all);
     }
     cluster_arrive(), cluster_wait();
   }
 #pragma unroll 1
   for (int i = thread; i < rows * run; i += WARPS * 32) {
     const int row = i >> run_log2, column = rank * run + (i & (run - 1));
-    if (blocks_log2)
-      add(block_states + row, received + i, 1 << blocks_log2, rows * run * 8);
-    else
-      add_warps(row, column);
-    const float over = all == 0.f ? 0.f : reciprocal(all);
+    const Sum sum = blocks_log2 ? add(block_states + row, ROWS, received + i, rows * run * 8, 1 << blocks_log2)
+                                : add_warps(row, column);
     const int64_t token = static_cast<int64_t>(batch) * task.fresh + fresh_of(row);
-    uint16_t* const y =
-        static_cast<uint16_t*>(task.y) + (token * task.groups * task.shared + head_of(row)) * WIDTH + column * 2;
-    if constexpr (std::is_same_v<X, __half>) {
-      *reinterpret_cast<__half2*>(y) = __floats2half2_rn(sum.x * over, sum.y * over);
-    } else {
-      *reinterpret_cast<__nv_bfloat162*>(y) = __floats2bfloat162_rn(sum.x * over, sum.y * over);
+    const int64_t at = token * task.groups * task.shared + head_of(row);
+    if (splits == 1) {
+      store<X>(task.y, at * PAIRS + column, sum);
+      continue;
     }
+    const int64_t there = static_cast<int64_t>(split) * task.batch * task.fresh * task.groups * task.shared + at;
+    task.sums[there * PAIRS + column] = sum.pair;
+    if (column == 0) task.states[there] = make_float2(sum.most, sum.all);
   }
+}
+
+// what the clusters of a row have added up: a row of y a block, two columns a thread
+template <class X> __global__ void __launch_bounds__(64) merge(const __grid_constant__ Task task) {
+  const int column = threadIdx.y * 32 + threadIdx.x, pairs = task.width / 2;
+  const int64_t at = blockIdx.y, rows = gridDim.y;
+  if (task.pdl) {
+    launch_dependents();
+    wait_for_previous_kernel();
+  }
+  const Sum sum =
+      add(task.states + at, rows, task.sums + at * pairs + column, rows * pairs * 8, task.splits);
+  store<X>(task.y, at * pairs + column, sum);
 }

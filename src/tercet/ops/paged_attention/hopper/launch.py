@@ -2,7 +2,7 @@
 
 Keys and values are of q's dtype or codes, each with a library of its own. Other dtypes, heads of
 other widths, blocks not of a multiple of 16 positions, and rows that 16-byte copies do not take are
-computed by triton.py; so are long caches of too few heads to fill the GPU with clusters.
+computed by triton.py.
 """
 
 import ctypes
@@ -33,8 +33,8 @@ _FEW_WARPS, _MANY_WARPS = 4, 8
 _BLOCKS_EACH, _CODED_BLOCKS_EACH = 2, 4
 # blocks of a cluster: 16 are on 16 multiprocessors of one GPC, of which not every one has so many
 _BLOCKS, _MOST_BLOCKS = 8, 16
-# positions of floats that so few blocks read slower than triton.py's two kernels
-_LONG = 8192
+# positions of a multiprocessor, for `divide`
+_FEW, _MANY, _MORE, _MOST = 100, 400, 1000, 3900
 
 
 class Scales(ctypes.Structure):
@@ -51,6 +51,7 @@ class Task(ctypes.Structure):
 
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("q", "keys", "values", "blocks", "lengths", "y")),
+        *((name, ctypes.c_void_p) for name in ("sums", "states")),
         ("key_scales", Scales),
         ("value_scales", Scales),
         *((name, ctypes.c_int64) for name in ("q_b", "q_q", "q_h", "k_p", "k_g", "k_s")),
@@ -64,6 +65,7 @@ class Task(ctypes.Structure):
                 "warps",
                 "together",
                 "blocks_log2",
+                "splits",
                 "shared_inverse",
                 "half",
                 "pdl",
@@ -102,7 +104,7 @@ def forward(
     row_tiles = -(-rows // tile_rows)
     tasks, coded = batch * groups * row_tiles, keys.dtype in _CACHES
     processors = multiprocessors(q.device)
-    division = divide(tasks, table * block, processors, tile_rows, coded=coded)
+    warps, size, together, splits = divide(tasks, table * block, processors, tile_rows, coded=coded)
     taken = (
         q.dtype in _DTYPES
         and width in _WIDTHS
@@ -112,7 +114,7 @@ def forward(
         and _whole_pairs(key_scales)
         and _whole_pairs(value_scales)
     )
-    if division is None or not taken:
+    if not taken:
         return triton.forward(
             q, keys, values, blocks, lengths, key_scales, value_scales, scale, window, soft_cap
         )
@@ -121,13 +123,19 @@ def forward(
     blocks = blocks if blocks.stride(1) == 1 else blocks.contiguous()
     lengths = lengths.contiguous()
     y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    warps, size, together = division
+    # of each split's sums, and states behind them
+    sums = torch.empty(
+        (splits, y.numel() // width, width + 2) if splits > 1 else 0,
+        dtype=torch.float32, device=q.device,
+    )  # fmt: skip
+    states = sums.data_ptr() + sums.nbytes // (width + 2) * width
     task = Task(
         q.data_ptr(), keys.data_ptr(), values.data_ptr(), blocks.data_ptr(), lengths.data_ptr(),
-        y.data_ptr(), _scales(key_scales), _scales(value_scales),
+        y.data_ptr(), sums.data_ptr(), states, _scales(key_scales), _scales(value_scales),
         *q.stride()[:3], *keys.stride()[:3], *values.stride()[:3], blocks.stride(0),
         batch, fresh, groups, heads // groups, width, count, block, table, window, tile_rows,
-        row_tiles, warps, together, size.bit_length() - 1, -(-(2**20) // (heads // groups)),
+        row_tiles, warps, together, size.bit_length() - 1, splits,
+        -(-(2**20) // (heads // groups)),
         q.dtype == torch.float16, True, scale, soft_cap,
     )  # fmt: skip
     status = library(_CACHES.get(keys.dtype, "Floats")).tercet_paged_attention(
@@ -143,30 +151,45 @@ def _scales(scales: Tensor | None) -> Scales:
 
 def divide(
     tasks: int, positions: int, processors: int, tile_rows: int, *, coded: bool = False
-) -> tuple[int, int, int] | None:
-    """Warps of a block, blocks that share the positions of one of `tasks`, and blocks side by side.
+) -> tuple[int, int, int, int]:
+    """How the positions of each of `tasks` are shared out; chosen by measurements on an H200.
 
-    None for triton.py: codes are always taken, since it reads fp8_e4m3 slower whatever the length.
+    Where each multiprocessor has many positions to read, a task is split over blocks of clusters of
+    one or two, one block a multiprocessor: for codes of eight warps, which their instructions keep
+    busy, else of four. Very few tasks take clusters of 8 until there is more to read. With fewer
+    positions a second kernel costs more than it saves: four warps, and clusters as large as find
+    room, unless some of their warps would have no position. Eight, of two blocks, where those would
+    be four. Where there are more tasks than multiprocessors, codes leave room for four blocks side
+    by side: they are 10 to 15 % quicker than two.
 
-    Four warps, and as many blocks as find room at once, unless some of their warps would have no
-    position. Eight, of two blocks, where those would be four: on an H200 they are 30 % quicker, and
-    slower than four wherever clusters are larger. Where there are more tasks than multiprocessors,
-    codes leave room for four blocks side by side: they are 10 to 15 % quicker than two.
+    Returns:
+        Warps of a block, blocks of a cluster, blocks side by side, and clusters that split one
+        task's positions.
     """
+    each = positions * tasks // processors
+    if 4 * _BLOCKS * tasks <= processors and _FEW <= each < (_MANY if coded else _MORE):
+        return _FEW_WARPS, _BLOCKS, _BLOCKS_EACH, processors // (_BLOCKS * tasks)
+    if 3 * tasks <= processors and each >= _MANY:
+        size = 2 if 2 * _BLOCKS * tasks <= processors else 1
+        warps, together = (_MANY_WARPS, 1) if coded else (_FEW_WARPS, _BLOCKS_EACH)
+        return warps, size, together, processors // (size * tasks)
     if processors < 4 * tasks <= 2 * processors:
-        return _MANY_WARPS, 2, 1
-    most = _MOST_BLOCKS if _MOST_BLOCKS * tasks <= processors else _BLOCKS
-    if most == _MOST_BLOCKS and positions > _LONG and not coded:
-        return None
+        few = not coded and each >= _MOST
+        return (_FEW_WARPS, 2, _BLOCKS_EACH, 1) if few else (_MANY_WARPS, 2, 1, 1)
     many = coded and tile_rows == _FEW_ROWS and tasks > processors
-    together, size = _CODED_BLOCKS_EACH if many else _BLOCKS_EACH, 1
+    together = _CODED_BLOCKS_EACH if many else _BLOCKS_EACH
+    # clusters of 8 and more do not find room twice on most multiprocessors
+    most = _MOST_BLOCKS if _MOST_BLOCKS * tasks <= processors else _BLOCKS
+    if 2 * most * tasks > 3 * processors:
+        most //= 2
+    size = 1
     while (
         size < most
         and 2 * size * tasks <= together * processors
         and size * _FEW_WARPS * _TILE < positions
     ):
         size *= 2
-    return _FEW_WARPS, size, together
+    return _FEW_WARPS, size, together, 1
 
 
 def _whole(x: Tensor) -> bool:

@@ -1,5 +1,6 @@
 // The arguments of a launch of kernel.cuh. launch.py mirrors it.
 #pragma once
+#include <vector_types.h>
 #include <stdint.h>
 
 // of codes: what row [p, g, s] has begins at element p * this->p + ... of `first`; null where keys and values are no
@@ -16,6 +17,8 @@ struct Task {
   const int* blocks;    // [B, T]
   const int* lengths;   // [B]
   void* y;              // [B, Q, H, D], contiguous
+  float2* sums;         // of each split: [splits, B, Q, H, D / 2]
+  float2* states;       // [splits, B, Q, H]: a row's maximum, and the sum of its shares
   Scales key_scales, value_scales;  // [P, G, S], or [P, G, S, 2 C]
   int64_t q_b, q_q, q_h, k_p, k_g, k_s, v_p, v_g, v_s, blocks_b;  // strides in elements
   int batch, fresh, groups, shared, width;  // B, Q, G, H / G, D: 64 or 128
@@ -25,6 +28,7 @@ struct Task {
   int warps;            // of a block, 4 or 8
   int together;         // blocks side by side on a multiprocessor: 2 or 4 of 4 warps, 1 of 8
   int blocks_log2;      // of the blocks of a cluster, which share the positions of a row tile
+  int splits;           // clusters that share them, whose sums are merged
   unsigned shared_inverse;  // 2^20 / shared, rounded up
   int half;             // float16, else bfloat16
   int pdl;              // programmatic dependent launch: the previous kernel may still run
