@@ -40,9 +40,9 @@ _ATTENTION = """## Attention alone
 
 `paged_attention` of one new token a sequence: 32 query heads, 8 key heads of 128, bfloat16 queries,
 blocks of 64 positions in drawn order, by `benchmarks/decoder/paged_decode.py`. Each cell is
-microseconds and, of keys, values and scales, TB/s. FlashInfer, where it is measured, ran in the same
-process on the same caches, planned before and in a graph, with or without tensor cores, whichever
-was faster.
+microseconds and, of keys, values and scales, TB/s. FlashInfer, where it is measured, ran in the
+same process on the same caches, planned before and in a graph, with or without tensor cores,
+whichever was faster.
 """
 
 
