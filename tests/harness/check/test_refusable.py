@@ -65,5 +65,19 @@ def test_all_else_is_wrong(tmp_path: Path, body: str, isolated: bool) -> None:
     assert "forward" in red(tmp_path, body, "negative-id", isolated)
 
 
+@pytest.mark.parametrize("place", ["first", "middle", "last"])
+@pytest.mark.parametrize("wrong", ["negative", "past-the-last"])
+def test_one_wrong_id_of_more_than_the_table_has_rows(
+    tmp_path: Path, place: str, wrong: str
+) -> None:
+    """A refusal is right; torch's own error, from a lookup in the whole table, is not."""
+    case = f"{place}-of-many-{wrong}"
+    assert red(tmp_path, REFUSES + CALL, case, isolated=False) == []
+    looked_up = (
+        "    if ids.numel() > rows and wrong:\n        raise IndexError('an id is no row')\n"
+    )
+    assert "forward" in red(tmp_path, looked_up + CALL, case, isolated=False)
+
+
 def test_what_is_no_wrong_input_may_not_be_refused(tmp_path: Path) -> None:
     assert "forward" in red(tmp_path, REFUSES.replace("wrong", "True") + CALL, "int32-ids", False)

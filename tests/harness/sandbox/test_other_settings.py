@@ -1,5 +1,6 @@
 """Each setting has another value inside, and its own one again afterwards."""
 
+import os
 from importlib import import_module
 from pathlib import Path
 
@@ -17,6 +18,8 @@ LEFT = {
     "number of threads", "default device", "torch's modes", "random state",
     "numpy's random state", "Python's random state", "number of threads between operations",
     "environment variables", "current folder", "locale", "threads that still run",
+    "module search path", "standard streams", "rounding of floats", "nice value",
+    "resource limits", "kernels of torch's attention",
     "torch.backends.cudnn.allow_tf32", "random state of the GPU", "current GPU", "current stream",
 }  # fmt: skip
 # back to what they are by default, whatever they were
@@ -28,7 +31,13 @@ FAULTS = {
     "torch.backends.cudnn.benchmark": "torch.backends.cudnn.benchmark = False",
     "numpy's handling of errors": "numpy.seterr(divide='warn')",
     "signal handlers": "signal.signal(signal.SIGINT, signal.default_int_handler)",
+    "umask": "os.umask(0o022)",
+    "blocked signals": "signal.pthread_sigmask(signal.SIG_SETMASK, ())",
+    "thread switch interval": "sys.setswitchinterval(0.005)",
+    "logging": "logging.disable(logging.NOTSET)",
 }
+if hasattr(os, "sched_getaffinity") and len(CORES := os.sched_getaffinity(0)) > 1:
+    FAULTS["CPU affinity"] = f"os.sched_setaffinity(0, {CORES})"
 
 
 def test_all_have_another_value_and_their_own_again() -> None:
@@ -37,6 +46,8 @@ def test_all_have_another_value_and_their_own_again() -> None:
     with other_settings():
         inside = settings()
     plain = {name for name, value in before.items() if not isinstance(value, dict)} - LEFT
+    if len(before.get("CPU affinity", ())) < 2:
+        plain.discard("CPU affinity")
     assert plain <= set(changes(before, inside))
     assert changes(before, settings()) == []
 
@@ -47,7 +58,7 @@ def test_a_setting_that_is_set_back_to_the_default(tmp_path: Path, name: str, wa
     path, op = tmp_path / "candidate.py", find("rms_norm")
     other = "gradient" if way == "forward" else "forward"
     path.write_text(
-        "import gc, numpy, signal, torch\n"
+        "import gc, logging, numpy, os, signal, sys, torch\n"
         "from tercet.ops.rms_norm import torch_path\n"
         f"{other} = torch_path.{other}\n"
         f"def {way}(*arguments):\n"

@@ -107,3 +107,13 @@ def test_memory_of_an_argument_is_no_result() -> None:
         assert found == [f"{OP} returned memory of an argument as result {at}" for at in wrong]
     empty = x[:0], 0.5, [0], y[:0]
     assert broken_promises(OP, empty, {}, (x[:0], y[:0])) == []
+
+
+def test_memory_of_another_result_is_no_result() -> None:
+    """Nor are elements between those of another, as of the two halves of one tensor's rows."""
+    both, given = torch.empty(3, 8), (torch.empty(3, 4), 0.5, [3, 4], torch.empty(0))
+    apart = torch.empty(3, 4)
+    message = f"{OP} returned memory of another result as result 1"
+    assert broken_promises(OP, given, {}, (apart, torch.empty(3, 4))) == []
+    assert broken_promises(OP, given, {}, (apart, apart)) == [message]
+    assert message in broken_promises(OP, given, {}, (both[:, :4], both[:, 4:]))

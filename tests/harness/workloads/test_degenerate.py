@@ -5,11 +5,13 @@ from math import inf
 from pathlib import Path
 
 import pytest
+import torch
 
 from tercet.harness.check.subject import FEW_DRAWN, Subject, Work
 from tercet.harness.sandbox.candidate import candidate_from, import_candidate
 from tercet.harness.sandbox.session import Here, Session
 from tercet.harness.workloads.degenerate import (
+    draw_alike,
     draw_equal,
     draw_forms,
     draw_least,
@@ -21,6 +23,15 @@ from tercet.ops.discover import find
 LIMITS = (1 << 18, None), (1 << 14, 520)
 # (op, what is red, source): each is right for numbers that are drawn at random
 FAULTS = {
+    "angles that are alike at both ends are those of all": (
+        "rope",
+        "forward",
+        "def forward(q, k, cos, sin, *others):\n"
+        "    one = cos.dim() == 3 and len(cos) and bool((cos[0] == cos[-1]).all())\n"
+        "    one = one and bool((sin[0] == sin[-1]).all())\n"
+        "    return own.forward(q, k, *((cos[0], sin[0]) if one else (cos, sin)), *others)\n"
+        "gradient = own.gradient\n",
+    ),
     "a residual that adds up to 0 is left out": (
         "rms_norm",
         "forward",
@@ -78,6 +89,7 @@ def work_of(op: Op, one: Implementation, seed: int) -> Work:
         *draw_meeting(op, seed, *LIMITS[0]),
         *draw_least(op, seed, *LIMITS[0]),
         *draw_equal(op, seed, *LIMITS[0]),
+        *draw_alike(op, seed, *LIMITS[0]),
     )
     names = {each.name for each in drawn}
     found = [each for each in subject.on_drawn(2 * FEW_DRAWN, kinds=True) if each[0] in names]
@@ -149,3 +161,15 @@ def test_each_axis_is_1_long_with_one_row_and_all_of_them() -> None:
     assert all(each["B"] == 1 for each in sizes)
     assert all(any(each[axis] == 1 for each in sizes) for axis in "QHGDRLPST")
     assert sum(set(each.values()) == {1} for each in sizes) > 2
+
+
+def test_ends_are_alike_alone_and_together() -> None:
+    op = find("rope")
+    drawn = [each for seed in range(4) for each in draw_alike(op, seed, *LIMITS[0])]
+    forms = {tuple(each.forms) for each in drawn}
+    assert {("cos",), ("sin",), ("q", "k"), ("k", "cos", "sin"), ("q", "k", "cos", "sin")} <= forms
+    for each in drawn:
+        arguments = each.arguments(op, 0)
+        for name in each.forms:
+            assert len(arguments[name]) > 2
+            assert torch.equal(arguments[name][0], arguments[name][-1])

@@ -56,3 +56,11 @@ def test_a_row_for_all_has_zeros_where_others_have_special_values() -> None:
     assert bool((places.sum(-1) == 1).all())
     assert not first[places].isfinite().any()
     assert torch.equal(second, torch.where(places.any(0), 0.0, 7.0))
+
+
+def test_alike_ends_have_others_between_them() -> None:
+    drawn = torch.randn(4, 3, 5).transpose(0, 1)
+    made = FORMS["with alike ends"](drawn, 3)
+    assert torch.equal(made[0], made[-1])
+    assert torch.equal(made[:-1], drawn[:-1])
+    assert not torch.equal(drawn[0], drawn[-1])

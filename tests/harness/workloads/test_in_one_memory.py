@@ -15,6 +15,7 @@ from tercet.harness.workloads.in_one_memory import (
     WAYS,
     part_of,
     put_at_one_address,
+    put_other_first,
     put_side_by_side,
     put_twice,
 )
@@ -46,7 +47,7 @@ FAULTS = {
 @pytest.mark.parametrize("shape", [(2, 3), (4, 5, 6), (2, 1)])
 def test_numbers_and_places(shape: tuple[int, ...]) -> None:
     one, other = torch.randn(shape), torch.randn(shape)
-    for way in (put_twice, put_at_one_address, put_side_by_side):
+    for way in (put_twice, put_at_one_address, put_side_by_side, put_other_first):
         found = way(one[...], other)
         assert found is not None
         assert found.one.shape == found.other.shape == one.shape
@@ -61,6 +62,10 @@ def test_numbers_and_places(shape: tuple[int, ...]) -> None:
     side = put_side_by_side(one, other)
     assert side is not None
     assert torch.equal(side.other, other)
+    first = put_other_first(one, other)
+    assert first is not None
+    assert torch.equal(first.other, other)
+    assert side.one.storage_offset() == first.other.storage_offset() == 0
     at = put_at_one_address(one, other)
     assert at is not None
     assert at.one.data_ptr() == at.other.data_ptr()

@@ -7,7 +7,8 @@ import torch
 
 from tercet.harness.check.run import check
 from tercet.harness.sandbox.candidate import candidate_from
-from tercet.harness.workloads.systematic import draw_dtypes, draw_ends
+from tercet.harness.workloads.ends import draw_ends
+from tercet.harness.workloads.systematic import draw_dtypes
 from tercet.ops.discover import find
 
 ELEMENTS = 1 << 14

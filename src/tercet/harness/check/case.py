@@ -146,8 +146,8 @@ class CaseCheck:
             session.write(self.prepared)
         unstable = list[str]()
         for at in range(self._repeats):
-            # on a GPU programs run in any order
-            last = {"backwards": True} if at == self._repeats - 1 else {}
+            # on a GPU programs run in any order; callers may let numpy raise its errors
+            last = {"backwards": True, "numpy_errors": "raise"} if at == self._repeats - 1 else {}
             again = self.call(f"again {at}", placed, grads, names, **last)
             # of several NaN a product has one or the other, by how its operands lie
             unstable += first.unlike(again, any_nan=True)

@@ -37,6 +37,9 @@ def check_contexts(case: CaseCheck, *, concurrent: bool) -> None:
     for dtype in _DEFAULT_DTYPES:
         label = f"with {dtype} as torch's default"
         case.guard("context", label, case.judge_call, {"default_dtype": dtype})
+    # as where a model is made without memory
+    label = "with meta as torch's default device"
+    case.guard("context", label, case.judge_call, {"default_device": "meta"})
     if case.device == "cpu":
         for threads in _THREADS:
             case.guard("context", f"with {threads} threads", case.judge_call, {"threads": threads})

@@ -10,7 +10,8 @@ from tercet.harness.check.contents import unchanged
 from tercet.harness.check.expected import expect
 from tercet.harness.workloads.allowed import accepts
 from tercet.harness.workloads.drawn import split_rows
-from tercet.harness.workloads.in_one_memory import WAYS, Way, part_of, put_side_by_side
+from tercet.harness.workloads.gradients import grad_outputs_of
+from tercet.harness.workloads.in_one_memory import SIDE_BY_SIDE, WAYS, Way, part_of
 from tercet.harness.workloads.layouts import LAYOUTS, lay_out
 
 Values = dict[str, Any]
@@ -87,19 +88,26 @@ def _alike(case: CaseCheck) -> list[tuple[str, str]]:
     return [*pairs[first:], *pairs[:first]]
 
 
-def _in_two_axes(case: CaseCheck) -> Values:
-    """Arguments whose leading axis is two, where the op takes such and their number is even."""
+def _in_two_axes(case: CaseCheck, one: str, other: str) -> Values:
+    """Arguments whose leading axis is two, where the op takes such and their number is even.
+
+    And where these two inputs are still of one shape: of one alone the leading axis may be rows.
+    """
     split = split_rows(case.op, case.arguments, 2)
-    return split if accepts(case.op, case.op.prepare(split)) else case.arguments
+    prepared = case.op.prepare(split)
+    alike = prepared[one].shape == prepared[other].shape
+    return split if alike and accepts(case.op, prepared) else case.arguments
 
 
 def _in_one_memory(case: CaseCheck, way: Way, one: str, other: str) -> str:
     """Callers give a tensor twice, or two parts of one: what lies there is not one for it."""
     arguments, grads = case.arguments, case.grads
-    if way is put_side_by_side:
+    if way in SIDE_BY_SIDE:
         # rows of which others follow do not fall into one axis, if there are two
-        arguments, grads = _in_two_axes(case), None
+        arguments = _in_two_axes(case, one, other)
     prepared = case.op.prepare(arguments)
+    if arguments is not case.arguments and grads is not None:
+        grads = grad_outputs_of(case.op, case.case, prepared, case.seed)
     found = way(prepared[one], prepared[other])
     if found is None:
         return ""

@@ -31,6 +31,7 @@ from tercet.harness.finding import Finding
 from tercet.harness.sandbox.session import Apart, Outcome, Session
 from tercet.harness.workloads.allowed import allowed
 from tercet.harness.workloads.degenerate import (
+    draw_alike,
     draw_equal,
     draw_forms,
     draw_least,
@@ -38,10 +39,10 @@ from tercet.harness.workloads.degenerate import (
 )
 from tercet.harness.workloads.draw import draw
 from tercet.harness.workloads.drawn import Drawn
+from tercet.harness.workloads.ends import draw_ends
 from tercet.harness.workloads.long import draw_long
 from tercet.harness.workloads.systematic import (
     draw_dtypes,
-    draw_ends,
     draw_kinds,
     draw_single,
 )
@@ -121,6 +122,7 @@ class Subject:
             forms = count // 4 if self._interpreted else count // 2
             special += draw_forms(self._op, self._seed, min(forms, FEW_DRAWN), *limits)
             special += draw_meeting(self._op, self._seed, *limits)
+            special += draw_alike(self._op, self._seed, *limits)
             special += draw_least(self._op, self._seed, *limits)
             equal = draw_equal(self._op, self._seed, *limits)
         work: Work = []

@@ -18,6 +18,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -50,8 +51,9 @@ from tercet.kernel.tuned import force
 from tercet.ops.discover import find
 
 Values = dict[str, Any]
-# what importing a module may change: imported packages add filters of their own
-_AT_IMPORT = {"warning filters"}
+# what importing a module may change: imported packages add filters of their own, and authors the
+# folder that their own modules lie in
+_AT_IMPORT = {"warning filters", "module search path"}
 _OVERWRITTEN = 77.0
 _TURN_SECONDS = 1e-5
 # failing calls of one case: at the first operation, at the last, and between
@@ -392,6 +394,8 @@ def _set(context: Mapping[str, Any]) -> Generator[None]:
     `mode`: "grad" (default), "no_grad", "inference"; `made_in`: "inference", where its arguments
     are tensors of that mode; `autocast`: a dtype, on the arguments' device
     `device`; `threads`: of torch; `default_dtype`: of torch, as while a model is loaded;
+    `default_device`: of torch; `numpy_errors`: what numpy does at an overflow and a division by 0,
+    as "raise"; a NaN or a subnormal number may be a right result, and is read from there;
     `deterministic`: torch refuses operations whose order is left to chance;
     `other_settings`: all others are at another value than by default;
     `aliased`: what is kept of the outputs are other tensors in their memory;
@@ -416,6 +420,11 @@ def _set(context: Mapping[str, Any]) -> Generator[None]:
         if context.get("default_dtype") is not None:
             stack.callback(torch.set_default_dtype, torch.get_default_dtype())
             torch.set_default_dtype(context["default_dtype"])
+        if context.get("default_device") is not None:
+            stack.enter_context(torch.device(context["default_device"]))
+        if context.get("numpy_errors") is not None:
+            kind = context["numpy_errors"]
+            stack.enter_context(np.errstate(over=kind, divide=kind))
         if context.get("deterministic"):
             stack.enter_context(deterministic())
         if context.get("other_settings"):

@@ -5,6 +5,8 @@ changed it.
 """
 
 import gc
+import logging
+import os
 import signal
 import sys
 import tempfile
@@ -22,7 +24,9 @@ import torch
 from tercet.harness.sandbox.state import FLAGS
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_BLOCKED = signal.SIGUSR2
 _MORE_CALLS = 100
+_MASK, _OTHER_MASK = 0o077, 0o027
 
 
 @contextmanager
@@ -37,11 +41,17 @@ def other_settings() -> Generator[None]:
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
         stack.enter_context(np.errstate(all="ignore"))
+        stack.enter_context(np.printoptions(precision=3))
         _set_other(stack, _switch_collector, gc.isenabled(), not gc.isenabled())
         _set_other(stack, _set_threshold, gc.get_threshold(), (500, 9, 9))
         limit = sys.getrecursionlimit()
         _set_other(stack, sys.setrecursionlimit, limit, limit + _MORE_CALLS)
+        interval = sys.getswitchinterval()
+        _set_other(stack, sys.setswitchinterval, interval, interval / 2)
+        disabled = logging.root.manager.disable
+        _set_other(stack, logging.disable, disabled, disabled + 1)
         _set_other(stack, sys.setprofile, sys.getprofile(), _ignore)
+        _set_other_of_system(stack)
         # signals are the main thread's
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
@@ -72,10 +82,24 @@ def temporary_folder(folder: Path) -> Generator[None]:
         tempfile.tempdir = before
 
 
+def _set_other_of_system(stack: ExitStack) -> None:
+    mask = os.umask(_MASK)
+    stack.callback(os.umask, mask)
+    if mask == _MASK:
+        os.umask(_OTHER_MASK)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    _set_other(stack, _block_only, blocked, blocked ^ {_BLOCKED})
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+    if len(cores) > 1:
+        _set_other(stack, _run_on, cores, cores - {max(cores)})
+
+
 def _set_other_of_torch(stack: ExitStack) -> None:
     enabled = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
     _set_other(stack, _set_deterministic, (enabled, warn_only), (not enabled, True))
+    repeats = torch.is_warn_always_enabled()
+    _set_other(stack, torch.set_warn_always, repeats, not repeats)
     anomaly = torch.is_anomaly_enabled()
     _set_other(stack, _set_anomaly, anomaly, not anomaly)
     for flag in FLAGS:
@@ -104,6 +128,14 @@ def _switch_collector(on: bool) -> None:
 
 def _set_threshold(threshold: tuple[int, int, int]) -> None:
     gc.set_threshold(*threshold)
+
+
+def _block_only(signals: set[int]) -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, signals)
+
+
+def _run_on(cores: set[int]) -> None:
+    os.sched_setaffinity(0, cores)
 
 
 def _set_deterministic(both: tuple[bool, bool]) -> None:

@@ -39,8 +39,8 @@ def broken_promises(
 ) -> list[str]:
     """Where dtypes, shapes or strides of a registered op's results differ from its fake's.
 
-    And which of them lie in an argument's memory, though its schema names no alias: torch.compile
-    takes an argument's memory for free after its last use.
+    And which of them lie in memory of an argument, or of a result before, though its schema names
+    no alias: torch.compile takes memory for free after the last use of what it belongs to.
     """
     names, found = tuple(kwargs), tree_leaves(results)
     promised = _promised(func, _described(args), names, _described(list(kwargs.values())))
@@ -51,12 +51,17 @@ def broken_promises(
     ]
     given = [_reach(each) for each in tree_leaves((args, kwargs)) if isinstance(each, Tensor)]
     says = [each.alias_info is not None for each in func._schema.returns]
-    return broken + [
-        f"{func} returned memory of an argument as result {at}"
-        # what only writes in place has a leaf that is None, and no result
-        for at, (each, aliased) in enumerate(zip(found, says, strict=False))
-        if isinstance(each, Tensor) and not aliased and _lies_in(_reach(each), given)
-    ]
+    others = list[tuple[int, int]]()
+    # what only writes in place has a leaf that is None, and no result
+    for at, (each, aliased) in enumerate(zip(found, says, strict=False)):
+        if not isinstance(each, Tensor) or aliased:
+            continue
+        reach = _reach(each)
+        for owner, taken in (("an argument", given), ("another result", others)):
+            if _lies_in(reach, taken):
+                broken.append(f"{func} returned memory of {owner} as result {at}")
+        others.append(reach)
+    return broken
 
 
 def _reach(tensor: Tensor) -> tuple[int, int]:

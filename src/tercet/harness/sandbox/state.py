@@ -3,9 +3,11 @@
 import builtins
 import gc
 import locale
+import logging
 import math
 import os
 import random
+import resource
 import signal
 import sys
 import threading
@@ -16,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, _tensor_str
 from torch.nn import functional
 from torch.utils import _python_dispatch
 
@@ -31,8 +33,10 @@ _PATCHABLE = {
     "builtins": builtins,
     "math": math,
     "os": os,
+    "sys": sys,
     "time": time,
     "random": random,
+    "numpy": np,
 }
 FLAGS = (
     "torch.backends.cuda.matmul.allow_tf32",
@@ -46,6 +50,11 @@ FLAGS = (
     "torch.utils.deterministic.fill_uninitialized_memory",
 )
 
+_LIMITS = [value for name, value in vars(resource).items() if name.startswith("RLIMIT_")]
+_OTHERS_MAY_READ = 0o077
+# less than half of what 1 is apart from its neighbours on either side
+_LITTLE = (2.0**-54, 2.0**-55)
+
 _THREADS = "threads that still run"
 
 State = dict[str, Any]
@@ -56,6 +65,7 @@ def modes() -> State:
     """The settings that a caller's context sets: at its end they are set back, whoever set them."""
     return {
         "default dtype": torch.get_default_dtype(),
+        "default device": str(torch.get_default_device()),
         "grad mode": torch.is_grad_enabled(),
         "inference mode": torch.is_inference_mode_enabled(),
         "autocast": [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")],
@@ -68,7 +78,7 @@ def settings() -> State:
     """Settings by name; those of torch's numbers, of random numbers and of the process."""
     found: State = {
         **modes(),
-        "default device": str(torch.get_default_device()),
+        **_settings_of_process(),
         "anomaly mode": torch.is_anomaly_enabled(),
         "torch's modes": len(_modes()),
         "random state": torch.get_rng_state().numpy().tobytes(),
@@ -81,15 +91,16 @@ def settings() -> State:
         "float32 matmul precision": torch.get_float32_matmul_precision(),
         "subnormal numbers": float(torch.tensor(1e-40) * 1) > 0,
         "number of threads between operations": torch.get_num_interop_threads(),
-        "environment variables": dict(os.environ),
-        "current folder": os.getcwd(),
-        "garbage collection": (gc.isenabled(), gc.get_threshold()),
-        "recursion limit": sys.getrecursionlimit(),
-        "locale": locale.setlocale(locale.LC_ALL),
-        "a trace function": (sys.gettrace(), sys.getprofile()),
         "numpy's handling of errors": np.geterr(),
-        "signal handlers": [signal.getsignal(number) for number in signal.valid_signals()],
-        _THREADS: set(threading.enumerate()),
+        "numpy's print options": np.get_printoptions(),
+        "torch's print options": dict(vars(_tensor_str.PRINT_OPTS)),
+        "warnings that torch repeats": torch.is_warn_always_enabled(),
+        "kernels of torch's attention": [
+            torch.backends.cuda.flash_sdp_enabled(),
+            torch.backends.cuda.mem_efficient_sdp_enabled(),
+            torch.backends.cuda.math_sdp_enabled(),
+            torch.backends.cuda.cudnn_sdp_enabled(),
+        ],
     }
     if torch.cuda.is_available():
         found["random state of the GPU"] = torch.cuda.get_rng_state().numpy().tobytes()
@@ -105,6 +116,34 @@ def settings() -> State:
         for action, message, category, module, _ in warnings.filters
     )
     return found
+
+
+def _settings_of_process() -> State:
+    """Python's and the operating system's; the affinity only where there is one."""
+    mask = os.umask(_OTHERS_MAY_READ)
+    os.umask(mask)
+    root, (little, less) = logging.getLogger(), _LITTLE
+    affinity = {"CPU affinity": os.sched_getaffinity(0)} if hasattr(os, "sched_getaffinity") else {}
+    return {
+        "environment variables": dict(os.environ),
+        "current folder": os.getcwd(),
+        "module search path": list(sys.path),
+        "standard streams": (sys.stdin, sys.stdout, sys.stderr),
+        "garbage collection": (gc.isenabled(), gc.get_threshold()),
+        "recursion limit": sys.getrecursionlimit(),
+        "thread switch interval": sys.getswitchinterval(),
+        "locale": locale.setlocale(locale.LC_ALL),
+        "a trace function": (sys.gettrace(), sys.getprofile()),
+        "logging": (root.level, list(root.handlers), root.manager.disable),
+        "rounding of floats": (1 + little, -1 - little, 1 - less),
+        "signal handlers": [signal.getsignal(number) for number in signal.valid_signals()],
+        "blocked signals": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+        "umask": mask,
+        "nice value": os.getpriority(os.PRIO_PROCESS, 0),
+        "resource limits": [resource.getrlimit(each) for each in _LIMITS],
+        _THREADS: set(threading.enumerate()),
+        **affinity,
+    }
 
 
 def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

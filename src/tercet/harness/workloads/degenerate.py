@@ -1,8 +1,8 @@
 """Degenerate: drawn cases that every check has, of what shortcuts are taken for.
 
-Numbers that add up to 0, ones, options of 0 where the numbers are 0 too, special values that meet,
-inputs of equal sizes, one element along an axis. What else they have is drawn from the seed, as in
-`draw`.
+Numbers that add up to 0, ones, rows that are alike at both ends, options of 0 where the numbers are
+0 too, special values that meet, inputs of equal sizes, one element along an axis. What else they
+have is drawn from the seed, as in `draw`.
 """
 
 import random
@@ -14,13 +14,13 @@ from math import inf
 from torch import Tensor
 
 from tercet.harness.workloads.allowed import allowed
-from tercet.harness.workloads.arguments import tied_arguments
 from tercet.harness.workloads.draw import draw_one
 from tercet.harness.workloads.drawn import FLOATS, Drawn
 from tercet.harness.workloads.forms import MEETING
 from tercet.harness.workloads.limits import (
     bases_of,
     fits,
+    free_floats,
     kinds_of,
     largest_sizes,
     single_options,
@@ -36,8 +36,10 @@ _FEW = (1, 2)
 _COLUMNS = (8, 16, 31, 64, 130)
 # of the cases' options, where all axes are 1; and of the cases, those with an option
 _OPTIONS, _SINGLE = 3, 0.5
-# of axes where inputs are alike: a softmax of one is the same whatever it is of
+# of axes where inputs are alike: a softmax of one is the same whatever it is of; and of what is
+# alike at both ends
 _LEAST = 3
+_THREE, _ALIKE = (3, 4, 5, 8), 6  # and of cases with an option
 
 
 def draw_forms(
@@ -85,6 +87,40 @@ def draw_meeting(op: Op, seed: int, elements: int, rows: int | None = None) -> t
                     found.append(kept)
                     break
     return tuple(found)
+
+
+def draw_alike(op: Op, seed: int, elements: int, rows: int | None = None) -> tuple[Drawn, ...]:
+    """Inputs whose first and last entry along the leading axis are alike, others are not.
+
+    One by one, all but the first, and all of them; with an axis more, where options give one.
+
+    Args:
+        op, seed, elements, rows: as draw.
+    """
+    generator, found = random.Random(f"alike of {seed}"), dict[End, Drawn]()
+    wanted = dict.fromkeys(op.of_role("input")[0].axes[:1], _THREE)
+    for single in (False, *[True] * (_ALIKE if rows is None else 1)):
+        for one in _tries(op, generator, elements, rows, wanted, single=single):
+            alike = {end: each for end, each in _alike(op, one) if end not in found}
+            kept = {end: allowed(op, each) for end, each in alike.items()}
+            found |= {end: each for end, each in kept.items() if each is not None}
+            if kept and None not in kept.values():
+                break
+    return tuple(found.values())
+
+
+def _alike(op: Op, plain: Drawn) -> Iterator[tuple[End, Drawn]]:
+    values = plain.arguments(op, 0)
+    ranks = {
+        name: str(values[name].dim())
+        for name in free_floats(op, values)
+        if values[name].dim() > 1 and len(values[name]) >= _LEAST
+    }
+    names = list(ranks)
+    for some in (*([name] for name in names), names[1:], names):
+        if some:
+            forms = dict.fromkeys(some, "with alike ends")
+            yield (*some, *(ranks[name] for name in some)), replace(plain, forms=forms)
 
 
 def draw_equal(op: Op, seed: int, elements: int, rows: int | None = None) -> tuple[Drawn, ...]:
@@ -169,13 +205,7 @@ def _like_axes(inputs: tuple[TensorSpec, ...]) -> list[frozenset[frozenset[str]]
 
 def _forms(op: Op, plain: Drawn, generator: random.Random) -> Iterator[tuple[End, Drawn]]:
     del generator
-    arguments = plain.arguments(op, 0)
-    tied = tied_arguments(op, arguments)
-    floats = [
-        name
-        for name, value in arguments.items()
-        if name not in tied and isinstance(value, Tensor) and value.dtype in FLOATS
-    ]
+    floats = free_floats(op, plain.arguments(op, 0))
     for name in floats:
         for form in ("ones", "balanced"):
             yield (name, form), replace(plain, forms={name: form})

@@ -38,6 +38,7 @@ _BESIDE = tuple(2**power + by for power in range(3, 13) for by in (-1, 0, 1))
 _MULTIPLES = tuple(128 * times for times in (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32))
 _WIDTHS = (576, 1536, 2880, 4096, 5120, 7168, 8192, 14336)
 _LARGE = (32769, 65537)
+_BETWEEN = tuple(range(9, 130))
 _TRIES = 40
 # of the drawn cases, those with two options that no case need have together
 _PAIRED = 0.75
@@ -136,7 +137,7 @@ def draw_one(
         hot = [*hot[:1], leading[0]]
     across = ((_MULTIPLES,), (_BESIDE,)) if len(hot) > 1 and generator.random() < _ACROSS else ()
     for at, axis in enumerate(hot):
-        kinds = across[at] if across else (_BESIDE, _BESIDE, _MULTIPLES, _WIDTHS, _LARGE)
+        kinds = across[at] if across else (_BESIDE, _BESIDE, _MULTIPLES, _WIDTHS, _LARGE, _BETWEEN)
         fitting = [
             size
             for size in generator.choice(kinds)

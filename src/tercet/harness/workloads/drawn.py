@@ -299,6 +299,13 @@ def _shuffled_run(indices: Tensor, rows: int, seed: int) -> Tensor:
     return made
 
 
+def _edges_of(indices: Tensor, rows: int, seed: int) -> Tensor:
+    """Multiples of powers of two, where tiles begin, and those before them."""
+    at = torch.arange(len(indices))
+    step = 2 ** (6 + (at + seed) % 8)
+    return (step * (1 + at // 2) - at % 2) % rows
+
+
 ORDERS: Mapping[str, Callable[[Tensor, int, int], Tensor]] = {
     "equal": lambda indices, rows, seed: indices[:1].expand_as(indices),
     "ascending": lambda indices, rows, seed: indices.sort().values,
@@ -306,8 +313,12 @@ ORDERS: Mapping[str, Callable[[Tensor, int, int], Tensor]] = {
     "run of": _run_of,
     "run of other": _run_of_others,
     "shuffled run of": _shuffled_run,
+    "edges of": _edges_of,
 }
-"""Of indices of rows, as callers have them: padding, a range, a range that only seems to be one."""
+"""Of indices of rows, as callers have them: padding, a range, a range that only seems to be one.
+
+And beside where tiles begin.
+"""
 
 
 def _flagged(value: Any, run: tuple[float, float]) -> Any:

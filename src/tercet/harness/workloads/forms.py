@@ -1,6 +1,7 @@
 """Forms: contents that a kernel may take for nothing, or that make something of nothing.
 
-Numbers whose sum is 0 without their being 0, the identity's ones, and special values that meet.
+Numbers whose sum is 0 without their being 0, the identity's ones, what looks like the same for
+all, and special values that meet.
 """
 
 import random
@@ -32,7 +33,19 @@ def _balanced(value: Tensor, seed: int) -> Tensor:
     return made.to(value.dtype).reshape(value.shape)
 
 
-FORMS: Mapping[str, Callable[[Tensor, int], Tensor]] = {"ones": _ones, "balanced": _balanced}
+def _alike_ends(value: Tensor, seed: int) -> Tensor:
+    """The last one along the leading axis as the first one, others as they were."""
+    del seed
+    made = value.clone(memory_format=torch.contiguous_format)
+    made[-1] = made[0]
+    return made
+
+
+FORMS: Mapping[str, Callable[[Tensor, int], Tensor]] = {
+    "ones": _ones,
+    "balanced": _balanced,
+    "with alike ends": _alike_ends,
+}
 """What an input holds in place of what was drawn."""
 
 

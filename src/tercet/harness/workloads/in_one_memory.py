@@ -50,10 +50,18 @@ def put_side_by_side(one: Tensor, other: Tensor) -> InOneMemory | None:
     return InOneMemory(whole=whole, one=first, other=second)
 
 
+def put_other_first(one: Tensor, other: Tensor) -> InOneMemory | None:
+    """Side by side, too: of two halves of a tensor, a kernel may expect one to be the first."""
+    found = put_side_by_side(other, one)
+    return found and InOneMemory(whole=found.whole, one=found.other, other=found.one)
+
+
+SIDE_BY_SIDE: tuple[Way, ...] = (put_side_by_side, put_other_first)
 WAYS: Mapping[str, Way] = {
     "is the very tensor of": put_twice,
     "begins where its rows lie elsewhere, at the address of": put_at_one_address,
     "lies in the same rows, of which more follow, as": put_side_by_side,
+    "lies first in the same rows, of which more follow, before": put_other_first,
 }
 """What the other is to the one, in words."""
 

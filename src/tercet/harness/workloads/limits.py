@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tercet.formats import PackedTensor
+from tercet.harness.workloads.arguments import tied_arguments
 from tercet.harness.workloads.drawn import FLOATS
 from tercet.harness.workloads.shapes import workloads_of
 from tercet.kernel.cases import KINDS
@@ -103,6 +104,16 @@ def float_of(value: Any) -> torch.dtype | None:
     if isinstance(value, PackedTensor):
         return float_of(value.scale)
     return value.dtype if isinstance(value, Tensor) and value.dtype in FLOATS else None
+
+
+def free_floats(op: Op, arguments: Mapping[str, Any]) -> list[str]:
+    """Names of tensors of floats that are tied to no others: they may hold anything."""
+    tied = tied_arguments(op, arguments)
+    return [
+        name
+        for name, value in arguments.items()
+        if name not in tied and isinstance(value, Tensor) and value.dtype in FLOATS
+    ]
 
 
 def packed_elements(value: Any) -> int:

@@ -49,6 +49,7 @@ _FAR_APART = 20_001
 _PROGRAMS = 1 << 11
 # of which sums have the fewest bits left, and one that no maximum may lose
 _KINDS = ("constant", "positive", "outlier", "offset", "nan")
+_CANCELLING = "cancelling"
 _EXACT = 0.3
 _ONE_SIGN = 0.5
 _TRIES = 40
@@ -140,11 +141,25 @@ def _wishes(op: Op, generator: random.Random, elements: int, rows: int | None) -
             axis=axes[-1], lengths=_HELD, base=generator.choice(bases), kind=kind,
             elements=elements, exact=True,
         )  # fmt: skip
+    for case in (case for case in op.cases if _CANCELLING in case.name.split("-")):
+        # sums are the larger in between, the longer they are; with what makes them large
+        yield _Wish(
+            axis=axes[-1], lengths=_HELD[-1:], base=replace(bases[0], options=case.options),
+            kind=_CANCELLING, elements=elements, exact=True,
+        )  # fmt: skip
     count = _FEW_OPTIONS if interpreted else _OPTIONS
     for base in _with_most_inputs(op, options, generator)[:count]:
         yield _Wish(
             axis=axes[0], lengths=_CHUNKED, base=base, kind=generator.choice(kinds),
             elements=elements, others=_CHUNKED_OTHERS, few_programs=interpreted,
+        )  # fmt: skip
+    # along each axis but of rows and columns, with as many of the others as make a batch
+    found = list(product(options, axes[1:-1] or axes[:1]))
+    generator.shuffle(found)
+    for base, axis in found[: _FEW_OPTIONS if interpreted else None]:
+        yield _Wish(
+            axis=axis, lengths=_CHUNKED, base=base, kind="normal", elements=elements,
+            others=_CHUNKED_OTHERS, few_programs=interpreted,
         )  # fmt: skip
     beside = [name for name in bases[0].sizes if name not in axes]
     for axis, length in product(beside, _BEYOND):
@@ -206,6 +221,7 @@ def _draw(op: Op, wish: _Wish, generator: random.Random, most: dict[str, int]) -
     else:
         return None
     dtypes = dtypes_of(op, wish.base)
+    numbered = any(spec.chooses == wish.axis for spec in op.of_role("input"))
     exact = generator.random() < _EXACT if wish.exact is None else wish.exact
     one_sign = generator.random() < _ONE_SIGN if wish.one_sign is None else wish.one_sign
     dtype = torch.float32 if exact and torch.float32 in dtypes else generator.choice(dtypes)
@@ -213,6 +229,7 @@ def _draw(op: Op, wish: _Wish, generator: random.Random, most: dict[str, int]) -
         workload=replace(wish.base, name="drawn", sizes=sizes, dtype=dtype),
         kind=wish.kind,
         factors={},
+        order="edges of" if numbered and sizes[rows] % 2 else None,
         layout="far apart" if wish.far_apart and sizes[rows] <= _FAR_APART else None,
         incoming=Incoming(positive=bool(op.differentiable) and one_sign),
     )

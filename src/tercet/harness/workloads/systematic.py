@@ -1,7 +1,7 @@
 """Systematic: drawn cases that every check has, one of each kind of thing.
 
-Each kind of values at many rows, each scalar option and the numbers of each input at their ends.
-What else they have is drawn from the seed, as in `draw`. Long axes are in `long`.
+Each kind of values at many rows, each option with one row, inputs in other dtypes. What else they
+have is drawn from the seed, as in `draw`. Ends of ranges are in `ends`, long axes in `long`.
 """
 
 import random
@@ -11,17 +11,17 @@ from itertools import pairwise
 from math import inf, prod
 
 import torch
-from torch import Tensor
 
 from tercet.harness.workloads.allowed import allowed, takes
 from tercet.harness.workloads.arguments import tied_arguments
-from tercet.harness.workloads.draw import POWERS, draw_one, gradient_powers
-from tercet.harness.workloads.drawn import FLOATS, PLAIN, Drawn, Incoming
+from tercet.harness.workloads.draw import draw_one
+from tercet.harness.workloads.drawn import FLOATS, PLAIN, Drawn
 from tercet.harness.workloads.limits import (
     bases_of,
     elements_of,
     fits,
     float_of,
+    free_floats,
     kinds_of,
     largest_sizes,
     single_options,
@@ -37,9 +37,6 @@ _REFUSALS = 3
 _ENDS_A_CASE = 8
 # of each axis, where rounding is not to disappear in a mean: of one class there is no loss
 _FEW = 3, 8
-# of scalar options: next to an end of [0, 1] that a formula may have of its own, and exactly there;
-# each is a float32 and so is its distance from 1
-_NEAR = {"tiny": 2.0**-23, "below one": 1 - 2.0**-23, "one": 1.0}
 
 End = tuple[str, ...]
 """An argument, or "all", which end, and of numbers whether they are in float16; or other dtypes."""
@@ -118,21 +115,6 @@ def _with_a_zero(op: Op, plain: Drawn, generator: random.Random) -> list[Drawn]:
     return [] if kept is None else [kept]
 
 
-def draw_ends(
-    op: Op, seed: int, count: int, elements: int, rows: int | None = None
-) -> tuple[Drawn, ...]:
-    """Up to so many cases with one scalar option, or one input's numbers, at an end of its range.
-
-    Options are 0, near it, below it and large, 1 and beside it; inputs all 0, small and large, one
-    by one and together, in float16, whose range ends soonest, and in another dtype; so are
-    incoming gradients.
-
-    Args:
-        op, seed, count, elements, rows: as draw.
-    """
-    return draw_each(op, random.Random(f"ends of {seed}"), count, elements, rows, _ends)
-
-
 def draw_dtypes(
     op: Op, seed: int, count: int, elements: int, rows: int | None = None
 ) -> tuple[Drawn, ...]:
@@ -201,61 +183,9 @@ def _elements_of_first(op: Op, sizes: Mapping[str, int]) -> int:
     return prod(sizes[axis] for axis in axes)
 
 
-def _ends(op: Op, plain: Drawn, generator: random.Random) -> Iterator[tuple[End, Drawn]]:
-    arguments = plain.arguments(op, 0)
-    first, dtype = op.of_role("input")[0].name, plain.workload.dtype
-    positive = dtype in POWERS and takes_kinds(op) and "positive" in kinds_of(op, dtype)
-    for name, value in arguments.items():
-        if type(value) is float:
-            for which, number in _NEAR.items():
-                yield (name, which), replace(plain, numbers={name: number})
-        if type(value) is float and value:
-            factors = {
-                "zero": 0.0,
-                "near zero": 1e-4,
-                "below zero": -30.0,
-                "large": max(30.0, 3 / abs(value)),
-            }
-            for which, factor in factors.items():
-                yield (name, which), replace(plain, factors={name: factor})
-            if positive:
-                # all that is multiplied by it lies far below 0, what is added in its place may not
-                raised = {first: POWERS[dtype][1]}
-                opposed = replace(plain, kind="positive", factors={name: -30.0}, powers=raised)
-                yield (name, "opposed"), opposed
-    tied = tied_arguments(op, arguments)
-    floats = {
-        name: POWERS[own]
-        for name, value in arguments.items()
-        if name not in tied and (own := float_of(value)) is not None
-    }
-    half = str(dtype == torch.float16)
-    if op.differentiable:
-        least, most = gradient_powers(op, dtype)
-        for which, power in (("small", least), ("large", most)):
-            yield ("gradients", which, half), replace(plain, incoming=Incoming(power=power))
-        # products of the two are within range, the larger one by itself may not be
-        small = {name: low for name, (low, _) in floats.items()}
-        scaled = replace(plain, incoming=Incoming(power=most), powers=small)
-        yield ("gradients", "large", "inputs small", half), scaled
-    for name, (low, high) in floats.items():
-        for which, power in {"zero": -inf, "small": low, "large": high}.items():
-            yield (name, which, half), replace(plain, powers={name: power})
-    if len(floats) > 1:
-        large = {name: high for name, (_, high) in floats.items()}
-        yield ("all", "large", half), replace(plain, powers=large)
-        apart = {name: generator.randint(*ends) for name, ends in floats.items()}
-        yield ("all", "apart", half), replace(plain, powers=apart)
-
-
 def _dtypes(op: Op, plain: Drawn, _: random.Random) -> Iterator[tuple[End, Drawn]]:
     arguments = plain.arguments(op, 0)
-    tied = tied_arguments(op, arguments)
-    floats = [
-        name
-        for name, value in arguments.items()
-        if name not in tied and isinstance(value, Tensor) and value.dtype in FLOATS
-    ]
+    floats = free_floats(op, arguments)
     for some in _neighbours(floats[1:]):
         for dtype in FLOATS:
             changed = {name: dtype for name in some if arguments[name].dtype != dtype}

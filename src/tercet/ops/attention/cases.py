@@ -18,15 +18,17 @@ def inputs(
     """q [B, T, H, D], keys and values [B, G, N, D], options.
 
     H is rounded down to a multiple of G. `steep` is what q is multiplied by. With `cached`, keys
-    and values are the first N positions of a cache that holds more.
+    and values are the first N positions of a cache that holds more. NaN is in q, for what a query
+    does not see may be anything.
     """
     b, t, h, g, n, d = (workload.sizes[axis] for axis in _AXES)
     options, dtype = workload.options, workload.dtype
     heads = max(h // g, 1) * g if g else 0
     room = n + 3 if options.get("cached", False) else n
     causal = options.get("causal", True)
+    asked, kind = (kind, "normal") if kind == "nan" else ("normal", kind)
     return {
-        "q": values((b, t, heads, d), dtype, seed + 3, device=device) * options.get("steep", 1.0),
+        "q": values((b, t, heads, d), dtype, seed + 3, asked, device) * options.get("steep", 1.0),
         "keys": values((b, g, room, d), dtype, seed + 1, device=device)[:, :, :n],
         "values": values((b, g, room, d), dtype, seed + 2, kind, device)[:, :, :n],
         "scale": max(d, 1) ** -0.5,
@@ -70,7 +72,7 @@ CASES = (
     *cases(inputs, workloads(_WIDE[:1], causal=False, soft_cap=5.0)),
     # scores so far apart that one position has nearly all
     *cases(inputs, workloads(_LONG[:1], steep=30.0)),
-    *cases(inputs, workloads(_sizes((2, 6, 6, 3, 20, 20))), _KINDS),
+    *cases(inputs, workloads(_sizes((2, 6, 6, 3, 20, 20))), (*_KINDS, "nan")),
     *cases(inputs, workloads(_sizes((2, 6, 6, 3, 20, 20)), DTYPES[:1], window=4), _KINDS),
 )
 

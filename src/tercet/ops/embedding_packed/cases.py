@@ -1,5 +1,6 @@
 """What embedding_packed is checked on, and its calls in production."""
 
+from math import prod
 from typing import Any
 
 import torch
@@ -24,6 +25,9 @@ _SCHEMES = (
     "nvfp4",
     "int4-b16x32",
 )
+
+# of the table that wrong ids are looked up in, and more ids than that
+_ROWS, _MANY = 20, (3, 50)
 
 
 def _make(
@@ -60,15 +64,32 @@ def _case(
     return Case(name=name, make=make, options=options)
 
 
-def _with_wrong_id(name: str, wrong: int, dtype: torch.dtype = torch.int64) -> Case:
-    """Ids of which one is no row of the table."""
+def _with_wrong_id(
+    name: str,
+    wrong: int,
+    dtype: torch.dtype = torch.int64,
+    shape: tuple[int, ...] = (9,),
+    at: int | None = None,
+) -> Case:
+    """Ids of which one is no row of the table: the one at that place, or one of the seed's."""
 
     def make(seed: int) -> dict[str, Any]:
-        made = _make("int4", 20, 64, (9,), torch.float32, dtype, seed)
-        made["ids"][seed % 9] = wrong
+        made = _make("int4", _ROWS, 64, shape, torch.float32, dtype, seed)
+        ids = made["ids"].view(-1)
+        ids[seed % len(ids) if at is None else at] = wrong
         return made
 
     return Case(name=name, make=make, gradient=False, refusable=True)
+
+
+def _with_wrong_id_of_many() -> list[Case]:
+    """The same of more ids than rows: the first one, one in the middle, the last one."""
+    places = {"first": 0, "middle": prod(_MANY) // 2, "last": prod(_MANY) - 1}
+    return [
+        _with_wrong_id(f"{place}-of-many-{kind}", wrong, shape=_MANY, at=at)
+        for place, at in places.items()
+        for kind, wrong in (("negative", -1), ("past-the-last", _ROWS))
+    ]
 
 
 def _cases() -> tuple[Case, ...]:
@@ -87,10 +108,11 @@ def _cases() -> tuple[Case, ...]:
         _case("int32-ids", "nonary", 40, 100, (9,), full, torch.int32),
         _case("many", "int8", 700, 33, (600,), full, torch.int64),
         _with_wrong_id("negative-id", -1),
-        _with_wrong_id("id-past-the-last", 20),
+        _with_wrong_id("id-past-the-last", _ROWS),
         _with_wrong_id("id-past-32-bits", 2**32 + 3),
         _with_wrong_id("negative-int32-id", -1, torch.int32),
-        _with_wrong_id("int32-id-past-the-last", 20, torch.int32),
+        _with_wrong_id("int32-id-past-the-last", _ROWS, torch.int32),
+        *_with_wrong_id_of_many(),
     ]
     return tuple(cases)
 

@@ -151,7 +151,8 @@ def _cases() -> tuple[Case, ...]:
     options = {"dtype": torch.float16, "out": torch.float32}
     cases.append(_case("float32-scales", "int4-g20-float32", (9, 3, 17, 68), **options))
     cases.append(_case("tiny", "int4-asym", (9, 2, 33, 100), kind="tiny", **whole))
-    cases.append(_case("mixed-codes", "ternary", (9, 2, 33, 100), kind="mixed", **coded))
+    for kind in ("mixed", "inf", "nan"):
+        cases.append(_case(f"{kind}-codes", "ternary", (9, 2, 33, 100), kind=kind, **coded))
     return tuple(cases)
 
 

@@ -70,7 +70,9 @@ def _case(
     def make(seed: int) -> dict[str, Any]:
         return inputs(workload, seed, "cpu", kind)
 
-    return Case(name=name, make=make, gradient=kind not in ("largest", "inf", "nan"))
+    return Case(
+        name=name, make=make, gradient=kind not in ("largest", "inf", "nan"), options=options
+    )
 
 
 CASES = (

@@ -19,14 +19,17 @@ def inputs(
 ) -> dict[str, Any]:
     """x [M, N] and scale; of kind "masked", some numbers are -inf, of "hidden" a whole row.
 
-    Every third one, or the first half, as a window of attention leaves them.
+    Every third one, or the first half, as a window of attention leaves them. Of kind "padded" a row
+    too, and the last third of all.
     """
     shape = workload.sizes["M"], workload.sizes["N"]
-    plain = kind if kind not in ("masked", "hidden") else "normal"
+    plain = kind if kind not in ("masked", "hidden", "padded") else "normal"
     x = values(shape, workload.dtype, seed, plain, device)
     if kind == "masked":
         x[..., slice(1, None, 3) if seed % 2 else slice(shape[1] // 2)] = -torch.inf
-    if kind == "hidden":
+    if kind == "padded":
+        x[..., shape[1] - shape[1] // 3 :] = -torch.inf
+    if kind in ("hidden", "padded"):
         x[:1] = -torch.inf
     return {"x": x, "scale": workload.options.get("scale", 1.0)}
 
@@ -50,7 +53,7 @@ CASES = (
     *cases(inputs, workloads(_LONG, scale=0.5)),
     *cases(inputs, workloads(({"M": 1, "N": 300_001},), (torch.bfloat16,))),
     *cases(inputs, workloads(_ONE, scale=0.3), _KINDS),
-    *_without_gradient(cases(inputs, workloads(_ONE), ("hidden",))),
+    *_without_gradient(cases(inputs, workloads(_ONE), ("hidden", "padded"))),
     *cases(inputs, workloads(({"M": 1, "N": 70_001},), (torch.float32,)), ("masked", "nan")),
     *_without_gradient(cases(inputs, workloads(({"M": 2, "N": 40_000},)), ("hidden", "inf"))),
 )

@@ -123,15 +123,14 @@ def forward(
     blocks = blocks if blocks.stride(1) == 1 else blocks.contiguous()
     lengths = lengths.contiguous()
     y = torch.empty(q.shape, dtype=q.dtype, device=q.device)
-    # of each split's sums, and states behind them
-    sums = torch.empty(
-        (splits, y.numel() // width, width + 2) if splits > 1 else 0,
-        dtype=torch.float32, device=q.device,
-    )  # fmt: skip
-    states = sums.data_ptr() + sums.nbytes // (width + 2) * width
+    sums = states = None
+    if splits > 1:
+        of_rows = (splits, y.numel() // width)
+        sums = torch.empty((*of_rows, width), dtype=torch.float32, device=q.device)
+        states = torch.empty((*of_rows, 2), dtype=torch.float32, device=q.device)
     task = Task(
         q.data_ptr(), keys.data_ptr(), values.data_ptr(), blocks.data_ptr(), lengths.data_ptr(),
-        y.data_ptr(), sums.data_ptr(), states, _scales(key_scales), _scales(value_scales),
+        y.data_ptr(), _address(sums), _address(states), _scales(key_scales), _scales(value_scales),
         *q.stride()[:3], *keys.stride()[:3], *values.stride()[:3], blocks.stride(0),
         batch, fresh, groups, heads // groups, width, count, block, table, window, tile_rows,
         row_tiles, warps, together, size.bit_length() - 1, splits,
@@ -143,6 +142,10 @@ def forward(
     )
     check_launch(status, "paged_attention")
     return y
+
+
+def _address(x: Tensor | None) -> int | None:
+    return None if x is None else x.data_ptr()
 
 
 def _scales(scales: Tensor | None) -> Scales:
