@@ -38,7 +38,7 @@ def test_each_option_comes_with_an_input_that_is_0() -> None:
     assert not tensor[0].arguments(find("embedding_packed"), 0)["weight"].scale.any()
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 4), (3, 2, 2, 4), (9, 3), (1, 5, 4)])
+@pytest.mark.parametrize("shape", [(2, 3, 4), (3, 2, 2, 4), (9, 3), (1, 7, 4)])
 def test_of_blocks_that_lie_far_apart_the_last_one_itself_is_beyond_int32(
     shape: tuple[int, ...],
 ) -> None:
@@ -47,6 +47,15 @@ def test_of_blocks_that_lie_far_apart_the_last_one_itself_is_beyond_int32(
     assert reach >= 2**31
     if shape[0] > 2:
         assert (shape[0] - 1) * laid.stride(0) >= 2**31
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("rows", [2, 3, 5, 6, 9])
+def test_products_take_rows_that_lie_far_apart(rows: int, dtype: torch.dtype) -> None:
+    """A library that counts the bytes of a row's step in 32 bits ends the process otherwise."""
+    laid = lay_out("far apart", torch.ones((rows, 2), dtype=dtype), 7)
+    assert laid.stride(0) * laid.itemsize < 2**31
+    assert torch.equal(laid @ laid.T, torch.full((rows, rows), 2, dtype=dtype))
 
 
 def test_where_there_are_no_addresses_rows_lie_one_behind_the_other(
