@@ -10,7 +10,7 @@ from torch import Tensor
 _BLOCKS = 2
 # MKL on AVX-512 counts the bytes between two rows in 32 bits: of more its products are wrong, or
 # end the process, whoever calls them
-_BYTES_OF_A_STEP = 2**31 - 2**14
+_BYTES_OF_A_STEP = 2**31
 
 
 def strided(x: Tensor, index: int = 0) -> Tensor:
@@ -59,7 +59,7 @@ def misaligned(x: Tensor, index: int = 0) -> Tensor:
 def far_apart(x: Tensor, index: int = 0) -> Tensor:
     """Rows whose offsets, counted in elements, have more than 31 bits; nothing is between them.
 
-    Rows that are too few for that lie as far apart as a library of products can count.
+    Rows that are so few that a library of products could not count their steps stay as they are.
     MemoryError where a machine does not promise that much.
     """
     rows = x.numel() // max(x.shape[-1], 1)
@@ -68,7 +68,9 @@ def far_apart(x: Tensor, index: int = 0) -> Tensor:
     # of blocks of rows the last one's own offset is such, of one block that of its last row
     inner = rows // len(x)
     last = (len(x) - 1) * inner if len(x) > _BLOCKS else rows - 1
-    step = min(-(-(2**31) // (16 * last)) * 16, _BYTES_OF_A_STEP // x.itemsize) + 16 * (index + 1)
+    step = -(-(2**31) // (16 * last)) * 16 + 16 * (index + 1)
+    if step * x.itemsize >= _BYTES_OF_A_STEP:
+        return x
     strides = [1, step]
     for size in reversed(x.shape[1:-1]):
         strides.append(strides[-1] * size)
