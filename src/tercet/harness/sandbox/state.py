@@ -109,7 +109,8 @@ def settings() -> State:
     for flag in FLAGS:
         found[flag] = _look_up(flag)
     for name, owner in _PATCHABLE.items():
-        found[name] = {key: value for key, value in vars(owner).items() if callable(value)}
+        # a copy: while other threads call, torch imports names into its modules
+        found[name] = {key: value for key, value in dict(vars(owner)).items() if callable(value)}
     found["warning filters"] = list(warnings.filters)
     found["all warnings ignored"] = any(
         (action, message, category, module) == ("ignore", None, Warning, None)
