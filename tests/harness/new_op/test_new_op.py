@@ -144,6 +144,11 @@ def test_a_new_op_is_clean(tmp_path: Path, name: str) -> None:
         ("rms_norm", "there is an op 'rms_norm' already"),
         ("lambda", "a word of Python"),
         ("match", "a word of Python"),
+        ("torch", "a module that Python imports"),
+        ("random", "a module that Python imports"),
+        ("discover", "tercet.ops has a module 'discover'"),
+        ("cost", "a name that the new op's files use"),
+        ("reference", "a name that the new op's files use"),
         ("x", "2 to 24 lower-case letters"),
         ("Softmax", "2 to 24 lower-case letters"),
         ("2fast", "2 to 24 lower-case letters"),
@@ -158,6 +163,13 @@ def test_refuses_a_name(tmp_path: Path, name: str, words: str) -> None:
     with pytest.raises(UnsupportedError, match=re.escape(words)):
         new_op(name, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_refuses_a_name_that_a_copy_uses_for_something_else(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="'residual' is a name that the new op's files use"):
+        new_op("residual", tmp_path, like="rms_norm")
+    assert list(tmp_path.iterdir()) == []
+    assert Path(new_op("residual", tmp_path).folder).is_dir()
 
 
 def test_never_overwrites(tmp_path: Path) -> None:
