@@ -7,13 +7,15 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.harness.check.run import CheckReport, check
 from tercet.harness.new_op import PATTERNS, generate, guide, new_op
-from tercet.kernel.contract import Op
+from tercet.kernel.contract import Case, Op
 from tercet.kernel.interpreter.corrections import interpreting
 from tercet.ops.discover import find, names
 
@@ -249,3 +251,21 @@ def test_the_worked_example_has_nothing_left_to_edit() -> None:
     folder = ROOT / "docs" / "guides" / "examples" / "gelu_gate"
     assert {path.name for path in folder.iterdir() if path.is_file()} >= set(FILES)
     assert not [path for path in folder.rglob("*.py") if "EDIT" in path.read_text()]
+
+
+def test_a_sum_over_rows_whose_terms_cancel_is_green_as_written(tmp_path: Path) -> None:
+    """What is left of the sum is less than the rounding of its terms in float32."""
+    op = find(new_op("cancelling", tmp_path).folder)
+
+    def make(seed: int) -> dict[str, Any]:
+        half = torch.randn(192, 1, generator=torch.Generator().manual_seed(seed))
+        return {"x": torch.cat((half, half)), "weight": torch.ones(1)}
+
+    def cancel(grad: torch.Tensor, _: int) -> torch.Tensor:
+        return torch.cat((grad[:192], -grad[:192] * (1 + 2**-20)))
+
+    case = Case(name="cancels", make=make, incoming=cancel)
+    report = check(op, implementation="torch", isolated=False, device="cpu", cases=[case], seed=3)
+    faults = [each.message for each in report.faults if each.check == "backward"]
+    assert faults == []
+    assert any(each.check == "backward" for each in report.findings)
