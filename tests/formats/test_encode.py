@@ -236,6 +236,24 @@ def test_a_scale_that_does_not_fit_is_refused(name: str, scale: float) -> None:
         encode(torch.zeros(1, 32), scheme, scales, name="up")
 
 
+def test_weights_so_small_that_all_scales_would_be_0_are_refused() -> None:
+    weight = torch.full((2, 64), 1e-9)
+    weight[1] = 0
+    scale = fit(weight, parse_scheme("int4-g32"), "absmax")[0]
+    with pytest.raises(FormatError, match=r"up: the largest scale is .*, which is 0 in float16"):
+        encode(weight, parse_scheme("int4-g32"), scale, name="up")
+    for name in ("int4-g32-bfloat16", "int4-g32-float32"):
+        decoded = encode(weight, parse_scheme(name), scale).dequantize()
+        torch.testing.assert_close(decoded, weight, rtol=2**-8, atol=0.0)
+
+
+def test_a_block_that_is_small_beside_others_may_be_0() -> None:
+    scheme = parse_scheme("int4-g32")
+    weight = torch.cat((torch.full((1, 32), 7.0), torch.full((1, 32), 1e-9)))
+    decoded = encode(weight, scheme, fit(weight, scheme, "absmax")[0]).dequantize()
+    assert decoded.tolist() == [[7.0] * 32, [0.0] * 32]
+
+
 def test_a_huge_weight_is_refused_under_float16_scales() -> None:
     with pytest.raises(FormatError, match="does not fit float16: use a scheme with float32 scales"):
         fitted(torch.full((1, 64), 1e30), "int4")

@@ -152,6 +152,61 @@ def test_what_its_own_files_raise_in_a_check(
     assert op.name in str(raised.value)
 
 
+_FORMULA = "x.double().relu().square() * weight.double()"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (
+            f"return {_FORMULA}",
+            _FORMULA,
+            r"reference gives NoneType; op\.py declares 1 output ",
+        ),
+        (f"return {_FORMULA}", f"return {_FORMULA}, x", r"reference gives Tensor, Tensor; op\.py"),
+        (f"return {_FORMULA}", f"return ({_FORMULA}).T", r"gives y \[17, 3\], .* give \[3, 17\]"),
+    ],
+)
+def test_a_reference_that_gives_other_outputs_than_declared(
+    edited: Edit, old: str, new: str, message: str
+) -> None:
+    op = find(str(edited("reference.py", old, new)))
+    case = next(each for each in op.cases if each.name == "3-17-float32")
+    with pytest.raises(UnsupportedError, match=message):
+        check(op, implementation="torch", isolated=False, device="cpu", cases=[case])
+
+
+def test_a_fake_of_another_shape_is_a_finding(edited: Edit) -> None:
+    folder = edited("op.py", "return x.new_empty(x.shape)\n", "return x.new_empty((3, 18))\n")
+    op = find(str(folder))
+    case = next(each for each in op.cases if each.name == "3-17-float32")
+    report = check(op, implementation="torch", isolated=False, device="cpu", cases=[case])
+    said = {each.check: each.message for each in report.faults if each.case == case.name}
+    assert "[3, 17], its fake promises torch.float32 [3, 18]" in said["forward"]
+    assert "the reference's y is [3, 17], the fake in op.py promises [3, 18]" in [
+        each.message for each in report.faults if each.check == "opcheck"
+    ]
+
+
+def test_a_fake_of_two_results_for_a_schema_of_one(edited: Edit) -> None:
+    folder = edited(
+        "op.py", "return x.new_empty(x.shape)\n", "return x.new_empty(x.shape), x.new_empty(0)\n"
+    )
+    op = find(str(folder))
+    with pytest.raises(UnsupportedError, match=r"its fake in op\.py gives something else than the"):
+        check(op, implementation="torch", isolated=False, device="cpu", drawn=0)
+
+
+def test_an_implementation_that_cannot_be_imported_is_one_finding(edited: Edit) -> None:
+    folder = edited("torch_path.py", "import Tensor\n", "import Tensorr\n")
+    op = find(str(folder))
+    report = check(op, implementation="torch", device="cpu", location=str(folder))
+    (fault,) = report.faults
+    assert (fault.implementation, fault.case, fault.check) == ("torch", "*", "forward")
+    assert "ImportError: cannot import name 'Tensorr'" in fault.message
+    assert fault.message.endswith(f"({folder / 'torch_path.py'}, line 7)")
+
+
 @pytest.mark.parametrize(
     ("body", "message"),
     [

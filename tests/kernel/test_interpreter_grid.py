@@ -281,3 +281,13 @@ def test_blocks_that_only_later_programs_have(together: list[int]) -> None:
     compare(lambda y: widens[(4096,)](y, BLOCK=2048), torch.zeros(4096))
     assert max(together) > 1
     assert together[0] == 1
+
+
+@pytest.mark.parametrize("warps", [0, 3, 64, 128, "4"])
+def test_warps_that_no_gpu_takes_are_refused(warps: Any) -> None:
+    y = torch.zeros(PROGRAMS)
+    with pytest.raises(ValueError, match=f"num_warps={warps!r} of fails_in_one: .* 1, 2, 4, 8, 16"):
+        fails_in_one[(3,)](y, num_warps=warps)
+    assert not y.any()
+    fails_in_one[(3,)](y, num_warps=32)
+    assert y.tolist()[:4] == [1, 2, 3, 0]

@@ -13,6 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import RLock
 
 import torch
 from torch import Tensor
@@ -94,6 +95,11 @@ class Compressed:
     device_peak_bytes: int
 
 
+# accelerate, transformers and torch keep what a run changes (where new parameters lie, how products
+# are rounded) for the whole process: two threads at once gave other codes, or failed
+_ONE_RUN_A_PROCESS = RLock()
+
+
 def compress(
     model: str | Path | ModelSource,
     plan: str | Path | Plan,
@@ -108,6 +114,7 @@ def compress(
     """Quantize a model and write it as a packed checkpoint.
 
     A run that fails or is killed leaves the directory `OUT.partial`, from which `resume` continues.
+    Runs in several threads of a process take turns.
 
     Args:
         model: a model directory, a Hugging Face hub name, a GGUF file or a fetched model's name.
@@ -129,7 +136,8 @@ def compress(
     """
     plan = plan if isinstance(plan, Plan) else load_plan(plan)
     sources = model.files if isinstance(model, ModelSource) else [model]
-    with claim_output(out, overwrite=overwrite, resume=resume, sources=sources) as out:
+    claim = claim_output(out, overwrite=overwrite, resume=resume, sources=sources)
+    with claim as out, _ONE_RUN_A_PROCESS:
         if isinstance(calibration, (str, Path)):
             text.check_file(Path(calibration))
         where = resolve_device(device)

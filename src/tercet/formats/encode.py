@@ -84,7 +84,8 @@ def store_scale(scale: Tensor, scheme: Scheme, second: Tensor | None) -> Tensor:
 def round_scale(scale: Tensor, scheme: Scheme, name: str) -> tuple[Tensor, Tensor | None]:
     """Scales [.., ..] in the scheme's dtype, and the second level where it has one.
 
-    FormatError where a scale is negative or NaN, or does not fit the dtype.
+    FormatError where a scale is negative or NaN, or does not fit the dtype, or where all of them
+    round to 0, and with them every weight.
     """
     if not bool((scale >= 0).all()):
         raise FormatError(f"{name}: a scale is negative or NaN: scales are 0 or more")
@@ -96,6 +97,12 @@ def round_scale(scale: Tensor, scheme: Scheme, name: str) -> tuple[Tensor, Tenso
         raise FormatError(
             f"{name}: a scale of {float(scale.max()):.3g} does not fit {scheme.scaling.dtype}: "
             f"use a scheme with float32 scales"
+        )
+    if scale.numel() and float(scale.max()) > 0 and not bool(stored.float().any()):
+        raise FormatError(
+            f"{name}: the largest scale is {float(scale.max()):.3g}, which is 0 in "
+            f"{scheme.scaling.dtype}, and so would be every weight: use a scheme with bfloat16 or "
+            f"float32 scales, such as int4-g64-float32"
         )
     return stored, second
 

@@ -1,10 +1,12 @@
 """Author errors: exceptions of an op's own reference, cases or inputs, in words for its author."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+from torch import Tensor
 
 from tercet.errors import TercetError, UnsupportedError
 from tercet.kernel.contract import Op
@@ -41,6 +43,32 @@ def blames_author(
             ) from error
 
     return run
+
+
+def reference_outputs(op: Op, arguments: Mapping[str, Any]) -> tuple[Tensor, ...]:
+    """What the op's reference gives: a tensor for each output that op.py declares.
+
+    UnsupportedError where it gives anything else.
+    """
+    return declared_outputs(op, "its reference", op.reference(**arguments))
+
+
+def declared_outputs(op: Op, whose: str, result: object) -> tuple[Tensor, ...]:
+    """A result as a tuple of tensors, one for each output that op.py declares.
+
+    UnsupportedError where it is none; `whose` says in the message what gave it.
+    """
+    names = [spec.name for spec in op.of_role("output", "saved")]
+    found = cast("tuple[object, ...]", result if isinstance(result, tuple | list) else (result,))
+    outputs = tuple(each for each in found if isinstance(each, Tensor))
+    if not len(outputs) == len(found) == len(names):
+        given = ", ".join(type(each).__name__ for each in found) or "nothing"
+        raise UnsupportedError(
+            f"op {op.name!r}: {whose} gives {given}; op.py declares {len(names)} "
+            f"output{'s' * (len(names) != 1)} ({', '.join(names)}), saved ones included: return "
+            "that many tensors, or change `tensors`"
+        )
+    return outputs
 
 
 def _is_call_of(op: Op, error: BaseException) -> bool:

@@ -171,3 +171,15 @@ def test_values_come_back_as_they_were(measured: tuple[Path, Sensitivity]) -> No
     again = load(measured[0])
     assert again == measured[1]
     assert all(torch.isfinite(torch.tensor(line.kl_nats)) for line in again.lines.values())
+
+
+def test_blank_lines_say_nothing(
+    measured: tuple[Path, Sensitivity], model: Path, tokens: Tensor, plan: Plan, tmp_path: Path
+) -> None:
+    path, whole = tmp_path / "s.jsonl", measured[0].read_bytes()
+    lines = whole.splitlines(keepends=True)
+    path.write_bytes(b"\n" + b"".join(lines[:20]) + b"  \r\n" + b"".join(lines[20:]) + b"\n\n")
+    assert load(path) == load(measured[0])
+    before = path.read_bytes()
+    resume(path, model, tokens, plan)
+    assert path.read_bytes() == before

@@ -2,7 +2,11 @@
 
 import gzip
 import json
+import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -105,3 +109,21 @@ def test_padding_is_refused_as_no_text(tmp_path: Path, tokenizer: Path) -> None:
     save_file({"input_ids": ids, "attention_mask": (ids > 0).long()}, path)
     with pytest.raises(PlanError, match="attention_mask leaves out 2 tokens"):
         read(path, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"text": ["one", "two"]}, r"hf:some, row 1: the column text holds a list, no string"),
+        ({"words": "one"}, r"hf:some, row 1: columns are words: one must be text"),
+    ],
+)
+def test_a_data_set_of_the_hub_without_texts(
+    row: dict[str, Any], message: str, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    datasets: Any = ModuleType("datasets")
+    datasets.__spec__ = ModuleSpec("datasets", None)
+    datasets.load_dataset = lambda *_, **__: [{"text": "one two"}, row]
+    monkeypatch.setitem(sys.modules, "datasets", datasets)
+    with pytest.raises(PlanError, match=message):
+        list(Corpus(["hf:some"], tokenizer, end=9).chunks())

@@ -305,3 +305,12 @@ def test_data_free(model: Path, tmp_path: Path) -> None:
     assert len(lines) == 3
     assert all(line["loss"] > line["divergence"] > 0 for line in lines)
     open_packed(tmp_path / "out").verify()
+
+
+@pytest.mark.parametrize("given", [{}, {"steps": 3}, 5])
+def test_settings_of_another_type_are_refused(tmp_path: Path, given: Any) -> None:
+    said = "is of type .*: give None for the defaults or a "
+    with pytest.raises(PlanError, match=f"settings {said}TrainingSettings"):
+        distill("no-model", "ternary", tmp_path / "out", data="no-data", settings=given)
+    with pytest.raises(PlanError, match=f"losses {said}DistillSettings"):
+        distill("no-model", "ternary", tmp_path / "out", data="no-data", losses=given)

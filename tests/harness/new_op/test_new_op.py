@@ -7,13 +7,15 @@ import subprocess
 import sys
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from tercet.errors import CheckpointError, UnsupportedError
 from tercet.harness.check.run import CheckReport, check
 from tercet.harness.new_op import PATTERNS, generate, guide, new_op
-from tercet.kernel.contract import Op
+from tercet.kernel.contract import Case, Op
 from tercet.kernel.interpreter.corrections import interpreting
 from tercet.ops.discover import find, names
 
@@ -144,6 +146,11 @@ def test_a_new_op_is_clean(tmp_path: Path, name: str) -> None:
         ("rms_norm", "there is an op 'rms_norm' already"),
         ("lambda", "a word of Python"),
         ("match", "a word of Python"),
+        ("torch", "a module that Python imports"),
+        ("random", "a module that Python imports"),
+        ("discover", "tercet.ops has a module 'discover'"),
+        ("cost", "a name that the new op's files use"),
+        ("reference", "a name that the new op's files use"),
         ("x", "2 to 24 lower-case letters"),
         ("Softmax", "2 to 24 lower-case letters"),
         ("2fast", "2 to 24 lower-case letters"),
@@ -158,6 +165,13 @@ def test_refuses_a_name(tmp_path: Path, name: str, words: str) -> None:
     with pytest.raises(UnsupportedError, match=re.escape(words)):
         new_op(name, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_refuses_a_name_that_a_copy_uses_for_something_else(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="'residual' is a name that the new op's files use"):
+        new_op("residual", tmp_path, like="rms_norm")
+    assert list(tmp_path.iterdir()) == []
+    assert Path(new_op("residual", tmp_path).folder).is_dir()
 
 
 def test_never_overwrites(tmp_path: Path) -> None:
@@ -237,3 +251,21 @@ def test_the_worked_example_has_nothing_left_to_edit() -> None:
     folder = ROOT / "docs" / "guides" / "examples" / "gelu_gate"
     assert {path.name for path in folder.iterdir() if path.is_file()} >= set(FILES)
     assert not [path for path in folder.rglob("*.py") if "EDIT" in path.read_text()]
+
+
+def test_a_sum_over_rows_whose_terms_cancel_is_green_as_written(tmp_path: Path) -> None:
+    """What is left of the sum is less than the rounding of its terms in float32."""
+    op = find(new_op("cancelling", tmp_path).folder)
+
+    def make(seed: int) -> dict[str, Any]:
+        half = torch.randn(192, 1, generator=torch.Generator().manual_seed(seed))
+        return {"x": torch.cat((half, half)), "weight": torch.ones(1)}
+
+    def cancel(grad: torch.Tensor, _: int) -> torch.Tensor:
+        return torch.cat((grad[:192], -grad[:192] * (1 + 2**-20)))
+
+    case = Case(name="cancels", make=make, incoming=cancel)
+    report = check(op, implementation="torch", isolated=False, device="cpu", cases=[case], seed=3)
+    faults = [each.message for each in report.faults if each.check == "backward"]
+    assert faults == []
+    assert any(each.check == "backward" for each in report.findings)

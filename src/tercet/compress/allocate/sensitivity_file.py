@@ -273,16 +273,19 @@ def _read(path: Path) -> _Content:
     data = path.read_bytes()
     kept = data[: data.rfind(b"\n") + 1]
     for number, line in enumerate(kept.splitlines(keepends=True), start=1):
-        if number == 1:
+        content.end += len(line)
+        if not line.strip():
+            # an editor's, or one of two files that were put together
+            continue
+        if content.identity is None:
             content.identity = _parse(Identity, line, path, number)
-        elif number == 2:
+        elif content.context is None:
             content.context = _parse(Context, line, path, number)
         elif b'"observed_kl_nats"' in line:
             content.observed.append(_parse(Observed, line, path, number))
         else:
             found = _parse(Measured, line, path, number)
             content.lines[found.module, found.format] = found
-        content.end += len(line)
     return content
 
 

@@ -184,6 +184,15 @@ def find_parts(reference: str) -> list[str]:
     return [reference]
 
 
+def _unlike_text(row: Mapping[str, Any]) -> str:
+    if "text" not in row:
+        return f"columns are {', '.join(row)}: one must be text, and hold strings"
+    return (
+        f"the column text holds a {type(row['text']).__name__}, no string: name another data set, "
+        f"or write its texts to a .jsonl file"
+    )
+
+
 def _hub_texts(reference: str) -> Iterator[str]:
     name, config, split, *_ = [*reference.removeprefix(HUB).split(":"), "", ""]
     load: Any = import_module("datasets").load_dataset
@@ -191,9 +200,7 @@ def _hub_texts(reference: str) -> Iterator[str]:
         rows = load(name, config or None, split=split or "train", streaming=True)
         for number, row in enumerate(cast("Iterable[dict[str, Any]]", rows)):
             if not isinstance(row.get("text"), str):
-                raise PlanError(
-                    f"{reference}, row {number}: columns are {', '.join(row)}: one must be text"
-                )
+                raise PlanError(f"{reference}, row {number}: {_unlike_text(row)}")
             yield row["text"]
     # what the hub, the network and a data set's own files raise
     except (OSError, ValueError) as error:

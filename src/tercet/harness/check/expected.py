@@ -6,9 +6,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tercet.harness.author_errors import declared_outputs, reference_outputs
 from tercet.harness.check.compare import row_magnitude
 from tercet.harness.workloads.gradients import vjp
-from tercet.kernel.contract import Op, outputs_of
+from tercet.kernel.contract import Op
 
 Values = dict[str, Any]
 
@@ -28,16 +29,24 @@ class Expected:
     gradient_magnitudes: dict[str, Tensor]
 
 
+class UnlikeFakeError(ValueError):
+    """The op's fake promises other shapes than its reference gives."""
+
+
 def expect(
     op: Op, arguments: Values, grad_outputs: list[Tensor | None] | None, names: Any
 ) -> Expected:
-    """The reference's outputs, and its gradients with respect to `names`."""
+    """The reference's outputs, and its gradients with respect to `names`.
+
+    UnlikeFakeError where an incoming gradient, made after the op's fake, fits no output.
+    """
     exact = dict(arguments)
     for name in names if grad_outputs is not None else ():
         exact[name] = arguments[name].detach().double().requires_grad_()
-    outputs = outputs_of(op.reference(**exact))
+    outputs = reference_outputs(op, exact)
     gradients = dict[str, Tensor]()
     if grad_outputs is not None and names:
+        _refuse_unlike(op, outputs, grad_outputs)
         exact_grad_outputs = [
             None if grad_output is None else grad_output.double().reshape(output.shape)
             for output, grad_output in zip(outputs, grad_outputs, strict=True)
@@ -53,6 +62,17 @@ def expect(
         gradients=gradients,
         gradient_magnitudes=_gradient_magnitudes(op, arguments, plain, grad_outputs, gradients),
     )
+
+
+def _refuse_unlike(op: Op, outputs: tuple[Tensor, ...], grad_outputs: list[Tensor | None]) -> None:
+    for spec, output, promised in zip(
+        op.of_role("output", "saved"), outputs, grad_outputs, strict=True
+    ):
+        if promised is not None and promised.numel() != output.numel():
+            raise UnlikeFakeError(
+                f"the reference's {spec.name} is {list(output.shape)}, the fake in op.py promises "
+                f"{list(promised.shape)}"
+            )
 
 
 def _gradient_magnitudes(
@@ -80,4 +100,4 @@ def _gradient_magnitudes(
 def _magnitudes(op: Op, arguments: Values, outputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     if op.magnitude is None:
         return tuple(output.abs() for output in outputs)
-    return outputs_of(op.magnitude(**arguments))
+    return declared_outputs(op, "its magnitude", op.magnitude(**arguments))

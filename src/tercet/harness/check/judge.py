@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tercet.errors import UnsupportedError
 from tercet.harness.check.compare import compare
 from tercet.harness.check.expected import Expected
 from tercet.harness.finding import ErrorSummary, Finding
@@ -139,7 +140,15 @@ def output_errors(
 
     Args:
         natives: the outputs of plain torch in the op's own dtype, where there are any.
+
+    UnsupportedError where the reference's have other shapes, which torch would broadcast.
     """
+    for name, output, right in zip(_names(op), outputs, expected.outputs, strict=True):
+        if output.shape != right.shape:
+            raise UnsupportedError(
+                f"op {op.name!r}: its reference gives {name} {list(right.shape)}, its fake and the "
+                f"implementation give {list(output.shape)}: make them alike"
+            )
     return tuple(
         compare(
             name,

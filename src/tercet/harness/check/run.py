@@ -14,11 +14,13 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
+from tercet.child_process import ChildError
 from tercet.errors import UnsupportedError, unknown_name
-from tercet.harness.author_errors import blames_author
+from tercet.harness.author_errors import blames_author, reference_outputs
 from tercet.harness.check.subject import MORE, Subject, Work, is_red
 from tercet.harness.finding import Finding
 from tercet.harness.sandbox.candidate import import_candidate
+from tercet.harness.sandbox.faults import fault_finding
 from tercet.harness.sandbox.isolate import MEMORY_BYTES, SECONDS
 from tercet.harness.sandbox.session import Apart, Here, Session
 from tercet.harness.seed import draw_seed
@@ -136,6 +138,9 @@ def check(
         place = apart or Here(op, _load(one), device)
         subject = Subject(laid, one, Session(place), apart, seed, device)
         try:
+            if apart is not None and (fault := _start_fault(apart, one.name)) is not None:
+                findings.append(fault)
+                continue
             work = subject.on_cases(op.cases if cases is None else cases)
             work += subject.on_drawn(min(count, _QUICK_DRAWN) if quick else count, kinds=not quick)
             if not quick:
@@ -171,6 +176,15 @@ def check(
         not_guaranteed=tuple(dict.fromkeys(missing)),
         left=left,
     )
+
+
+def _start_fault(apart: Apart, implementation: str) -> Finding | None:
+    """The finding of a module that cannot be imported, with which no case can run."""
+    try:
+        apart.start()
+    except ChildError as error:
+        return fault_finding(error, implementation, "*")
+    return None
 
 
 def _suspects_first(work: Work) -> Work:
@@ -250,8 +264,7 @@ def _reference_gradcheck(op: Op, seed: int) -> list[Finding]:
         exact = {**arguments, **{n: arguments[n].double().requires_grad_() for n in names}}
 
         def run(*values: Tensor, exact: Values = exact, names: list[str] = names) -> Any:
-            result = op.reference(**{**exact, **dict(zip(names, values, strict=True))})
-            outputs = (result,) if isinstance(result, Tensor) else result
+            outputs = reference_outputs(op, {**exact, **dict(zip(names, values, strict=True))})
             return tuple(output for output in outputs if output.requires_grad)
 
         try:

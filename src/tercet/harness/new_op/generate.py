@@ -9,7 +9,10 @@ import keyword
 import os
 import pkgutil
 import re
-from importlib import resources
+import sys
+import tokenize
+from importlib import metadata, resources
+from io import StringIO
 from pathlib import Path
 from shlex import quote
 
@@ -145,11 +148,27 @@ def _check(name: str) -> None:
         )
     if keyword.iskeyword(name) or keyword.issoftkeyword(name):
         raise UnsupportedError(f"{name!r} is a word of Python: choose another name")
+    # beside its folder Python would import the op in the module's place
+    if name in sys.stdlib_module_names or name in metadata.packages_distributions():
+        raise UnsupportedError(f"{name!r} is a module that Python imports: choose another name")
     # by their folders: an op that is being edited, and cannot be imported, must not stop a new one
-    if name in {module.name for module in pkgutil.iter_modules(tercet.ops.__path__)}:
+    taken = {module.name: module.ispkg for module in pkgutil.iter_modules(tercet.ops.__path__)}
+    if not taken.get(name, True):
+        raise UnsupportedError(f"tercet.ops has a module {name!r}: choose another name")
+    if name in taken:
         raise UnsupportedError(
             f"there is an op {name!r} already: choose another name, or edit that one in "
             f"{_ops_folder() / name}"
+        )
+
+
+def _check_unused(name: str, source: str) -> None:
+    """The op's function must not take the place of another one in the files that are copied."""
+    tokens = tokenize.generate_tokens(StringIO(source).readline)
+    if name in {each.string for each in tokens if each.type == tokenize.NAME}:
+        raise UnsupportedError(
+            f"{name!r} is a name that the new op's files use for something else: choose another "
+            "name"
         )
 
 
@@ -171,6 +190,7 @@ def _copy(like: str, name: str) -> dict[str, str]:
         raise UnsupportedError(f"there is no op {like!r} to copy: did you mean {near}?")
     folder = _ops_folder() / like
     sources = "".join(path.read_text("utf-8") for path in folder.rglob("*.py"))
+    _check_unused(name, sources)
     further = {like, *re.findall(rf'\bdefine\(\s*"({like}_\w*)"', sources)}
     words = "|".join(sorted(further, key=len, reverse=True))
     # not a function or module of the same name elsewhere, as functional.softmax
@@ -191,11 +211,13 @@ def _copy(like: str, name: str) -> dict[str, str]:
 
 def _template(name: str) -> dict[str, str]:
     template = resources.files("tercet.harness.new_op") / "template"
-    return {
-        entry.name.removesuffix(_SUFFIX): entry.read_text("utf-8").replace(_PLACEHOLDER, name)
+    texts = {
+        entry.name.removesuffix(_SUFFIX): entry.read_text("utf-8")
         for entry in template.iterdir()
         if entry.name.endswith(_SUFFIX)
     }
+    _check_unused(name, "".join(text for file, text in texts.items() if file.endswith(".py")))
+    return {file: text.replace(_PLACEHOLDER, name) for file, text in texts.items()}
 
 
 def _forget_ops() -> None:

@@ -186,6 +186,7 @@ class Apart:
         self._prefix, self._starts, self._threads = prefix, 0, threads
         self._fresh = False
         self._worker: Worker | None = None
+        self._not_imported: ChildError | None = None
         usual = not (prefix or arena_bytes or threads)
         early = take_early(device, seconds, memory_bytes) if usual else None
         self._early = None if early is None else early.worker
@@ -208,6 +209,10 @@ class Apart:
         """A function of the package, "module:name", in the guest's process; as Place.ask."""
         return self._started().call(function, **arguments)
 
+    def start(self) -> None:
+        """Starts the guest, unless it runs. ChildError where its module cannot be imported."""
+        self._started()
+
     def stopped(self) -> AbstractContextManager[None]:
         """Nothing of the guest's process runs in the block."""
         return self._started().stopped()
@@ -217,6 +222,9 @@ class Apart:
         return self._started().queued_us()
 
     def _started(self) -> Worker:
+        if self._not_imported is not None:
+            # its process is alive, with no guest in it
+            raise self._not_imported
         if self._worker is None or not self._worker.alive:
             self._start()
         assert self._worker is not None
@@ -281,8 +289,8 @@ class Apart:
             "writable": list(map(str, writable)),
             "file_bytes": self._limit or psutil.virtual_memory().total,
         }
-        self.missing = tuple(
-            self._worker.call(
+        try:
+            missing = self._worker.call(
                 f"{_GUEST}:start",
                 **self._what,
                 folders=private_folders(self._folder) if self._what["module"] else {},
@@ -291,7 +299,10 @@ class Apart:
                 confined=None if self._prefix else confined,
                 temporary=str(self._temporary),
             )
-        )
+        except ChildError as error:
+            self._not_imported = error if error.kind == "raised" else None
+            raise
+        self.missing = tuple(missing)
 
 
 def _arena_bytes(device: str) -> int:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from tercet.errors import TercetError
 from tercet.formats import PackedTensor
+from tercet.harness.author_errors import reference_outputs
 from tercet.harness.workloads.drawn import Drawn
 from tercet.harness.workloads.gradients import (
     describe_outputs,
@@ -41,7 +42,7 @@ def allowed(op: Op, drawn: Drawn) -> Drawn | None:
             warnings.simplefilter("ignore")
             # last: of sizes that the op refuses it may make something that is very large
             if kept is not None:
-                kept = _kept_in_range(op, kept, promised, outputs_of(op.reference(**arguments)))
+                kept = _kept_in_range(op, kept, promised, reference_outputs(op, arguments))
     except Exception:  # noqa: BLE001 whatever refuses them, they are no arguments
         return None
     return kept

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from tercet.kernel.contract import Case, Op, outputs_of
+from tercet.errors import UnsupportedError
+from tercet.harness.author_errors import declared_outputs
+from tercet.kernel.contract import Case, Op
 
 Values = dict[str, Any]
 _LEAST_OF_LOSS = 0.5
@@ -28,13 +30,26 @@ def select_differentiable(op: Op, prepared: Values) -> tuple[str, ...]:
 
 
 def describe_outputs(op: Op, prepared: Values) -> tuple[Tensor, ...]:
-    """Shape, strides and dtype of each output, from the op's fake."""
+    """Shape, strides and dtype of each output, from the op's fake.
+
+    UnsupportedError where it gives other outputs than op.py declares.
+    """
     with FakeTensorMode() as mode:
         fake = {
             name: mode.from_tensor(value) if isinstance(value, Tensor) else value
             for name, value in prepared.items()
         }
-        return outputs_of(op.run(*fake.values()))
+        try:
+            result = op.run(*fake.values())
+        except RuntimeError as error:
+            if not str(error).startswith("Unable to cast"):
+                raise
+            # torch itself compares what a fake gives with the schema
+            raise UnsupportedError(
+                f"op {op.name!r}: its fake in op.py gives something else than the op's schema "
+                f"promises: {error}"
+            ) from error
+        return declared_outputs(op, "its fake in op.py", result)
 
 
 def draw_grad_outputs(

@@ -42,6 +42,7 @@ _MOST_KEPT = 1 << 12
 # what a launch may name beside its kernel's arguments; where Triton compiles, it refuses all else
 _OPTIONS = frozenset(CUDAOptions.__dataclass_fields__) | frozenset(HIPOptions.__dataclass_fields__)
 _USUAL_OPTIONS = frozenset({"num_warps", "num_stages", "num_ctas", "maxnreg", "launch_pdl"})
+_WARPS = (1, 2, 4, 8, 16, 32)
 
 Ids = tuple[Any, Any, Any]
 
@@ -414,6 +415,11 @@ def launch(self: Any, *args: Any, **kwargs: Any) -> None:
     if unknown := [name for name in kwargs if name not in names | _OPTIONS]:
         what = f"argument of {self.fn.__name__}, or launch option,"
         raise TypeError(unknown_name(what, unknown[0], names | _USUAL_OPTIONS))
+    if kwargs.get("num_warps", 1) not in _WARPS:
+        raise ValueError(
+            f"launch option num_warps={kwargs['num_warps']!r} of {self.fn.__name__}: a GPU takes "
+            f"{', '.join(map(str, _WARPS))}: a block has at most 1024 threads, 32 a warp"
+        )
     options = {name: value for name, value in kwargs.items() if name in names}
     moved = not all(map(_stays, (*args, *options.values())))
     args_here, options_here = self._init_args_hst(args, options) if moved else (args, options)

@@ -30,6 +30,7 @@ from tercet.errors import CheckpointError, PlanError
 from tercet.models.device import resolve_device
 from tercet.models.position_limit import check_positions
 from tercet.workflows.compressed_from import compressed_from
+from tercet.workflows.training.check_settings import check_settings
 from tercet.workflows.training.teacher_text import write_texts
 
 SEQUENCES = 128
@@ -97,7 +98,8 @@ def finetune(
         CheckpointError, PlanError, UnsupportedError: the input is not valid; found before any
             training. UnsupportedError also where too little of the device's memory is free.
     """
-    settings = settings or FineTuning()
+    check_settings("settings", settings, FineTuning)
+    settings = FineTuning() if settings is None else settings
     data = [data] if isinstance(data, str | Path) else data
     with claim_output(
         out, overwrite=overwrite, resume=resume, sources=[checkpoint, teacher]

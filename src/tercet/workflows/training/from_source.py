@@ -44,6 +44,7 @@ from tercet.compress.training.token_file import TokenFile, keep_tokens
 from tercet.compress.units import plan_of
 from tercet.errors import PlanError, UnsupportedError, unknown_name
 from tercet.models.position_limit import check_positions
+from tercet.workflows.training.check_settings import check_settings
 from tercet.workflows.training.teacher_text import write_texts
 
 
@@ -93,7 +94,7 @@ def distill(
     """
     with open_group(options.get("device")) as group, _claim(group, out, teacher, options) as out:
         own = Path(targets) if targets is not None else None
-        losses = losses or DistillSettings()
+        losses = DistillSettings() if losses is None else losses
         return _Run(group, teacher, plan, out, data, settings, losses, own, **options).all()
 
 
@@ -163,6 +164,8 @@ class _Run:
         **options: Any,
     ) -> None:
         self.group, self.device = group, group.device
+        check_settings("settings", settings, TrainingSettings)
+        check_settings("losses", losses, DistillSettings)
         # what it lacks is found before the model is opened
         trained = training_plan(plan)
         if targets is not None and not (losses is not None and losses.top_k):
@@ -171,7 +174,7 @@ class _Run:
                 "top_k=K: add it, or leave --targets out"
             )
         self.out, self.losses, self.targets = out, losses, targets
-        self.settings = settings or TrainingSettings()
+        self.settings = TrainingSettings() if settings is None else settings
         self.options = _read_options(options)
         if self.options.tensorboard:
             check_tensorboard()
