@@ -18,12 +18,14 @@ import argparse
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import DeviceType
 
 from tercet.checkpoints.packed.layout import PackedModule
 from tercet.formats import PackedTensor
@@ -221,7 +223,7 @@ def measure_prompt(decoder: Decoder, batch: int, tokens: int, times: int = 11) -
 
 @torch.inference_mode()
 def profile(decoder: Decoder, batch: int, context: int, tokens: int, times: int) -> None:
-    """Prints which kernels the time of a step, or of a prompt of so many tokens, goes to."""
+    """Prints which kernels a step, or a prompt of so many tokens, waits for."""
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as torch_profile
 
@@ -242,13 +244,20 @@ def profile(decoder: Decoder, batch: int, context: int, tokens: int, times: int)
         for _ in range(times):
             run()
         torch.cuda.synchronize()
-    rows = sorted(seen.key_averages(), key=lambda row: -row.device_time_total)
-    for row in rows[:16]:
-        total, count = row.device_time_total, row.count
-        print(
-            f"{total / times:9.1f} us each, {count / times:6.1f} of {total / count:7.2f}: "
-            f"{row.key[:70]}"
-        )
+    # a kernel that is launched before the one ahead of it ends waits for it most of its time: what
+    # it adds is how far it moves the end of all that ran before it
+    adds, counts, ended = Counter[str](), Counter[str](), 0.0
+    for event in sorted(
+        (each for each in seen.events() or () if each.device_type == DeviceType.CUDA),
+        key=lambda each: each.time_range.end,
+    ):
+        begin = ended or event.time_range.start
+        adds[event.name] += event.time_range.end - begin
+        counts[event.name] += 1
+        ended = event.time_range.end
+    for name, total in adds.most_common(16):
+        count = counts[name]
+        print(f"{total / times:9.1f} us, {count / times:6.1f} of {total / count:7.2f}: {name[:70]}")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -137,6 +137,17 @@ OP = Op(
     ),
     implementations=(
         Implementation(
+            name="hopper",
+            requirement=Requirement(
+                devices=("cuda",),
+                dtypes=(torch.float16, torch.bfloat16),
+                nvcc=True,
+                capability=(9, 0),
+            ),
+            module="tercet.ops.swiglu_quantized.hopper.launch",
+            language="cuda",
+        ),
+        Implementation(
             name="triton",
             requirement=Requirement(devices=("cuda",), dtypes=_DTYPES),
             module="tercet.ops.swiglu_quantized.triton",
