@@ -40,7 +40,9 @@ def _fp8(workload: Workload) -> Workload:
     )
 
 
-_NORMAL = (*workloads((*_SMALL, *_LARGE)), *workloads(_SMALL, fused=True))
+# rows that a cluster of blocks takes: of whole loads, the last block's fewer than the others'
+_LONG = ({"M": 3, "N": 16392}, {"M": 1, "N": 33000})
+_NORMAL = (*workloads((*_SMALL, *_LARGE)), *workloads((*_SMALL, *_LONG), fused=True))
 _SPECIAL = workloads(({"M": 4, "N": 132},))
 CASES = (
     *cases(inputs, _NORMAL),

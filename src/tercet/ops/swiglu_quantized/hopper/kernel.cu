@@ -1,7 +1,7 @@
-// silu(gate) * up, quantized row by row, of 16-bit floats in few rows: a cluster of blocks takes a row.
+// silu(gate) * up, quantized row by row, of 16-bit floats in few long rows: a cluster of blocks takes a row.
 //
-// One block would bring all of a row, 57 KB of 14336 pairs, through one multiprocessor, and takes longer for that than
-// for all else. Here each block holds an eighth of the row in registers; the largest magnitude and the sum of the codes
+// One block would walk a row that it cannot hold twice, 115 KB of 28672 pairs through one multiprocessor. Here each
+// block holds an eighth of the row in registers; the largest magnitude and the sum of the codes
 // go through the cluster's shared memory. As packed_weight/triton/row_quantizer.py has it, to the bit but for SiLU's
 // rounding.
 #include <cuda_bf16.h>

@@ -1,7 +1,7 @@
-"""swiglu_quantized of few rows of 16-bit floats on Hopper, in CUDA C++: a cluster takes a row.
+"""swiglu_quantized of few long rows of 16-bit floats on Hopper, in CUDA C++: a cluster takes a row.
 
-Many rows, short ones, ones of which a cluster holds not all, and those that 16-byte loads do not
-take are computed by triton.py.
+Rows that one block holds, many rows, ones of which a cluster holds not all, and those that 16-byte
+loads do not take are computed by triton.py.
 """
 
 import ctypes
@@ -21,9 +21,9 @@ BUILDS = (_BUILD,)
 _DTYPES = (torch.bfloat16, torch.float16)
 _LOAD = 16  # bytes
 _CODES = 8  # bytes of a store
-_MOST_ROWS = 16
-# columns: where one block is not the quicker, and what eight blocks of 256 threads hold
-_FEWEST, _MOST = 4096, 65536
+_MOST_ROWS = 64
+# columns: more than one block holds, and what eight blocks of 256 threads hold
+_FEWEST, _MOST = 16385, 65536
 
 
 class Task(ctypes.Structure):
