@@ -4,12 +4,9 @@
 // block holds an eighth of the row in registers; the largest magnitude and the sum of the codes
 // go through the cluster's shared memory. As packed_weight/triton/row_quantizer.py has it, to the bit but for SiLU's
 // rounding.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_fp8.h>
-#include <cuda_runtime.h>
 
-#include <cstdint>
+#include "packed_weight/hopper/ptx.cuh"
 
 struct Task {
   const void *gate, *up;
@@ -38,17 +35,10 @@ __device__ __forceinline__ float silu(float x) {
   return y;
 }
 
-__device__ __forceinline__ void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-}
-__device__ __forceinline__ void cluster_wait() {
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
 // into the shared memory of the block of that rank
 __device__ __forceinline__ void store_there(uint32_t* here, uint32_t rank, uint32_t value) {
   uint32_t there;
-  const uint32_t address = static_cast<uint32_t>(__cvta_generic_to_shared(here));
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(here)), "r"(rank));
   asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(there), "r"(value) : "memory");
 }
 
@@ -71,14 +61,14 @@ template <bool FP8> __device__ __forceinline__ uint32_t encode(float y, float sc
 // VECTORS: loads that a thread holds
 template <class X, bool FP8, int VECTORS> __global__ void __launch_bounds__(THREADS) gate_and_quantize(Task task) {
   __shared__ uint32_t tops[WARPS], sums[WARPS], of_blocks[2 * BLOCKS];
-  asm volatile("griddepcontrol.launch_dependents;");
+  launch_dependents();
   cluster_arrive();
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32, rank = blockIdx.x, row = blockIdx.y;
   const int all = task.columns / EACH, share = (all + BLOCKS - 1) / BLOCKS;
   const int first = rank * share, end = min(first + share, all);
   const uint4* const gate = reinterpret_cast<const uint4*>(static_cast<const X*>(task.gate) + row * task.gate_stride);
   const uint4* const up = reinterpret_cast<const uint4*>(static_cast<const X*>(task.up) + row * task.up_stride);
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  wait_for_previous_kernel();
 
   uint4 gates[VECTORS], ups[VECTORS];
 #pragma unroll
