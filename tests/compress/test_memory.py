@@ -60,6 +60,7 @@ def estimate_of(
             Plan.model_validate(plan),
             tmp_path / "out",
             calibration=tokens,
+            device="cpu",
             progress=Progress(planned=planned),
         )
     return found[0]

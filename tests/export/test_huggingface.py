@@ -54,7 +54,7 @@ def agree(case: Any, ids: Tensor, limit: float = 1e-4) -> None:
     expected = logits_of(case.effective(), ids)
     assert (expected - logits_of(case.model, ids)).abs().max() > 1e-2
     torch.testing.assert_close(logits_of(load(case.packed), ids), expected, atol=limit, rtol=1e-4)
-    own = tercet.load(case.packed).logits(ids)
+    own = tercet.load(case.packed, torch.float32).logits(ids).cpu()
     torch.testing.assert_close(own, expected, atol=limit, rtol=1e-4)
 
 
@@ -83,9 +83,9 @@ def test_norms_in_other_places(
     options["attention_mask"] = torch.ones_like(prompt)
     expected = case.effective().generate(prompt, **options)
     assert torch.equal(load(case.packed).generate(prompt, **options), expected)
-    session, given = tercet.load(case.packed), prompt
+    session, given = tercet.load(case.packed, torch.float32), prompt
     while given.shape[1] < expected.shape[1]:
-        chosen = session.logits(given)[:, -1].argmax(-1, keepdim=True)
+        chosen = session.logits(given)[:, -1].argmax(-1, keepdim=True).cpu()
         given = torch.cat((given, chosen), 1)
     assert torch.equal(given, expected)
 
@@ -97,7 +97,8 @@ def test_norms_in_other_places_with_quantized_inputs(
     rule = {"match": "*.layers.*", "format": "int8-channel", "algorithm": "smoothquant"}
     case = make_case(kind, True, EMBEDDING, rule)
     expected = logits_of(case.effective(), ids)
-    for found in (logits_of(load(case.packed), ids), tercet.load(case.packed).logits(ids)):
+    own = tercet.load(case.packed, torch.float32).logits(ids).cpu()
+    for found in (logits_of(load(case.packed), ids), own):
         # a value at a tie may be rounded to either side, which the tokens behind it all see
         assert float((found - expected).norm() / expected.norm()) < 0.03
 
@@ -243,7 +244,7 @@ def test_a_model_with_code_of_its_own_loads_without_it(tmp_path: Path, ids: Tens
     (source / "config.json").write_text(json.dumps(config))
     tercet.compress(source, tiny_decoders.plan("int4-g16", None, algorithm="rtn"), tmp_path / "out")
     few = ids % 64
-    expected = tercet.load(tmp_path / "out").logits(few)
+    expected = tercet.load(tmp_path / "out", torch.float32).logits(few).cpu()
     found = logits_of(load(tmp_path / "out", trust_remote_code=True), few)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
 

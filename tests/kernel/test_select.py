@@ -184,3 +184,17 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERCET_FP8_SUMS", "long")
     with pytest.raises(UnsupportedError, match="TERCET_FP8_SUMS='long': allowed are short, flo"):
         environment.fp8_sums()
+
+
+def test_a_call_on_a_cpu_asks_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking starts CUDA in this process; a forked child could not."""
+
+    def refuse() -> tuple[int, int]:
+        raise RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+
+    monkeypatch.setattr(requirement, "gpu_capability", refuse)
+    plain = Requirement(devices=("cpu",), dtypes=(torch.float32,))
+    context = Context(device="cpu", dtype=torch.float32)
+    assert plain.unmet(context) is None
+    on_gpu = Requirement(devices=("cuda",), dtypes=(torch.float32,), capability=(9, 0))
+    assert on_gpu.unmet(context) == "runs on cuda, the tensors are on cpu"

@@ -18,6 +18,8 @@ from tercet.ops.linear_packed.op import OP
 from tercet.packed_weight.call import PackedCall
 from tercet.packed_weight.row_codes import ELEMENTS, quantize
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
 
 @pytest.fixture
 def threads() -> Iterator[None]:
@@ -278,7 +280,8 @@ def test_a_weight_that_is_decoded_in_parts_gives_the_whole_product(
     scheme: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packed = random_weight(scheme, 70, 96, seed=2)
-    weight, x, dy = prepare(packed).to_layout("fragments"), normal(300, 96), normal(300, 70)
+    weight = prepare(packed, DEVICE).to_layout("fragments")
+    x, dy = normal(300, 96).to(DEVICE), normal(300, 70).to(DEVICE)
     w = packed.dequantize(torch.float64)
     # 33 rows at a time: parts begin within a block of 16, and the last is smaller
     monkeypatch.setattr(decoded, "_WEIGHTS_AT_ONCE", 33 * 96)
@@ -287,12 +290,12 @@ def test_a_weight_that_is_decoded_in_parts_gives_the_whole_product(
     )
     found = decoded.forward(call)
     torch.testing.assert_close(
-        found.double(), (x.double() @ w.T).view(2, 150, 70), rtol=0, atol=1e-4
+        found.double(), (x.double() @ w.T.to(DEVICE)).view(2, 150, 70), rtol=0, atol=1e-4
     )
     back = decoded.gradient(dy, weight, torch.float32)
-    torch.testing.assert_close(back.double(), dy.double() @ w, rtol=0, atol=1e-4)
+    torch.testing.assert_close(back.double(), dy.double() @ w.to(DEVICE), rtol=0, atol=1e-4)
     # a weight in the other layout has its own way
     assert torch.equal(
-        decoded.gradient(dy, prepare(packed), torch.float32),
-        torch_path.gradient(dy, prepare(packed), torch.float32),
+        decoded.gradient(dy.cpu(), prepare(packed), torch.float32),
+        torch_path.gradient(dy.cpu(), prepare(packed), torch.float32),
     )

@@ -61,9 +61,10 @@ class Requirement:
             return "no C++ compiler was found: run `apt install g++` or set CXX"
         if self.nvcc and find_nvcc() is None:
             return "no nvcc was found: put CUDA's bin on PATH, or its folder in CUDA_HOME"
-        capability = gpu_capability()
-        if capability is not None and (missing := self.unmet_by(capability)):
-            return missing
+        if self.capability is not None or self.architecture is not None:
+            capability = gpu_capability()
+            if capability is not None and (missing := self.unmet_by(capability)):
+                return missing
         return self.unfit(context.sizes, context.options)
 
     def unmet_by(self, capability: tuple[int, int] | None) -> str | None:
@@ -91,7 +92,11 @@ class Requirement:
 
 
 def gpu_capability() -> tuple[int, int] | None:
-    """The compute capability of the current GPU; None without one."""
+    """The compute capability of the current GPU; None without one.
+
+    Asking starts CUDA in this process, with a context of some 300 MB on the GPU, and a forked child
+    of a process that has one cannot ask: so calls on a CPU must not.
+    """
     return torch.cuda.get_device_capability() if torch.cuda.is_available() else None
 
 

@@ -72,7 +72,13 @@ def test_divergence_of_one_module(
     form: str,
 ) -> None:
     rows = rows_of(tokens)
-    compress(model, only(plan, module, form), tmp_path / "out", calibration=rows.calibration)
+    compress(
+        model,
+        only(plan, module, form),
+        tmp_path / "out",
+        calibration=rows.calibration,
+        device="cpu",
+    )
     wanted = direct_kl(model, tmp_path / "out", rows.windows)
     found = measured[1].lines[module, form].kl_nats
     assert wanted > 1e-6
@@ -90,10 +96,16 @@ def test_in_the_context_of_a_plan(
     context = plan.model_copy(update={"rules": rules})
     scope = Scope(formats=("ternary-g64", "int4-g64"), head=True, in_context=True)
     found = measure_sensitivity(
-        model, scope, tmp_path / "s", plan=context, calibration=tokens, windows=WINDOWS
+        model,
+        scope,
+        tmp_path / "s",
+        plan=context,
+        calibration=tokens,
+        windows=WINDOWS,
+        device="cpu",
     )
     rows = rows_of(tokens)
-    compress(model, context, tmp_path / "out", calibration=rows.calibration)
+    compress(model, context, tmp_path / "out", calibration=rows.calibration, device="cpu")
     wanted = direct_kl(model, tmp_path / "out", rows.windows)
     assert found.context_kl_nats == pytest.approx(wanted, rel=1e-3)
     # as the context has it: no change
@@ -101,7 +113,7 @@ def test_in_the_context_of_a_plan(
     # nothing behind the head is fitted to what it gives
     head = context.rules[1].model_copy(update={"format": "ternary-g64"})
     changed = context.model_copy(update={"rules": (context.rules[0], head, context.rules[2])})
-    compress(model, changed, tmp_path / "changed", calibration=rows.calibration)
+    compress(model, changed, tmp_path / "changed", calibration=rows.calibration, device="cpu")
     wanted = direct_kl(model, tmp_path / "changed", rows.windows)
     assert found.lines[HEAD, "ternary-g64"].kl_nats == pytest.approx(wanted, rel=1e-3)
 
@@ -111,7 +123,7 @@ def test_all_formats_for_embedding_and_head(
 ) -> None:
     scope = Scope(formats=("int3-g64", "int4-g64"), embedding=True, head=True)
     found = measure_sensitivity(
-        model, scope, tmp_path / "s", plan=plan, calibration=tokens, windows=WINDOWS
+        model, scope, tmp_path / "s", plan=plan, calibration=tokens, windows=WINDOWS, device="cpu"
     )
     for module in (EMBEDDING, HEAD):
         three, four = (found.lines[module, form].kl_nats or 0 for form in scope.formats)
@@ -126,13 +138,19 @@ def test_an_embedding_that_is_rounded_as_the_head(
     context = plan.model_copy(update={"rules": (table, *plan.rules)})
     scope = Scope(formats=("int3-g64", "int4-g64"), embedding=True, in_context=in_context)
     found = measure_sensitivity(
-        tied_model, scope, tmp_path / "s", plan=context, calibration=tokens, windows=WINDOWS
+        tied_model,
+        scope,
+        tmp_path / "s",
+        plan=context,
+        calibration=tokens,
+        windows=WINDOWS,
+        device="cpu",
     )
     rows = rows_of(tokens)
     finer = table.model_copy(update={"format": "int4-g64"})
     rules = (finer, *plan.rules) if in_context else (finer,)
     changed = context.model_copy(update={"rules": rules})
-    compress(tied_model, changed, tmp_path / "changed", calibration=rows.calibration)
+    compress(tied_model, changed, tmp_path / "changed", calibration=rows.calibration, device="cpu")
     wanted = direct_kl(tied_model, tmp_path / "changed", rows.windows)
     assert found.lines[EMBEDDING, "int4-g64"].kl_nats == pytest.approx(wanted, rel=0.01)
 
@@ -157,7 +175,7 @@ def test_a_proxy_for_all_and_divergence_for_some(
 ) -> None:
     scope = Scope(formats=FORMATS, divergences=5)
     found = measure_sensitivity(
-        model, scope, tmp_path / "s", plan=plan, calibration=tokens, windows=WINDOWS
+        model, scope, tmp_path / "s", plan=plan, calibration=tokens, windows=WINDOWS, device="cpu"
     )
     known = {pair for pair, line in found.lines.items() if line.kl_nats is not None}
     assert len(known) == 5 + 1

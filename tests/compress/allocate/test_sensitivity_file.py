@@ -25,7 +25,14 @@ LINES = 2 + 44
 
 def resume(path: Path, model: Path, tokens: Tensor, plan: Plan, scope: Scope = SCOPE) -> None:
     measure_sensitivity(
-        model, scope, path, plan=plan, calibration=tokens, windows=WINDOWS, resume=True
+        model,
+        scope,
+        path,
+        plan=plan,
+        calibration=tokens,
+        windows=WINDOWS,
+        device="cpu",
+        resume=True,
     )
 
 

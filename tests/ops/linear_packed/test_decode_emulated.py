@@ -130,7 +130,7 @@ def _product(
 
 @needs_nvcc
 @pytest.mark.usefixtures("emulated")
-@pytest.mark.parametrize("scheme", ["ternary-channel", "int8-channel", "int4-g32-asym"])
+@pytest.mark.parametrize("scheme", ["ternary-channel", "int8-channel", "int4-g32-asym-float32"])
 @pytest.mark.parametrize("m", [1, 9])
 def test_any_plan_gives_the_same_exact_sums(scheme: str, m: int) -> None:
     """More row-blocks, warps, pieces and blocks of a cluster than one, in every combination."""
@@ -153,7 +153,7 @@ def test_any_plan_gives_the_same_exact_sums(scheme: str, m: int) -> None:
     ("scheme", "x"),
     [
         ("ternary-channel", torch.float8_e4m3fn),
-        ("int4-g32-asym", torch.float8_e4m3fn),
+        ("int4-g32-hqq32", torch.float8_e4m3fn),
         ("fp8_e4m3-b128x128", torch.float8_e4m3fn),
         ("fp8_e4m3-channel", torch.int8),
         ("fp8_e5m2-channel", torch.float16),

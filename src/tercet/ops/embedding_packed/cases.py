@@ -24,6 +24,8 @@ _SCHEMES = (
     "mxfp4",
     "nvfp4",
     "int4-b16x32",
+    "int4-g32-asym-float32",
+    "int2-g32-hqq32-bfloat16",
 )
 
 # of the table that wrong ids are looked up in, and more ids than that

@@ -31,6 +31,7 @@ SCHEMES = (
     "fp8_e4m3",
     "nvfp4",
     "int4-b16x32",
+    "int4-g32-asym-float32",
 )
 # of these also with 8-bit activations: int8 and fp8, with and without zero points and groups
 _QUANTIZED = SCHEMES[:2] + SCHEMES[4:6] + SCHEMES[7:9]

@@ -29,6 +29,8 @@ SCHEMES = (
     "int8-channel",
     "int8-tensor",
     "int8-g32-asym",
+    "int4-g64-asym-float32",
+    "int2-g32-hqq32-bfloat16",
     "fp8_e4m3",
     "fp8_e5m2-tensor",
     "mxfp4",

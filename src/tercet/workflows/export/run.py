@@ -230,9 +230,12 @@ def _text(checkpoint: PackedCheckpoint, tokens: list[int]) -> str | None:
 def _ours(
     checkpoint: PackedCheckpoint, prompt: list[int], settings: GenerationSettings
 ) -> tuple[Tensor, list[int]]:
-    """Our logits [T, V] and greedy tokens: the lean decoder's, else our linears in transformers."""
+    """Our logits [T, V] and greedy tokens: the lean decoder's, else our linears in transformers.
+
+    On the CPU in float32, as the client.
+    """
     try:
-        session = load(checkpoint.directory)
+        session = load(checkpoint.directory, device="cpu")
     except UnsupportedError:
         own = find_target("huggingface")
         logits = own.logits(checkpoint.directory, prompt)

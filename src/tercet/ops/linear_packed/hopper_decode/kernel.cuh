@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
           const int run = i * 2 + lane / 16;
           const int group = group_of(asked_unit + run / P::RUNS, run % P::RUNS * P::RUN);
           scale_bits[d][i] = bits_at(task.scale, (at + group) * 16 + lane % 16, task.scale_type);
-          if (ZEROS) zero_bits[d][i] = bits_at(task.zero, (at + group) * 16 + lane % 16, task.scale_type);
+          if (ZEROS) zero_bits[d][i] = bits_at(task.zero, (at + group) * 16 + lane % 16, task.zero_type);
         }
       }
       next += UNITS * 32, asked_unit += UNITS;
@@ -239,7 +239,7 @@ __global__ void __launch_bounds__(512, 1) decode(const __grid_constant__ Task ta
           const int to = ((i * 2 + lane / 16) * 8 + lane % 8) * 2 + lane / 8 % 2;
           reinterpret_cast<float*>(scales_here)[to] = number_of(scale_bits[d][i], task.scale_type);
           if (ZEROS)
-            reinterpret_cast<float*>(zeros_here)[to] = number_of(zero_bits[d][i], task.scale_type);
+            reinterpret_cast<float*>(zeros_here)[to] = number_of(zero_bits[d][i], task.zero_type);
         }
         __syncwarp();
       }

@@ -134,7 +134,7 @@ def product(
         element: of the codes; all but fp8_e4m3 and fp8_e5m2 are taken as integers.
         columns: K.
         group: columns a scale; where there are several, 32 times a power of two.
-        zero: None, or like scale.
+        zero: None, or of scale's shape, float32, float16 or bfloat16.
         bias: [N], any float.
         residual: [M, N] with unit stride along N, any float.
         quantize: make int8 codes of x, row by row, as packed_weight/row_codes.py.
@@ -175,9 +175,11 @@ def product(
         )
     )
     task = Task.from_buffer_copy(task)
-    task.codes, task.scale, task.zero = codes.data_ptr(), scale.data_ptr(), pointer(zero)
+    task.codes, task.scale = codes.data_ptr(), scale.data_ptr()
     task.x, task.x_scale, task.x_pitch = x.data_ptr(), pointer(x_scale), x.stride(0)
     task.y, task.y_type, task.scale_type = y.data_ptr(), _TYPES[y.dtype], _TYPES[scale.dtype]
+    if zero is not None:
+        task.zero, task.zero_type = zero.data_ptr(), _TYPES[zero.dtype]
     if bias is not None:
         task.bias, task.bias_type = bias.data_ptr(), NUMBERS[bias.dtype]
     if residual is not None:

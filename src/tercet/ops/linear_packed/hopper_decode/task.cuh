@@ -15,7 +15,7 @@ struct SharedMemory {
 struct Task {
   const uint4* codes;       // [row_blocks, units, 32]
   const void* scale;        // [row_blocks, groups, 16]
-  const void* zero;         // likewise, of scale's type, or null
+  const void* zero;         // likewise, of a type of its own, or null
   const void* x;            // [M, K], rows x_pitch elements apart
   const float* x_scale;     // [M] or null
   const void* bias;         // [N] or null
@@ -25,7 +25,7 @@ struct Task {
   int m, n, k;
   int units, groups;
   int group_steps_log2;     // a group is 32 * 2^this columns
-  int scale_type, x_type, bias_type, residual_type, y_type;
+  int scale_type, zero_type, x_type, bias_type, residual_type, y_type;
   int warp_units;           // units of a row-block that a warp takes, a multiple of a piece
   int warps_all;            // warps of a cluster along K that have units
   int rows_each, rows_more; // row-blocks of a cluster; of the first rows_more clusters one more

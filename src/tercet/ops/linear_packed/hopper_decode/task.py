@@ -19,7 +19,10 @@ class Task(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in ("residual", "y")),
         *((name, ctypes.c_int64) for name in ("x_pitch", "residual_pitch")),
         *((name, ctypes.c_int) for name in ("m", "n", "k", "units", "groups")),
-        *((name, ctypes.c_int) for name in ("group_steps_log2", "scale_type", "x_type")),
+        *(
+            (name, ctypes.c_int)
+            for name in ("group_steps_log2", "scale_type", "zero_type", "x_type")
+        ),
         *((name, ctypes.c_int) for name in ("bias_type", "residual_type", "y_type")),
         *((name, ctypes.c_int) for name in ("warp_units", "warps_all")),
         *((name, ctypes.c_int) for name in ("rows_each", "rows_more", "rows_most")),
