@@ -34,11 +34,12 @@ def test_a_thread_that_is_left_counts_and_one_that_ends_does_not() -> None:
         left.join()
 
 
-def set_limit(soft: int) -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, FILES[1]))
+def lower_limit(by: int) -> None:
+    """Of files, from what it is now: others may have lowered it since this was imported."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - by, hard))
 
 
-FILES = resource.getrlimit(resource.RLIMIT_NOFILE)
 _UPWARD, _NEAREST = 0x800, 0
 # a setting: what sets it, another value, and what says the one that it has, and is set back to
 SETTINGS: dict[str, tuple[Callable[[Any], Any], Any, Callable[[], Any]]] = {
@@ -48,7 +49,7 @@ SETTINGS: dict[str, tuple[Callable[[Any], Any], Any, Callable[[], Any]]] = {
         {signal.SIGUSR1},
         lambda: settings()["blocked signals"],
     ),
-    "resource limits": (set_limit, FILES[0] - 1, lambda: FILES[0]),
+    "resource limits": (lower_limit, 1, lambda: -1),
     "thread switch interval": (sys.setswitchinterval, 0.02, sys.getswitchinterval),
     "module search path": (lambda path: setattr(sys, "path", path), [], lambda: sys.path),
     "standard streams": (lambda stream: setattr(sys, "stdin", stream), None, lambda: sys.stdin),
